@@ -1,0 +1,111 @@
+"""Frozen configuration: resolved once at start, each part is handed only its slice. Reads nothing by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["bfloat16", "float32"]
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary embedding: base, and the scaling of its frequencies (names as in Hugging Face configs)."""
+
+    theta: float = 10_000.0
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_position: int = 0
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn: scales cos and sin
+    truncate: bool = True  # yarn: round the correction range to whole dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The dimensions and options of one decoder-only model: all that is needed to size, cost and build it."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int
+    rms_norm_eps: float = 1e-6
+    rope: RopeSpec = RopeSpec()
+    has_qkv_bias: bool = False
+    has_o_bias: bool = False
+    has_qk_norm: bool = False
+    is_tied: bool = False  # the output layer is the embedding
+    windows: tuple[int, ...] = ()  # sliding window of each layer in tokens, 0 = full; () = all full
+
+    def window(self, layer: int) -> int:
+        """Sliding window of `layer` in tokens, 0 when it attends to everything before it."""
+        return self.windows[layer] if self.windows else 0
+
+    @property
+    def params_per_layer(self) -> int:
+        """Weights of one layer: attention, feed-forward, norms and biases."""
+        q = self.num_heads * self.head_dim
+        kv = self.num_kv_heads * self.head_dim
+        attention = self.hidden_size * (q + 2 * kv) + q * self.hidden_size
+        bias = (q + 2 * kv) * self.has_qkv_bias + self.hidden_size * self.has_o_bias
+        feed_forward = 3 * self.hidden_size * self.intermediate_size
+        norms = 2 * self.hidden_size + 2 * self.head_dim * self.has_qk_norm
+        return attention + bias + feed_forward + norms
+
+    @property
+    def num_params(self) -> int:
+        """Weights of the model; a tied output layer is counted once."""
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.is_tied else 2)
+        return self.num_layers * self.params_per_layer + embeddings + self.hidden_size
+
+    def kv_values_per_token(self, kv_heads: int) -> int:
+        """K and V elements one token adds over all layers when `kv_heads` heads are stored."""
+        return self.num_layers * 2 * kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The paged KV cache: `num_blocks` blocks of `block_size` tokens on every core."""
+
+    num_blocks: int
+    block_size: int = 32
+    enable_prefix_caching: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of one step and of the queue."""
+
+    max_model_len: int
+    max_num_seqs: int = 64  # running at once
+    max_num_batched_tokens: int = 512  # computed in one step
+    max_num_queued_reqs: int = 1024  # waiting + running; more are refused
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything the engine process is told; it reads no argv and no environment."""
+
+    model_path: str  # a local checkpoint directory
+    device: str  # instance name, such as inf2.xlarge
+    tensor_parallel_size: int
+    dtype: Dtype
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_queued_reqs: int
+    block_size: int
+    enable_prefix_caching: bool
+    device_memory_utilization: float  # share of each core's memory that may be used
+    num_blocks_override: int | None  # fixed KV block count instead of what the ledger has left
+    cpu_threads: int  # host threads that run the emulated cores
+    kernel_cache_dir: str

@@ -1,0 +1,112 @@
+"""Every error a user can meet, on one page.
+
+NeuronserveError
+├── StartError                 the process cannot serve: printed in full, then exit code 2
+│   ├── SettingsError          settings that are wrong or contradict each other
+│   ├── CheckpointError        the checkpoint: which file, which tensor, why
+│   ├── DeviceError            no such part, or the part cannot do that
+│   │   └── DeviceMemoryError  the model does not fit on the part; carries the account
+│   └── HostMemoryError        the host has less memory than the emulation needs
+├── RequestError               one request is refused; nothing else notices (4xx)
+│   ├── InvalidRequest         400, with the offending field
+│   ├── ModelNotFound          404
+│   ├── PayloadTooLarge        413
+│   └── QueueFull              429
+├── Unavailable                503: draining
+└── EngineDead                 503: the engine process has ended
+"""
+
+from __future__ import annotations
+
+
+class NeuronserveError(Exception):
+    """Root of the tree. `str()` of any of these is fit to be shown to a user."""
+
+
+class StartError(NeuronserveError):
+    """The server cannot start. The command prints the message and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class SettingsError(StartError):
+    """A setting is wrong, or two settings contradict each other."""
+
+
+class CheckpointError(StartError):
+    """The checkpoint cannot be served: names the file, the tensor where there is one, and the reason."""
+
+    def __init__(self, file: str, reason: str, tensor: str | None = None) -> None:
+        where = file if tensor is None else f"{file}: tensor {tensor}"
+        super().__init__(f"{where}: {reason}")
+        self.file = file
+        self.tensor = tensor
+        self.reason = reason
+
+
+class DeviceError(StartError):
+    """The part is unknown, or cannot do what was asked of it."""
+
+
+class DeviceMemoryError(DeviceError):
+    """What was asked for does not fit in device memory. The message holds the whole account."""
+
+
+class HostMemoryError(StartError):
+    """The host running the emulation has too little memory, whatever the emulated part would have had."""
+
+
+class RequestError(NeuronserveError):
+    """One request is refused. `param` names the offending field in the caller's own terms."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code: str | None = None
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(RequestError):
+    """The request is malformed, out of range, or can never be served by this model."""
+
+
+class ModelNotFound(RequestError):
+    """The request names a model that this server does not serve."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class PayloadTooLarge(RequestError):
+    """The body is larger than the server reads."""
+
+    status = 413
+
+
+class QueueFull(RequestError):
+    """The bounded queue is full; the client may try again later."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+
+
+class Unavailable(RequestError):
+    """The server is draining: it finishes what it has and takes nothing new."""
+
+    status = 503
+    kind = "service_unavailable"
+    code = "draining"
+
+
+class EngineDead(RequestError):
+    """The engine process has ended; every open request ends with this."""
+
+    status = 503
+    kind = "engine_error"
+    code = "engine_dead"

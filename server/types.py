@@ -1,0 +1,147 @@
+"""The records that cross floors, in the order a request meets them.
+
+Request -> StepPlan -> StepResult -> TokenEvent. All are frozen; the mutable `Sequence` of the scheduler is not here
+because it never leaves it. Times are seconds of the host's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one sequence is sampled. Built by the API after validation; every value is in range here."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0  # 0 = greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 = all
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    eos_token_ids: tuple[int, ...] = ()  # the model's own end tokens
+    stop_token_ids: tuple[int, ...] = ()  # the request's extra ones
+    ignore_eos: bool = False
+    seed: int = 0  # always set: the API draws one when the client gives none
+    logprobs: int | None = None  # None = not wanted; k = the sampled token's and the k best
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate. `n > 1` is n requests that share their prompt's cached blocks."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    arrival_time: float
+    priority: int = 0  # lower runs first
+    deadline: float | None = None  # finish with "abort" when it passes
+    cache_salt: str = ""  # prefix-cache blocks are shared only under the same salt
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSeq:
+    """What the runner computes for one sequence in one step."""
+
+    request_id: str
+    token_ids: tuple[int, ...]  # the tokens to compute now
+    start: int  # position of the first of them (= num_computed_tokens)
+    block_table: collections.abc.Sequence[int]  # read-only view; covers start + len(token_ids) positions
+    needs_sample: bool  # the last of token_ids is the last known token
+    sampling: SamplingParams
+    history: collections.abc.Sequence[int]  # read-only view of all known tokens, prompt first
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: what to compute, and who lost or gave up their place."""
+
+    step_id: int
+    prefill: tuple[ScheduledSeq, ...]  # more than one token each, or still inside the prompt
+    decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt
+    preempted: tuple[str, ...] = ()
+    expired: tuple[str, ...] = ()
+
+    @property
+    def seqs(self) -> tuple[ScheduledSeq, ...]:
+        return self.prefill + self.decode
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.seqs)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.prefill or self.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural-log probabilities at one position, from the raw logits (before temperature and penalties)."""
+
+    sampled: float
+    top_token_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What the runner gives back for one sequence that needed a sample."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None  # the logits were not finite: this request ends, no other does
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The outcome of one plan, keyed by request id."""
+
+    step_id: int
+    sampled: dict[str, SampledToken]
+    seconds: float  # host time the step took
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One generated token, or the end of a request, on its way to the client.
+
+    `token_id` is None where a request ends with no token of this step (abort, error, deadline).
+    """
+
+    request_id: str
+    token_id: int | None
+    index: int  # 0 for the first generated token
+    time: float
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None  # the stop_token_id that ended it; None for the model's own end token
+    num_cached_tokens: int = 0
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What an observer may know of one step."""
+
+    step_id: int
+    time: float
+    num_running: int
+    num_waiting: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_preempted: int
+    num_free_blocks: int
+    num_blocks: int
+    prefix_queries: int  # prompt tokens looked up since start
+    prefix_hits: int  # of those, found in the cache
+    step_seconds: float
