@@ -1,0 +1,63 @@
+"""The memory of one emulated NeuronCore: a mapping as large as its share of the part, real where it is written."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from server.errors import HostMemoryError
+
+ALIGNMENT = 64  # a cache line: tile rows that straddle two cost half the speed
+_HUGE_PAGE = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A piece of a core's memory."""
+
+    bytes: npt.NDArray[np.uint8]
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.bytes.size)
+
+    def array(self, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[Any]:
+        """The same memory as an array; raises ValueError when the shape needs another size."""
+        return self.bytes.view(dtype).reshape(shape)
+
+
+class Hbm:
+    """Bump allocation inside one private anonymous mapping; nothing is freed before the whole."""
+
+    def __init__(self, num_bytes: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        try:
+            self._map = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=flags)
+        except (OSError, ValueError, OverflowError) as error:
+            raise HostMemoryError(f"the host cannot map {num_bytes} bytes for one emulated core: {error}") from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(self._map, np.uint8)
+        skip = -whole.ctypes.data % _HUGE_PAGE
+        self._bytes = whole[skip : skip + num_bytes]
+        self._used = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
+    def allocate(self, num_bytes: int) -> Buffer:
+        """`num_bytes` zeroed bytes, aligned to a cache line. ValueError beyond the mapping: the ledger came first."""
+        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
+        if begin + num_bytes > self._bytes.size:
+            raise ValueError(f"{num_bytes} bytes asked, {self._bytes.size - begin} mapped and free")
+        self._used = begin + num_bytes
+        return Buffer(self._bytes[begin : begin + num_bytes])

@@ -1,0 +1,70 @@
+"""The end of a row-parallel matmul: all-reduce of the cores' partial sums, residual, RMSNorm, and panels for the next.
+
+Partials are added in core order, so tensor parallelism changes the rounding but never from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from server.device.kernels import simd
+from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell, panel_element
+from server.device.kernels.jit import inline, kernel, share_begin
+from server.device.kernels.memory import load_f32, load_i32, load_i64
+from server.device.kernels.records import NORM
+
+
+@inline
+def _reduce(operands, row, hidden, width):  # type: ignore[no-untyped-def]
+    """hidden[row] += bias and partials; returns the sum of squares."""
+    partials, count = load_i64(operands + NORM.partials), load_i64(operands + NORM.num_partials)
+    stride, bias = load_i64(operands + NORM.partial_stride), load_i64(operands + NORM.bias)
+    squares = simd.splat(0.0)
+    for i in range(0, width, 16):
+        value = simd.load(hidden + i * 4)
+        for core in range(count):
+            value = simd.add(value, simd.load(partials + core * stride + (row * width + i) * 4))
+        if bias != 0:
+            value = simd.add(value, simd.load(bias + i * 4))
+        simd.store(hidden + i * 4, value)
+        squares = simd.fma(value, value, squares)
+    return simd.sum_lanes(squares)
+
+
+def _norm(cell: Cell) -> Any:
+    store, size = cell.store, cell.size
+
+    @inline
+    def norm(operands, step, worker, workers):  # type: ignore[no-untyped-def]
+        rows = load_i64(step + load_i64(operands + NORM.rows_field))
+        width = load_i64(operands + NORM.width)
+        weight, panels = load_i64(operands + NORM.weight), load_i64(operands + NORM.panels)
+        index_field = load_i64(operands + NORM.index_field)
+        for r in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
+            row = r
+            if index_field != 0:
+                row = load_i32(load_i64(step + index_field) + r * 4)
+            hidden = load_i64(operands + NORM.hidden) + row * width * 4
+            mean = _reduce(operands, row, hidden, width) / load_i64(operands + NORM.size)
+            scale = simd.splat(1.0 / math.sqrt(mean + load_f32(operands + NORM.eps)))
+            for i in range(0, width, 16):
+                value = simd.mul(simd.mul(simd.load(hidden + i * 4), scale), simd.load(weight + i * 4))
+                store(panels + panel_element(r, i, width // 32) * size, value)
+
+    return norm
+
+
+_bf16, _f32 = _norm(BFLOAT16), _norm(FLOAT32)
+
+
+@kernel
+def reduce_norm_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into bfloat16 panels. Items are rows."""
+    _bf16(operands, step, worker, workers)
+
+
+@kernel
+def reduce_norm_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into float32 panels. Items are rows."""
+    _f32(operands, step, worker, workers)

@@ -1,0 +1,164 @@
+"""Records that kernels read from memory: named tuples of int64 words, and the byte offsets of their fields.
+
+A kernel's operands are one record for each core, one after the other; the step is one record for all. `offsets(Record)`
+is a Record whose fields hold their own byte offsets, so a kernel reads `load_i64(operands + AT.weights)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple, TypeVar
+
+Record = TypeVar("Record", bound=tuple[Any, ...])  # a NamedTuple class
+
+WORD = 8
+
+
+def offsets(record: type[Record]) -> Record:
+    """The byte offset of each field, under the field's own name."""
+    names = inspect.get_annotations(record)
+    return record(*range(0, WORD * len(names), WORD))
+
+
+def size_of(record: type[tuple[Any, ...]]) -> int:
+    """Bytes of one record."""
+    return WORD * len(inspect.get_annotations(record))
+
+
+class StepRecord(NamedTuple):
+    """What changes from step to step. Addresses are of int32 arrays; shapes in brackets."""
+
+    num_tokens: int  # T, all sequences together
+    num_seqs: int  # B
+    num_samples: int  # S, rows whose logits are wanted
+    num_tiles: int  # attention tiles
+    token_ids: int  # [T]
+    positions: int  # [T]
+    slots: int  # [T] block * block_size + offset
+    sample_rows: int  # [S] row of each wanted token
+    query_start: int  # [B + 1] first row of each sequence
+    block_tables: int  # [B, table_width]
+    table_width: int
+    tile_seq: int  # [tiles] sequence of each attention tile
+    tile_row: int  # [tiles] its first row
+    counter: int  # address of one int64, the attention work counter
+
+
+STEP = offsets(StepRecord)
+
+
+class MatmulOperands(NamedTuple):
+    """One core's share of `output[:rows, :16 * n_tiles] = activations @ weights`."""
+
+    activations: int  # panels [rows/16][K/32][16][32]
+    weights: int  # tiles, see the matmul kernels
+    output: int  # float32 rows, `ldc` apart
+    n_tiles: int  # N / 16
+    k_tiles: int  # K / 32
+    ldc: int  # float32 from one output row to the next
+    rows_field: int  # byte offset in the step record of the number of rows
+
+
+class EmbedOperands(NamedTuple):
+    """One core's part of the embedding table: `hidden[t] = table[token_ids[t]]`."""
+
+    table: int  # this core's vocabulary rows
+    hidden: int  # float32 [T, width], the same address on every core
+    vocab_per_core: int
+    width: int  # hidden size, a multiple of 32
+
+
+class NormOperands(NamedTuple):
+    """All-reduce, residual and RMSNorm: `hidden += sum(partials) + bias`, `panels = norm(hidden) * weight`."""
+
+    hidden: int  # float32 [T, width]
+    partials: int  # float32 [num_partials][T, width], `partial_stride` bytes apart
+    num_partials: int  # cores that computed a part; 0 before the first layer
+    partial_stride: int
+    bias: int  # float32 [width] or 0
+    weight: int  # float32 [width]
+    panels: int  # output, in the model's dtype
+    width: int  # multiple of 32, zero beyond `size`
+    size: int  # hidden size
+    eps: int  # bits of a float32
+    rows_field: int  # byte offset in the step record of the number of rows
+    index_field: int  # byte offset of the address of the rows' indices in `hidden`; 0: row r is row r
+
+
+class RopeOperands(NamedTuple):
+    """One core's bias, q/k norm, rotary embedding and KV write. qkv rows hold q heads, then k heads, then v heads."""
+
+    qkv: int  # float32 [T, ldc], q is changed in place
+    ldc: int
+    bias: int  # float32 [ldc] or 0
+    q_norm: int  # float32 [head_dim] or 0
+    k_norm: int  # float32 [head_dim] or 0
+    cos: int  # float32 [max_model_len, head_dim / 2]
+    sin: int
+    k_cache: int  # [blocks, kv_heads, head_pad, block_size]
+    v_cache: int  # [blocks, kv_heads, block_size, head_pad]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_pad: int  # head_dim rounded up to 16
+    block_size: int
+    eps: int  # bits of a float32
+    scale: int  # bits of a float32: softmax scale, folded into q
+
+
+class AttentionOperands(NamedTuple):
+    """One core's paged attention over its heads; shapes as in RopeOperands."""
+
+    qkv: int
+    ldc: int
+    k_cache: int
+    v_cache: int
+    panels: int  # output, in the model's dtype: column = local query head * head_dim + d
+    k_tiles: int  # panels along the columns
+    kv_heads: int
+    head_dim: int
+    head_pad: int
+    block_size: int
+    window: int  # 0 = all
+    groups: int  # int32 [kv_heads][2]: range of local query heads of each kv head
+    scratch: int  # one area of `scratch_stride` bytes for each worker
+    scratch_stride: int
+    tile_tokens: int
+
+
+class SampleOperands(NamedTuple):
+    """Choosing a token from each row of logits. Arrays have one element for each row."""
+
+    logits: int  # float32 [S, ldc]
+    ldc: int
+    vocab: int
+    weights: int  # scratch, float32, `ldc` for each worker
+    temperature: int  # float32, 0 = greedy
+    top_k: int  # int64, 0 = all
+    top_p: int  # float32
+    min_p: int  # float32
+    seed: int  # int64
+    drawn: int  # int64, how many tokens the sequence has drawn before
+    chosen: int  # int64, output: token id, or -1 where the logits are not numbers
+
+
+class SwigluOperands(NamedTuple):
+    """One core's `panels = silu(gate) * up`; gate_up columns come 16 of gate, 16 of up, and so on."""
+
+    gate_up: int  # float32 [T, 2 * size]
+    panels: int
+    size: int  # intermediate size on this core, a multiple of 32
+
+
+MATMUL = offsets(MatmulOperands)
+EMBED = offsets(EmbedOperands)
+NORM = offsets(NormOperands)
+ROPE = offsets(RopeOperands)
+ATTENTION = offsets(AttentionOperands)
+SAMPLE = offsets(SampleOperands)
+SWIGLU = offsets(SwigluOperands)
+MATMUL_BYTES = size_of(MatmulOperands)
+EMBED_BYTES = size_of(EmbedOperands)
+ROPE_BYTES = size_of(RopeOperands)
+ATTENTION_BYTES = size_of(AttentionOperands)
+SWIGLU_BYTES = size_of(SwigluOperands)

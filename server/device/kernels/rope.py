@@ -1,0 +1,131 @@
+"""Between the qkv matmul and attention: bias, q/k norm, rotary embedding, and the write of K and V to their slots.
+
+K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from server.device.kernels import simd
+from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell
+from server.device.kernels.jit import inline, kernel, share_begin
+from server.device.kernels.memory import load_f32, load_i32, load_i64, store_f32, store_i64
+from server.device.kernels.records import ROPE, ROPE_BYTES, STEP
+
+
+@inline
+def _add_bias(row, bias, size):  # type: ignore[no-untyped-def]
+    """row += bias, over `size` elements."""
+    whole = size - size % 16
+    for i in range(0, whole, 16):
+        simd.store(row + i * 4, simd.add(simd.load(row + i * 4), simd.load(bias + i * 4)))
+    for i in range(whole, size):
+        store_f32(row + i * 4, load_f32(row + i * 4) + load_f32(bias + i * 4))
+
+
+@inline
+def _norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
+    """head = rmsnorm(head) * weight."""
+    squares = 0.0
+    for i in range(size):
+        squares += load_f32(head + i * 4) * load_f32(head + i * 4)
+    scale = 1.0 / math.sqrt(squares / size + eps)
+    for i in range(size):
+        store_f32(head + i * 4, load_f32(head + i * 4) * scale * load_f32(weight + i * 4))
+
+
+@inline
+def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+    """Pairs (i, i + half) turned by their angle, times `scale`."""
+    whole = half - half % 16
+    by = simd.splat(scale)
+    for i in range(0, whole, 16):
+        low, high = simd.load(head + i * 4), simd.load(head + (half + i) * 4)
+        c, s = simd.mul(simd.load(cos + i * 4), by), simd.mul(simd.load(sin + i * 4), by)
+        simd.store(head + i * 4, simd.sub(simd.mul(low, c), simd.mul(high, s)))
+        simd.store(head + (half + i) * 4, simd.add(simd.mul(high, c), simd.mul(low, s)))
+    for i in range(whole, half):
+        low1, high1 = load_f32(head + i * 4), load_f32(head + (half + i) * 4)
+        c1, s1 = load_f32(cos + i * 4) * scale, load_f32(sin + i * 4) * scale
+        store_f32(head + i * 4, low1 * c1 - high1 * s1)
+        store_f32(head + (half + i) * 4, high1 * c1 + low1 * s1)
+
+
+@inline
+def _prepare_head(op, head, norm, position, scale):  # type: ignore[no-untyped-def]
+    """Norm where the model has one, then rotation."""
+    size = load_i64(op + ROPE.head_dim)
+    if norm != 0:
+        _norm_head(head, norm, size, load_f32(op + ROPE.eps))
+    at = position * (size // 2) * 4
+    _rotate(head, load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at, size // 2, scale)
+
+
+def _writer(cell: Cell) -> Any:
+    store_one, size = cell.store_one, cell.size
+
+    @inline
+    def write_kv(op, k, v, slot):  # type: ignore[no-untyped-def]
+        """One token's k and v heads to its slot."""
+        block_size, kv_heads = load_i64(op + ROPE.block_size), load_i64(op + ROPE.kv_heads)
+        head_dim, head_pad = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.head_pad)
+        block, offset = slot // block_size, slot % block_size
+        for j in range(kv_heads):
+            base = (block * kv_heads + j) * head_pad * block_size
+            k_to = load_i64(op + ROPE.k_cache) + (base + offset) * size
+            v_to = load_i64(op + ROPE.v_cache) + (base + offset * head_pad) * size
+            for d in range(head_dim):
+                store_one(k_to + d * block_size * size, load_f32(k + (j * head_dim + d) * 4))
+                store_one(v_to + d * size, load_f32(v + (j * head_dim + d) * 4))
+
+    return write_kv
+
+
+def _rope(cell: Cell) -> Any:
+    write_kv = _writer(cell)
+
+    @inline
+    def one_token(op, row, position, slot):  # type: ignore[no-untyped-def]
+        heads, kv_heads = load_i64(op + ROPE.heads), load_i64(op + ROPE.kv_heads)
+        head_bytes = load_i64(op + ROPE.head_dim) * 4
+        bias = load_i64(op + ROPE.bias)
+        if bias != 0:
+            _add_bias(row, bias, (heads + 2 * kv_heads) * load_i64(op + ROPE.head_dim))
+        for h in range(heads):
+            _prepare_head(op, row + h * head_bytes, load_i64(op + ROPE.q_norm), position, load_f32(op + ROPE.scale))
+        k = row + heads * head_bytes
+        for j in range(kv_heads):
+            _prepare_head(op, k + j * head_bytes, load_i64(op + ROPE.k_norm), position, 1.0)
+        write_kv(op, k, k + kv_heads * head_bytes, slot)
+
+    @inline
+    def rope(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        if worker == 0:
+            store_i64(load_i64(step + STEP.counter), 0)  # attention, next, hands out its work by this counter
+        tokens = load_i64(step + STEP.num_tokens)
+        positions, slots = load_i64(step + STEP.positions), load_i64(step + STEP.slots)
+        first, last = share_begin(cores * tokens, worker, workers), share_begin(cores * tokens, worker + 1, workers)
+        for item in range(first, last):
+            t = item % tokens
+            op = operands + item // tokens * ROPE_BYTES
+            row = load_i64(op + ROPE.qkv) + t * load_i64(op + ROPE.ldc) * 4
+            one_token(op, row, load_i32(positions + t * 4), load_i32(slots + t * 4))
+
+    return rope
+
+
+_bf16, _f32 = _rope(BFLOAT16), _rope(FLOAT32)
+
+
+@kernel
+def rope_kv_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into a bfloat16 KV cache. Items are tokens of every core."""
+    _bf16(operands, cores, step, worker, workers)
+
+
+@kernel
+def rope_kv_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into a float32 KV cache. Items are tokens of every core."""
+    _f32(operands, cores, step, worker, workers)

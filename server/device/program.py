@@ -1,0 +1,43 @@
+"""A device program: kernels with their operands, in order. The emulation's counterpart of a compiled graph (NEFF)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.device.kernels.executor import Instruction
+from server.device.kernels.jit import Kernel
+
+
+class Program:
+    """An append-only list of instructions; each runs on every core it has operands for, then all cores meet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.labels: list[str] = []  # what each instruction does, for people
+        self.kernels: list[Kernel] = []
+        self._operands: list[npt.NDArray[np.int64]] = []
+        self._table: npt.NDArray[np.int64] | None = None
+
+    def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]]) -> None:
+        """Append one instruction with one operand record for each core."""
+        self.labels.append(label)
+        self.kernels.append(kernel)
+        self._operands.append(np.array(operands, np.int64))
+        self._table = None
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    @property
+    def address(self) -> int:
+        """Address of the instruction table. Compiles what is not compiled yet."""
+        if self._table is None:
+            rows = [
+                Instruction(kernel.address, operands.ctypes.data, len(operands))
+                for kernel, operands in zip(self.kernels, self._operands, strict=True)
+            ]
+            self._table = np.array(rows, np.int64).reshape(len(rows), len(Instruction._fields))
+        return int(self._table.ctypes.data)

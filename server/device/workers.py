@@ -1,0 +1,52 @@
+"""Host threads that carry the emulated cores. How cores are laid over threads is the host's business alone."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from server.device.kernels import executor
+from server.device.program import Program
+from server.errors import DeviceError
+
+
+class WorkerPool:
+    """`num_threads` workers, the caller's thread being one of them. Only one thread may call `run`."""
+
+    def __init__(self, num_threads: int) -> None:
+        """Raises DeviceError when `num_threads` is below 1 or the host has no POSIX semaphores."""
+        if num_threads < 1:
+            raise DeviceError(f"cpu_threads is {num_threads}: at least 1 is needed")
+        self.num_threads = num_threads
+        words = len(executor.ControlRecord._fields) + num_threads * executor.SEMAPHORE_BYTES // 8 + 8
+        self._memory: npt.NDArray[np.int64] = np.zeros(words, np.int64)
+        self._control = -(-self._memory.ctypes.data // 64) * 64
+        self._fields = self._memory[(self._control - self._memory.ctypes.data) // 8 :]
+        self._set(executor.CONTROL.workers, num_threads)
+        if executor.init_control(self._control) != 0:
+            raise DeviceError("this host has no process-private POSIX semaphores (sem_init)")
+        self._threads = [
+            threading.Thread(target=executor.serve_steps, args=(self._control, i), name=f"core-{i}", daemon=True)
+            for i in range(1, num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _set(self, offset: int, value: int) -> None:
+        self._fields[offset // 8] = value
+
+    def run(self, program: Program, step: int) -> None:
+        """Run `program` on the step record at address `step`; returns when every worker is done. Releases the GIL."""
+        self._set(executor.CONTROL.program, program.address)
+        self._set(executor.CONTROL.length, len(program))
+        self._set(executor.CONTROL.step, step)
+        executor.run_step(self._control)
+
+    def close(self) -> None:
+        """Stop the threads; the pool cannot be used afterwards."""
+        executor.stop_workers(self._control)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
