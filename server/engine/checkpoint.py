@@ -1,0 +1,191 @@
+"""The weights of one checkpoint directory: found, checked against the model's dimensions, and read slice by slice.
+
+Opens safetensors only, whole or sharded; never unpickles and never follows a name out of the directory. Holds no
+weights: each `load` reads just the asked slice, so that loading never needs the model twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from server.config import ModelSpec
+from server.engine.json_object import read_object, shown
+from server.engine.safetensors_file import SafetensorsFile, is_plain
+from server.engine.tensor_names import EMBEDDING, LM_HEAD, is_known_extra, tensor_shapes
+from server.errors import CheckpointError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 32 << 20
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+READABLE = ("F32", "F16", "BF16")
+CHUNK = 1 << 18  # elements converted at once: the temporaries stay in the L2 cache
+BF16_INF = 0x7F80  # magnitudes from here on are infinity and NaN
+
+Float32 = npt.NDArray[np.float32]
+Bits16 = npt.NDArray[np.uint16]
+
+
+class Checkpoint:
+    """Every tensor the model needs, present and of the right shape. Made by `open`."""
+
+    def __init__(self, files: dict[str, SafetensorsFile], surplus: tuple[str, ...]) -> None:
+        self._files = files  # by tensor name
+        self.surplus = surplus  # tensors in the files that the model has no use for, worth a note to the user
+
+    @classmethod
+    def open(cls, directory: Path, spec: ModelSpec) -> Checkpoint:
+        """Map the files of `directory` and check them against `spec`.
+
+        Raises CheckpointError for pickle-only directories, missing or lying files, and tensors that are missing, of
+        another shape than `spec` says, or of a dtype that is not BF16, F16 or F32.
+        """
+        files = _open_files(directory)
+        expected = tensor_shapes(spec)
+        for name, shape in expected.items():
+            _check_tensor(directory, files, name, shape)
+        if spec.is_tied and LM_HEAD in files:
+            _check_tie(files)
+        surplus = sorted(name for name in files if name not in expected and not is_known_extra(name, spec))
+        return cls(files, tuple(surplus))
+
+    def dtype(self, name: str) -> str:
+        """The dtype `name` is stored in: BF16, F16 or F32."""
+        return self._files[name].tensors[name].dtype
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._files[name].tensors[name].shape
+
+    def load(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Float32:
+        """A contiguous float32 copy of `name[rows, columns]` (`columns` of two-dimensional tensors only).
+
+        Raises CheckpointError when a value of the slice is NaN or infinite.
+        """
+        source = self._slice(name, rows, columns)
+        out = np.empty(source.shape, np.float32)
+        for part in _chunks(source):
+            _to_float32(source[part], self.dtype(name), out[part])
+            if not np.isfinite(out[part]).all():
+                raise self._not_finite(name, rows, part)
+        return out
+
+    def load_bf16(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Bits16:
+        """A contiguous copy of `name[rows, columns]` as bfloat16 bits; F32 and F16 are rounded, ties to even.
+
+        Raises CheckpointError when a value of the slice is NaN, infinite, or beyond the range of bfloat16.
+        """
+        source = self._slice(name, rows, columns)
+        out = np.empty(source.shape, np.uint16)
+        dtype = self.dtype(name)
+        for part in _chunks(source):
+            chunk = source[part]
+            if dtype == "BF16":
+                out[part] = chunk
+            elif np.isfinite(chunk).all():
+                _round_to_bf16(chunk.astype(np.float32), out[part])
+            else:
+                raise self._not_finite(name, rows, part)
+            if ((out[part] & 0x7FFF) >= BF16_INF).any():
+                raise self._not_finite(name, rows, part)
+        return out
+
+    def _slice(self, name: str, rows: slice | None, columns: slice | None) -> npt.NDArray[Any]:
+        view = self._files[name].array(name)
+        if rows is not None:
+            view = view[rows]
+        return view if columns is None else view[:, columns]
+
+    def _not_finite(self, name: str, rows: slice | None, part: slice) -> CheckpointError:
+        first = (0 if rows is None else rows.indices(self.shape(name)[0])[0]) + part.start
+        reason = f"NaN, infinite or too large values at or soon after row {first}"
+        return CheckpointError(str(self._files[name].path), reason, name)
+
+
+def _chunks(array: npt.NDArray[Any]) -> Iterator[slice]:
+    """Slices of the first axis of `array` of about CHUNK elements each."""
+    num_rows = array.shape[0]
+    step = max(1, CHUNK * num_rows // max(1, array.size))
+    return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
+
+
+def _to_float32(chunk: npt.NDArray[Any], dtype: str, out: Float32) -> None:
+    if dtype == "BF16":  # the upper half of a float32
+        np.left_shift(chunk, 16, out=out.view(np.uint32), dtype=np.uint32)
+    else:
+        out[...] = chunk
+
+
+def _round_to_bf16(chunk: Float32, out: Bits16) -> None:
+    bits = chunk.view(np.uint32)
+    # Half a unit less one, plus the lowest bit kept: a tie goes to the even neighbour.
+    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
+    bits >>= 16
+    out[...] = bits
+
+
+def _open_files(directory: Path) -> dict[str, SafetensorsFile]:
+    """Each tensor's name and the file that holds it."""
+    if (directory / WEIGHTS).exists():
+        file = SafetensorsFile(directory / WEIGHTS)
+        return dict.fromkeys(file.names, file)
+    if (directory / INDEX).exists():
+        return _open_shards(directory)
+    pickles = sorted(path.name for path in directory.glob("*") if path.suffix in PICKLES)
+    if pickles:
+        reason = f"holds only pickled weights ({', '.join(pickles[:4])}), which can run code; convert to safetensors"
+        raise CheckpointError(str(directory), reason)
+    raise CheckpointError(str(directory), f"has neither {WEIGHTS} nor {INDEX}")
+
+
+def _open_shards(directory: Path) -> dict[str, SafetensorsFile]:
+    index = read_object(directory / INDEX, MAX_INDEX_BYTES)
+    weight_map = index.require("weight_map")
+    if not isinstance(weight_map, dict):
+        index.refuse("weight_map", "must be an object of tensor names and file names")
+    shards: dict[str, SafetensorsFile] = {}
+    for name, shard in weight_map.items():
+        if not is_plain(name):
+            index.refuse("weight_map", f"has a tensor named {shown(name)}")
+        if not _is_inside(shard):
+            reason = f"shard {shown(shard)} is not the name of a .safetensors file in the checkpoint's directory"
+            raise CheckpointError(index.file, reason, name)
+        if shard not in shards:
+            shards[shard] = SafetensorsFile(directory / shard)
+        if name not in shards[shard].tensors:
+            raise CheckpointError(str(directory / shard), f"missing, though {INDEX} says it is here", name)
+    return {name: shards[shard] for name, shard in weight_map.items()}
+
+
+def _is_inside(shard: object) -> bool:
+    """Whether a shard's name stays inside its directory. Links may lead out: the hub's cache is made of them."""
+    if not isinstance(shard, str) or not shard.endswith(".safetensors") or "\\" in shard or "\0" in shard:
+        return False
+    path = PurePosixPath(shard)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _check_tensor(directory: Path, files: dict[str, SafetensorsFile], name: str, shape: tuple[int, ...]) -> None:
+    if name not in files:
+        raise CheckpointError(str(directory), "missing from the safetensors files", name)
+    info, file = files[name].tensors[name], str(files[name].path)
+    if info.shape != shape:
+        raise CheckpointError(file, f"has shape {list(info.shape)}, config.json makes it {list(shape)}", name)
+    if info.dtype not in READABLE:
+        raise CheckpointError(file, f"dtype {info.dtype} is not supported; use {', '.join(READABLE)}", name)
+
+
+def _check_tie(files: dict[str, SafetensorsFile]) -> None:
+    """Refuse an output layer that differs from the embedding it is said to be tied to: one of the two is wrong."""
+    head, embedding = files[LM_HEAD].array(LM_HEAD), files[EMBEDDING].array(EMBEDDING)
+    is_same = (
+        head.shape == embedding.shape
+        and files[LM_HEAD].tensors[LM_HEAD].dtype == files[EMBEDDING].tensors[EMBEDDING].dtype
+    )
+    if not is_same or not all(np.array_equal(head[part], embedding[part]) for part in _chunks(head)):
+        reason = f"differs from {EMBEDDING}, though tie_word_embeddings in config.json says they are one"
+        raise CheckpointError(str(files[LM_HEAD].path), reason, LM_HEAD)
