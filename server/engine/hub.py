@@ -1,0 +1,73 @@
+"""What the user called the model -> a local checkpoint directory, downloaded first when it is a hub id.
+
+The only file that may touch the network, and it does so only for a hub id. Downloads no pickle and no code.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from server.errors import SettingsError
+
+WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+# Copies of the same weights in other layouts, which double the download.
+UNWANTED = ("*/*", "consolidated*")
+
+# What the user can do about each refusal; the first match counts, so subclasses stand before their parents.
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (HFValidationError, "it is neither a local directory nor a well-formed hub id (owner/name)"),
+    (GatedRepoError, "the repository is gated: accept its terms on the hub and provide an access token"),
+    (RepositoryNotFoundError, "the hub has no such repository, or it is private and no access token was provided"),
+    (RevisionNotFoundError, "the repository has no such revision"),
+    (OfflineModeIsEnabled, "the hub is switched off (HF_HUB_OFFLINE) and the model is not in the local cache"),
+    (LocalEntryNotFoundError, "the hub cannot be reached and the model is not in the local cache"),
+    (EntryNotFoundError, "the repository has no such file"),
+    (HfHubHTTPError, "the hub refused"),
+    (Exception, "the download failed"),
+)
+
+
+def resolve_model(path_or_id: str, revision: str | None = None) -> Path:
+    """The local directory of the checkpoint `path_or_id`, downloaded first when it is a hub id.
+
+    An existing directory is used without a look at the network. Raises SettingsError, saying what was tried, when the
+    directory is missing, the id is malformed or unknown, access is denied, or the hub cannot be reached.
+    """
+    local = os.path.expanduser(path_or_id)
+    if os.path.isdir(local):
+        if revision is not None:
+            raise SettingsError(f"revision {revision!r} was asked for, but {path_or_id!r} is a local directory")
+        return Path(local)
+    if os.path.exists(local):
+        raise SettingsError(f"model {path_or_id!r} is a file; a checkpoint is a directory with a config.json")
+    if path_or_id.startswith((".", "/", "~")):
+        raise SettingsError(f"model directory {path_or_id!r} does not exist")
+    return _download(path_or_id, revision)
+
+
+def _download(repo_id: str, revision: str | None) -> Path:
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                repo_id, revision=revision, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
+            )
+        )
+    except Exception as error:  # the library lets errors of its own HTTP client through, and these change with it
+        reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+        at = "" if revision is None else f" at revision {revision!r}"
+        detail = str(error).strip().split("\n", 1)[0] or type(error).__name__
+        message = f"model {repo_id!r}{at}: no such local directory, and as a hub id: {reason} ({detail})"
+        raise SettingsError(message) from error
