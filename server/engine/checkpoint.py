@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import ModelSpec
+from server.engine.bfloat16 import Bits16, Float32, is_finite, round_to_bf16, widen
 from server.engine.json_object import read_object, shown
 from server.engine.safetensors_file import SafetensorsFile, is_plain
 from server.engine.tensor_names import EMBEDDING, LM_HEAD, is_known_extra, tensor_shapes
@@ -25,10 +26,6 @@ MAX_INDEX_BYTES = 32 << 20
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 READABLE = ("F32", "F16", "BF16")
 CHUNK = 1 << 18  # elements converted at once: the temporaries stay in the L2 cache
-BF16_INF = 0x7F80  # magnitudes from here on are infinity and NaN
-
-Float32 = npt.NDArray[np.float32]
-Bits16 = npt.NDArray[np.uint16]
 
 
 class Checkpoint:
@@ -68,8 +65,12 @@ class Checkpoint:
         """
         source = self._slice(name, rows, columns)
         out = np.empty(source.shape, np.float32)
+        dtype = self.dtype(name)
         for part in _chunks(source):
-            _to_float32(source[part], self.dtype(name), out[part])
+            if dtype == "BF16":
+                widen(source[part], out[part])
+            else:
+                out[part] = source[part]
             if not np.isfinite(out[part]).all():
                 raise self._not_finite(name, rows, part)
         return out
@@ -87,10 +88,10 @@ class Checkpoint:
             if dtype == "BF16":
                 out[part] = chunk
             elif np.isfinite(chunk).all():
-                _round_to_bf16(chunk.astype(np.float32), out[part])
+                round_to_bf16(chunk.astype(np.float32), out[part])
             else:
                 raise self._not_finite(name, rows, part)
-            if ((out[part] & 0x7FFF) >= BF16_INF).any():
+            if not is_finite(out[part]):
                 raise self._not_finite(name, rows, part)
         return out
 
@@ -111,21 +112,6 @@ def _chunks(array: npt.NDArray[Any]) -> Iterator[slice]:
     num_rows = array.shape[0]
     step = max(1, CHUNK * num_rows // max(1, array.size))
     return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
-
-
-def _to_float32(chunk: npt.NDArray[Any], dtype: str, out: Float32) -> None:
-    if dtype == "BF16":  # the upper half of a float32
-        np.left_shift(chunk, 16, out=out.view(np.uint32), dtype=np.uint32)
-    else:
-        out[...] = chunk
-
-
-def _round_to_bf16(chunk: Float32, out: Bits16) -> None:
-    bits = chunk.view(np.uint32)
-    # Half a unit less one, plus the lowest bit kept: a tie goes to the even neighbour.
-    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
-    bits >>= 16
-    out[...] = bits
 
 
 def _open_files(directory: Path) -> dict[str, SafetensorsFile]:

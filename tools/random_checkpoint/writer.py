@@ -1,0 +1,65 @@
+"""Writes one whole checkpoint directory: configuration, tokenizer, weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server.engine.model_config import read_model_spec
+from server.engine.tensor_names import tensor_shapes
+from tools.random_checkpoint.safetensors_writer import Layout, write_safetensors
+from tools.random_checkpoint.shapes import SHAPES
+from tools.random_checkpoint.tokenizer import generation_config, tokenizer_config, tokenizer_json
+from tools.random_checkpoint.weights import ITEM_BYTES, SAFETENSORS_DTYPES, tensor_chunks
+
+TORCH_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What may differ from the named shape."""
+
+    dtype: str = "bf16"  # bf16, f16 or f32
+    seed: int = 0
+    layers: int | None = None  # None: as the shape has
+    vocab: int | None = None
+    shards: int = 1
+
+
+def write_checkpoint(
+    shape: str, directory: Path, options: Options = Options(), report: Report = lambda _done, _total: None
+) -> None:
+    """Write a checkpoint of the named shape to `directory`, which must be empty or absent.
+
+    `report(done, total)` is called after each tensor, with bytes. Raises ValueError for an unknown shape or impossible
+    options, FileExistsError when `directory` has files, OSError when the disk has too little room.
+    """
+    if shape not in SHAPES:
+        raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
+    config = SHAPES[shape].config(TORCH_DTYPES[options.dtype], options.layers, options.vocab)
+    tokenizer = tokenizer_json(config["vocab_size"])
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise FileExistsError(f"{directory} is not empty")
+    _write_json(directory / "config.json", config)
+    _write_json(directory / "generation_config.json", generation_config(config["vocab_size"]))
+    _write_json(directory / "tokenizer.json", tokenizer)
+    _write_json(directory / "tokenizer_config.json", tokenizer_config(config["max_position_embeddings"]))
+    shapes = tensor_shapes(read_model_spec(directory))
+    layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
+    free = shutil.disk_usage(directory).free
+    if layout.total_bytes > free:
+        raise OSError(f"{directory}: the weights take {layout.total_bytes} bytes, the disk has {free} free")
+    for done in write_safetensors(
+        directory, layout, options.shards, lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed)
+    ):
+        report(done, layout.total_bytes)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
