@@ -1,0 +1,97 @@
+"""The pool of KV blocks: who is free, who is held how often, and which block holds which prefix.
+
+Every block is made once. Block 0 is the null block that padding points at: it is never handed out, and its place in
+the free list serves as the list's end on both sides. Never looks at tokens, sequences or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+NULL_BLOCK = 0
+
+
+class BlockPool:
+    """Blocks 0 .. num_blocks - 1 with reference counts, and a free list in order of eviction.
+
+    The free list is doubly linked through arrays, so a block that a prefix hit revives leaves its middle in O(1).
+    Free blocks without a digest come first; those with one follow, the least recently freed first.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        if num_blocks < 2:
+            raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks - 1
+        self.ref_counts = [0] * num_blocks
+        self.digests: list[bytes | None] = [None] * num_blocks
+        self.cached: dict[bytes, int] = {}  # digest -> the one block that answers for it
+        self.num_gains = 0  # times a block became free or findable; lets a caller skip a retry that cannot succeed
+        self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
+        self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
+
+    def free_blocks(self) -> Iterator[int]:
+        """The free blocks, next to be handed out first."""
+        block = self._next[NULL_BLOCK]
+        while block != NULL_BLOCK:
+            yield block
+            block = self._next[block]
+
+    def take(self) -> int:
+        """Hand out the first free block, held once; the prefix it may have cached is forgotten."""
+        block = self._next[NULL_BLOCK]
+        assert block != NULL_BLOCK, "no free block: the caller must look at num_free first"
+        self._unlink(block)
+        self.forget(block)
+        self.ref_counts[block] = 1
+        return block
+
+    def hold(self, block: int) -> None:
+        """One more table holds `block`, which may be free until now."""
+        assert block != NULL_BLOCK
+        if self.ref_counts[block] == 0:
+            self._unlink(block)
+        self.ref_counts[block] += 1
+
+    def release(self, block: int) -> None:
+        """One table less holds `block`; the last one frees it."""
+        assert self.ref_counts[block] > 0, f"block {block} is not held"
+        self.ref_counts[block] -= 1
+        if self.ref_counts[block] == 0:
+            if self.digests[block] is None:
+                self._link_after(NULL_BLOCK, block)
+            else:
+                self._link_after(self._prev[NULL_BLOCK], block)
+            self.num_gains += 1
+
+    def name(self, block: int, digest: bytes) -> None:
+        """Let `block` answer for `digest`, unless another block does already (the first one stays)."""
+        assert self.ref_counts[block] > 0, f"block {block} is not held"
+        if self.digests[block] is None and digest not in self.cached:
+            self.digests[block] = digest
+            self.cached[digest] = block
+            self.num_gains += 1
+
+    def forget(self, block: int) -> None:
+        """Nobody will find `block` by its digest any more; a table that holds it is not disturbed."""
+        digest = self.digests[block]
+        if digest is not None:
+            self.digests[block] = None
+            del self.cached[digest]
+
+    def forget_all(self) -> None:
+        """Forget every digest."""
+        self.cached.clear()
+        self.digests = [None] * self.num_blocks
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._prev[block], self._next[block]
+        self._next[before] = after
+        self._prev[after] = before
+        self.num_free -= 1
+
+    def _link_after(self, before: int, block: int) -> None:
+        after = self._next[before]
+        self._next[before] = self._prev[after] = block
+        self._prev[block], self._next[block] = before, after
+        self.num_free += 1

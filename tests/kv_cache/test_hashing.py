@@ -1,0 +1,48 @@
+"""Digests name a whole prefix and its salt."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.kv_cache.hashing import HashChain, block_digest, root_digest
+
+tokens = st.lists(st.integers(0, 3), max_size=9)
+salts = st.sampled_from(["", "a", "b"])
+
+
+def digests(token_ids: list[int], salt: str, block_size: int = 3) -> list[bytes]:
+    chain = HashChain(block_size, salt)
+    chain.extend(token_ids, len(token_ids) // block_size)
+    return chain.digests
+
+
+@given(tokens, tokens, salts, salts)
+def test_digests_are_equal_exactly_where_salt_and_whole_prefix_are(
+    a: list[int], b: list[int], salt_a: str, salt_b: str
+) -> None:
+    for i, (x, y) in enumerate(zip(digests(a, salt_a), digests(b, salt_b), strict=False)):
+        end = (i + 1) * 3
+        assert (x == y) == (salt_a == salt_b and a[:end] == b[:end])
+
+
+@given(tokens, st.integers(1, 4), st.data())
+def test_a_chain_grown_in_pieces_equals_one_made_at_once(
+    token_ids: list[int], block_size: int, data: st.DataObject
+) -> None:
+    chain = HashChain(block_size, "s")
+    full = len(token_ids) // block_size
+    for end in sorted(data.draw(st.lists(st.integers(0, full)))):
+        chain.extend(token_ids[: end * block_size], end)
+    chain.extend(token_ids, full)
+    assert chain.digests == digests(token_ids, "s", block_size)
+
+
+def test_a_digest_names_the_value_of_a_token_and_not_its_digits() -> None:
+    root = root_digest("")
+    assert block_digest(root, (1, 23)) != block_digest(root, (12, 3))
+    assert block_digest(root, (151_935,)) != block_digest(root, (151_935 - 65_536,))
+
+
+def test_a_salt_may_hold_a_lone_surrogate() -> None:
+    assert root_digest("\ud800") != root_digest("\ud801")
