@@ -66,8 +66,8 @@ class StepPlan:
     """One step: what to compute, and who lost or gave up their place."""
 
     step_id: int
-    prefill: tuple[ScheduledSeq, ...]  # more than one token each, or still inside the prompt
-    decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt
+    prefill: tuple[ScheduledSeq, ...]  # all others: inside the prompt, or recomputing what was generated
+    decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
     preempted: tuple[str, ...] = ()
     expired: tuple[str, ...] = ()
 

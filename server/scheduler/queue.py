@@ -1,0 +1,43 @@
+"""A list that is always in order. Owns no sequence; the running, the waiting and the deadlines are three of these."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from server.scheduler.sequence import Sequence
+
+
+class OrderedQueue:
+    """Sequences sorted by `key`, which must be total and must not change while a sequence is inside.
+
+    Adding and removing are a binary search and a memory move, which for the few thousand entries a bounded queue
+    holds is cheaper than a heap, and leaves nothing behind when a request is aborted.
+    """
+
+    def __init__(self, key: Callable[[Sequence], Any]) -> None:
+        self._key = key
+        self._items: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._items)
+
+    @property
+    def first(self) -> Sequence:
+        return self._items[0]
+
+    @property
+    def last(self) -> Sequence:
+        return self._items[-1]
+
+    def add(self, seq: Sequence) -> None:
+        insort(self._items, seq, key=self._key)
+
+    def remove(self, seq: Sequence) -> None:
+        index = bisect_left(self._items, self._key(seq), key=self._key)
+        assert self._items[index] is seq
+        del self._items[index]

@@ -1,0 +1,52 @@
+"""One open request as the scheduler sees it. Mutable, and never leaves the scheduler.
+
+There is no prefill or decode state: `num_computed_tokens` chases `len(token_ids)`. Prefill chunks, decode, prefix hits
+and recompute after a preemption differ only in how far behind it is.
+"""
+
+from __future__ import annotations
+
+from server.kv_cache.manager import SequenceBlocks
+from server.types import Request
+
+
+class Sequence:
+    """`token_ids` only grows; `blocks` covers at least the computed positions while the sequence runs."""
+
+    __slots__ = (
+        "blocks",
+        "is_running",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "order",
+        "request",
+        "token_ids",
+        "was_admitted",
+    )
+
+    def __init__(self, request: Request, blocks: SequenceBlocks) -> None:
+        self.request = request
+        self.blocks = blocks
+        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
+        self.was_admitted = False
+        self.is_running = False
+        # The one order of service, among the running and the waiting alike; ids make it total.
+        self.order = (request.priority, request.arrival_time, request.request_id)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens still to be computed; at least 1 while the request is open."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_decode(self) -> bool:
+        """Past the prompt with one token to compute."""
+        return self.num_computed_tokens >= self.num_prompt_tokens and self.num_pending == 1

@@ -1,0 +1,40 @@
+"""A step while it is being planned: what is placed so far, and how much budget is left."""
+
+from __future__ import annotations
+
+from server.scheduler.sequence import Sequence
+from server.types import ScheduledSeq, StepPlan
+
+
+class StepDraft:
+    """Grows only; a placed sequence is never taken out again. `budget` is in tokens."""
+
+    __slots__ = ("budget", "decode", "expired", "preempted", "prefill")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.prefill: list[ScheduledSeq] = []
+        self.decode: list[ScheduledSeq] = []
+        self.preempted: list[str] = []
+        self.expired: list[str] = []
+
+    def place(self, seq: Sequence) -> None:
+        """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
+        token_ids, start = seq.token_ids, seq.num_computed_tokens
+        end = min(len(token_ids), start + self.budget)
+        request = seq.request
+        placed = ScheduledSeq(
+            request.request_id,
+            tuple(token_ids[start:end]),
+            start,
+            seq.blocks.ids,
+            end == len(token_ids),
+            request.sampling,
+            token_ids,
+            seq.num_prompt_tokens,
+        )
+        (self.decode if seq.is_decode else self.prefill).append(placed)
+        self.budget -= end - start
+
+    def plan(self, step_id: int) -> StepPlan:
+        return StepPlan(step_id, tuple(self.prefill), tuple(self.decode), tuple(self.preempted), tuple(self.expired))
