@@ -1,0 +1,62 @@
+"""What can never be served, or not now. Pure functions that the API asks before it answers 200.
+
+A request that passes can be computed alone in an empty cache, so preemption always leaves somebody who advances.
+"""
+
+from __future__ import annotations
+
+from server.config import CacheConfig
+from server.errors import InvalidRequest, QueueFull
+
+CODE = "context_length_exceeded"
+
+
+def cache_tokens(cache: CacheConfig) -> int:
+    """Positions the KV cache holds; block 0 is padding."""
+    return (cache.num_blocks - 1) * cache.block_size
+
+
+def resolve_max_tokens(
+    num_prompt_tokens: int, max_tokens: int | None, *, max_model_len: int, cache: CacheConfig, param: str
+) -> int:
+    """Tokens the request may generate, at least 1; `max_tokens` None asks for all the context that is left.
+
+    A `max_tokens` beyond the context is cut to it. One that the cache cannot hold is refused, because the client would
+    otherwise get less than both it and the model allow. `param` names the prompt's field.
+    Raises InvalidRequest with code "context_length_exceeded".
+    """
+    if num_prompt_tokens >= max_model_len:
+        raise InvalidRequest(
+            f"The prompt has {num_prompt_tokens} tokens; with at least 1 token to generate, "
+            f"the maximum context length of {max_model_len} tokens leaves room for {max_model_len - 1}.",
+            param,
+            CODE,
+        )
+    # The last token generated is never computed, so it needs no position in the cache.
+    most = cache_tokens(cache) + 1 - num_prompt_tokens
+    if most < 1:
+        raise InvalidRequest(
+            f"The prompt has {num_prompt_tokens} tokens; the KV cache of this server holds {cache_tokens(cache)}.",
+            param,
+            CODE,
+        )
+    left = max_model_len - num_prompt_tokens
+    if max_tokens is None:
+        return min(left, most)
+    if min(max_tokens, left) > most:
+        raise InvalidRequest(
+            f"The prompt has {num_prompt_tokens} tokens and up to {min(max_tokens, left)} were asked for; "
+            f"the KV cache of this server holds {cache_tokens(cache)}, which leaves room for {most}.",
+            param,
+            CODE,
+        )
+    return min(max_tokens, left)
+
+
+def check_queue(num_open: int, num_new: int, max_num_queued_reqs: int) -> None:
+    """Raise QueueFull when `num_new` sequences would take the `num_open` waiting and running ones past the limit."""
+    if num_open + num_new > max_num_queued_reqs:
+        raise QueueFull(
+            f"The server has {num_open} requests open and takes at most {max_num_queued_reqs}; "
+            f"this request would add {num_new}. Try again later."
+        )
