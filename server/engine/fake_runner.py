@@ -1,0 +1,93 @@
+"""A runner without a model, whose tokens betray every mistake in the KV books. Part of the product, for tests.
+
+Each slot of its KV stores a value that depends on the whole prefix, and each sampled token depends on every slot the
+block table names. A wrong block, a stale cache hit, a lost recompute or a write to a shared block changes what comes
+out, and `expected_tokens` says what should have, with no cache at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.config import CacheConfig
+from server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+
+_MASK = (1 << 64) - 1
+_LOG_HALF = -0.6931471805599453
+
+
+def _mix(x: int) -> int:
+    """A bijection of 64-bit integers in which each bit depends on all (the finalizer of SplitMix64)."""
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def _key(previous: int, token_id: int) -> int:
+    """What is stored at a position: a chain over the tokens up to and with this one."""
+    return _mix((previous * 31 + token_id + 1) & _MASK)
+
+
+def _value(key: int, position: int) -> int:
+    """What a position adds to the logits."""
+    return _mix(key ^ _mix(position + 1))
+
+
+def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int) -> list[int]:
+    """The first `n` tokens generated after `prompt` when nothing ends the sequence."""
+    known, key, total = list(prompt), 0, 0
+    for position in range(len(prompt) + n - 1):
+        key = _key(key, known[position])
+        total = (total + _value(key, position)) & _MASK
+        if position >= len(prompt) - 1:
+            known.append(_mix(total) % vocab_size)
+    return known[len(prompt) :]
+
+
+class FakeRunner:
+    """Executes plans over a KV of one integer a slot. Ignores how a request wants to be sampled, except `logprobs`.
+
+    Raises LookupError when a plan reads a slot that nobody wrote, and AssertionError when it writes to the null block.
+    """
+
+    def __init__(self, cache: CacheConfig, vocab_size: int) -> None:
+        self._block_size = cache.block_size
+        self._vocab_size = vocab_size
+        self._slots: list[int | None] = [None] * (cache.num_blocks * cache.block_size)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for seq in plan.seqs:
+            self._write(seq)
+        sampled = {seq.request_id: self._sample(seq) for seq in plan.seqs if seq.needs_sample}
+        return StepResult(plan.step_id, sampled, seconds=0.0)
+
+    def _slot(self, seq: ScheduledSeq, position: int) -> int:
+        block = seq.block_table[position // self._block_size]
+        assert block != 0, f"{seq.request_id}: position {position} is in the null block"
+        return block * self._block_size + position % self._block_size
+
+    def _read(self, seq: ScheduledSeq, position: int) -> int:
+        key = self._slots[self._slot(seq, position)]
+        if key is None:
+            raise LookupError(f"{seq.request_id}: position {position} was never written")
+        return key
+
+    def _write(self, seq: ScheduledSeq) -> None:
+        key = self._read(seq, seq.start - 1) if seq.start else 0
+        for position, token_id in enumerate(seq.token_ids, seq.start):
+            key = _key(key, token_id)
+            self._slots[self._slot(seq, position)] = key
+
+    def _sample(self, seq: ScheduledSeq) -> SampledToken:
+        length = seq.start + len(seq.token_ids)
+        total = sum(_value(self._read(seq, position), position) for position in range(length)) & _MASK
+        token_id = _mix(total) % self._vocab_size
+        return SampledToken(token_id, self._logprobs(token_id, seq.sampling.logprobs))
+
+    def _logprobs(self, token_id: int, count: int | None) -> TokenLogprobs | None:
+        """The sampled token has probability 1/2, the next id 1/4, and so on around the vocabulary."""
+        if count is None:
+            return None
+        top = range(min(count, self._vocab_size))
+        ids = tuple((token_id + i) % self._vocab_size for i in top)
+        return TokenLogprobs(_LOG_HALF, ids, tuple(_LOG_HALF * (i + 1) for i in top))
