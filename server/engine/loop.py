@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from server.engine.messages import Command, Tokens
-from server.types import StepPlan, StepResult
+from server.clock import Clock
+from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from server.scheduler.scheduler import Scheduler
+from server.types import StepPlan, StepResult, TokenEvent
+
+IDLE_WAIT_S = 1.0  # longest wait for a command; short enough that a signal handler is heard
 
 
 class Runner(Protocol):
@@ -33,3 +37,57 @@ class Outbox(Protocol):
     def put(self, tokens: Tokens) -> None:
         """Send; must not block on a slow reader."""
         ...
+
+
+class EngineLoop:
+    """Turns of: drain the inbox, schedule, execute, apply, tell the outbox."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, inbox: Inbox, outbox: Outbox) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+        self._inbox = inbox
+        self._outbox = outbox
+        self._is_stopped = False
+
+    def run(self) -> None:
+        """Turn until Shutdown."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One turn; False once Shutdown has been obeyed. Waits for commands only when there is nothing to do."""
+        timeout_s = 0.0 if self._scheduler.has_work else IDLE_WAIT_S
+        events = self._obey(self._inbox.drain(timeout_s))
+        if events or self._scheduler.has_work:
+            self._turn(events)
+        return not self._is_stopped
+
+    def _turn(self, events: list[TokenEvent]) -> None:
+        plan = self._scheduler.schedule(self._clock.now())
+        result = StepResult(plan.step_id, {}, 0.0) if plan.is_empty else self._runner.execute(plan)
+        now = self._clock.now()
+        events += self._scheduler.apply(plan, result, now)
+        self._outbox.put(Tokens(events, self._scheduler.report(plan, result, now)))
+
+    def _obey(self, commands: list[Command]) -> list[TokenEvent]:
+        """Carry out commands in the order they came; returns the events of those that ended a request."""
+        events: list[TokenEvent] = []
+        for command in commands:
+            match command:
+                case Add(request):
+                    self._scheduler.add(request)
+                case Abort(request_id):
+                    events += self._abort(request_id)
+                case ResetPrefixCache():
+                    self._scheduler.reset_prefix_cache()
+                case Shutdown():
+                    self._is_stopped = True
+        if self._is_stopped:
+            for request_id in self._scheduler.open_ids:
+                events += self._abort(request_id)
+        return events
+
+    def _abort(self, request_id: str) -> list[TokenEvent]:
+        event = self._scheduler.abort(request_id, self._clock.now())
+        return [] if event is None else [event]

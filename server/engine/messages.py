@@ -63,7 +63,7 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
 
 
 class Tokens(msgspec.Struct, tag=True, frozen=True):
-    """The events of one turn in order of service, and the state after it."""
+    """The events of one turn, and the state after it."""
 
     events: list[TokenEvent]
     report: StepReport

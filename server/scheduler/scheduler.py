@@ -1,0 +1,253 @@
+"""Who computes what in the next step. Pure decisions over sequences and the KV books: no clock, no chance, no IO.
+
+One order of service rules everything: priority, then arrival, then id. Running sequences are placed in that order,
+waiting ones are admitted in that order with no overtaking, and whoever must give up blocks is the last in it. A
+sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot block each other, and
+only decode can run out of blocks. Hence a victim is never placed yet, and the first that runs advances in every step.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from server.config import SchedulerConfig
+from server.kv_cache.audit import audit
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.finish import check_finish
+from server.scheduler.queue import OrderedQueue
+from server.scheduler.sequence import Sequence
+from server.scheduler.step import StepDraft
+from server.types import FinishReason, Request, SampledToken, StepPlan, StepReport, StepResult, TokenEvent
+
+
+def _deadline_order(seq: Sequence) -> tuple[float, str]:
+    deadline = seq.request.deadline
+    assert deadline is not None
+    return deadline, seq.request.request_id
+
+
+class Scheduler:
+    """Continuous batching under one token budget. `add` and `abort` belong between `apply` and `schedule`."""
+
+    def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
+        if not 1 <= config.max_num_seqs <= config.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_batched_tokens ({config.max_num_batched_tokens}) must be at least "
+                f"max_num_seqs ({config.max_num_seqs}), and that at least 1: each running sequence needs its token"
+            )
+        self._config = config
+        self._cache = cache
+        self._open: dict[str, Sequence] = {}
+        self._running = OrderedQueue(attrgetter("order"))
+        self._waiting = OrderedQueue(attrgetter("order"))
+        self._deadlines = OrderedQueue(_deadline_order)
+        self._step_id = 0
+        self._untold: list[TokenEvent] = []  # ends decided by schedule, told by apply
+        self._stuck: tuple[Sequence, int, int] | None = None  # the last refused admission; see _fits
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running_ids(self) -> tuple[str, ...]:
+        """Ids of the running requests in order of service."""
+        return tuple(seq.request.request_id for seq in self._running)
+
+    @property
+    def open_ids(self) -> tuple[str, ...]:
+        """Ids of all open requests, oldest `add` first."""
+        return tuple(self._open)
+
+    def add(self, request: Request) -> None:
+        """Let `request` wait for its turn. Raises ValueError on an empty prompt or the id of an open request."""
+        if not request.prompt_token_ids:
+            raise ValueError(f"request {request.request_id} has an empty prompt")
+        if request.request_id in self._open:
+            raise ValueError(f"request {request.request_id} is open already")
+        seq = Sequence(request, self._cache.open(request.cache_salt))
+        self._open[request.request_id] = seq
+        self._waiting.add(seq)
+        if request.deadline is not None:
+            self._deadlines.add(seq)
+
+    def abort(self, request_id: str, now: float) -> TokenEvent | None:
+        """End a request wherever it is; None when it is unknown or has ended."""
+        seq = self._open.get(request_id)
+        return None if seq is None else self._end(seq, now, "abort")
+
+    def reset_prefix_cache(self) -> None:
+        self._cache.reset_prefix_cache()
+
+    def schedule(self, now: float) -> StepPlan:
+        """The next step. An empty plan must be applied too: it may have ended requests."""
+        step = StepDraft(self._config.max_num_batched_tokens)
+        self._expire(step, now)
+        self._place_running(step)
+        # A step that took blocks away has none to give, unless nobody is left who needs them.
+        if not step.preempted or not self._running:
+            self._admit(step, now)
+        self._step_id += 1
+        return step.plan(self._step_id)
+
+    def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
+        """Record what the step computed. Returns one event for each token, and each end, of this step."""
+        assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
+        events, self._untold = self._untold, []
+        for placed in plan.seqs:
+            seq = self._open[placed.request_id]
+            seq.num_computed_tokens += len(placed.token_ids)
+            self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
+            if placed.needs_sample:
+                events.append(self._accept(seq, result.sampled[placed.request_id], now))
+        return events
+
+    def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
+        """The state after `apply`."""
+        return StepReport(
+            step_id=plan.step_id,
+            time=now,
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
+            num_decode_tokens=len(plan.decode),
+            num_preempted=len(plan.preempted),
+            num_free_blocks=self._cache.num_free_blocks,
+            num_blocks=self._cache.config.num_blocks,
+            prefix_queries=self._cache.prefix_queries,
+            prefix_hits=self._cache.prefix_hits,
+            step_seconds=result.seconds,
+        )
+
+    def audit(self) -> list[str]:
+        """What is wrong with the books, one line each; O(blocks + open requests). For tests and debugging."""
+        problems = audit(self._cache, [seq.blocks for seq in self._open.values()])
+        if {*self._running, *self._waiting} != {*self._open.values()}:
+            problems.append("running + waiting is not open")
+        for seq in self._open.values():
+            covered = len(seq.blocks.ids) * self._cache.config.block_size
+            if seq.num_pending < 1 or seq.num_computed_tokens > covered or (covered > 0) != seq.is_running:
+                problems.append(f"{seq.request.request_id}: {seq.num_computed_tokens} computed, {covered} covered")
+        return problems
+
+    def _expire(self, step: StepDraft, now: float) -> None:
+        while self._deadlines and _deadline_order(self._deadlines.first)[0] <= now:
+            seq = self._deadlines.first
+            step.expired.append(seq.request.request_id)
+            self._untold.append(self._end(seq, now, "abort"))
+
+    def _place_running(self, step: StepDraft) -> None:
+        """Decode first, so that no prompt delays a token; then the prompts that are under way."""
+        decodes: list[Sequence] = []
+        chunks: list[Sequence] = []
+        for seq in self._running:
+            (decodes if seq.is_decode else chunks).append(seq)
+        for seq in decodes:
+            if step.budget and seq.is_running and self._grow(seq, step):
+                step.place(seq)
+        for seq in chunks:
+            if step.budget and seq.is_running:
+                step.place(seq)
+
+    def _grow(self, seq: Sequence, step: StepDraft) -> bool:
+        """Give a decoding sequence the block of its next token, from the tail if need be; False when it is the tail."""
+        while not self._cache.allocate(seq.blocks, len(seq.token_ids)):
+            victim = self._running.last
+            self._preempt(victim, step)
+            if victim is seq:
+                return False
+        return True
+
+    def _preempt(self, seq: Sequence, step: StepDraft) -> None:
+        """Back to waiting, its tokens kept, its blocks freed: what the prefix cache keeps need not be recomputed."""
+        self._running.remove(seq)
+        self._cache.free(seq.blocks)
+        seq.num_computed_tokens = 0
+        seq.is_running = False
+        self._waiting.add(seq)
+        step.preempted.append(seq.request.request_id)
+
+    def _admit(self, step: StepDraft, now: float) -> None:
+        while self._waiting and step.budget and len(self._running) < self._config.max_num_seqs:
+            seq = self._waiting.first
+            if self._fits(seq):
+                self._waiting.remove(seq)
+                self._running.add(seq)
+                seq.is_running = True
+                step.place(seq)
+            elif self._running:
+                return  # nobody overtakes; those who run will free blocks
+            else:
+                # Alone in an empty cache and still too long: it has all it can ever get.
+                self._untold.append(self._end(seq, now, "length"))
+
+    def _fits(self, seq: Sequence) -> bool:
+        """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each that runs.
+
+        The spare blocks keep admission and preemption from undoing each other's work. A refusal is remembered until
+        a block is freed or named or fewer sequences run, so that a queue costs a decode step nothing.
+        """
+        cache, num_running = self._cache, len(self._running)
+        attempt = (seq, cache.pool.num_gains, num_running)
+        if attempt == self._stuck:
+            return False
+        hit = cache.lookup(seq.blocks, seq.token_ids)
+        if not cache.allocate(seq.blocks, len(seq.token_ids), hit, num_running):
+            self._stuck = attempt
+            return False
+        seq.num_computed_tokens = len(hit) * cache.config.block_size
+        if not seq.was_admitted:
+            seq.was_admitted = True
+            seq.num_cached_tokens = seq.num_computed_tokens
+            cache.count_lookup(seq.num_prompt_tokens, seq.num_cached_tokens)
+        return True
+
+    def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> TokenEvent:
+        """Append a sampled token, and end the sequence where that was its last."""
+        if sampled.error is not None:
+            self._cache.discard(seq.blocks)
+            return self._end(seq, now, "error", sampled.error)
+        token_ids, request = seq.token_ids, seq.request
+        token_ids.append(sampled.token_id)
+        is_context_full = len(token_ids) >= self._config.max_model_len
+        finish = check_finish(request.sampling, sampled.token_id, seq.num_generated, is_context_full=is_context_full)
+        if finish is not None:
+            self._close(seq)
+        return TokenEvent(
+            request_id=request.request_id,
+            token_id=sampled.token_id,
+            index=seq.num_generated - 1,
+            time=now,
+            finish_reason=None if finish is None else finish.reason,
+            stop_reason=None if finish is None else finish.stop_reason,
+            num_cached_tokens=seq.num_cached_tokens,
+            logprobs=sampled.logprobs,
+        )
+
+    def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
+        """End with no token."""
+        self._close(seq)
+        return TokenEvent(
+            request_id=seq.request.request_id,
+            token_id=None,
+            index=seq.num_generated,
+            time=now,
+            finish_reason=reason,
+            num_cached_tokens=seq.num_cached_tokens,
+            error=error,
+        )
+
+    def _close(self, seq: Sequence) -> None:
+        del self._open[seq.request.request_id]
+        (self._running if seq.is_running else self._waiting).remove(seq)
+        if seq.request.deadline is not None:
+            self._deadlines.remove(seq)
+        self._cache.free(seq.blocks)

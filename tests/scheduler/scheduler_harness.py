@@ -1,0 +1,145 @@
+"""A scheduler with its fake runner, driven step by step, every law checked after each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from server.config import CacheConfig, SchedulerConfig
+from server.engine.fake_runner import FakeRunner, expected_tokens
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+
+VOCAB = 11
+
+
+def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
+    """A request; keyword arguments go to `Request` where it has such a field, to `SamplingParams` otherwise."""
+    own = {k: fields.pop(k) for k in ("arrival_time", "priority", "deadline", "cache_salt") if k in fields}
+    own.setdefault("arrival_time", 0.0)
+    return Request(request_id, tuple(prompt), SamplingParams(max_tokens, **fields), **own)
+
+
+def expected_output(request: Request, max_model_len: int) -> list[int]:
+    """What the request generates when nothing interrupts it, by the definition of each way to finish."""
+    params = request.sampling
+    most = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
+    tokens = expected_tokens(request.prompt_token_ids, most, VOCAB)
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(params.eos_token_ids))
+    for count, token in enumerate(tokens, 1):
+        if token in ends and count >= params.min_tokens:
+            return tokens[:count]
+    return tokens
+
+
+class Bench:
+    """Runs steps, gathers events by request, and holds the laws that bind every step."""
+
+    def __init__(self, cache: CacheConfig, config: SchedulerConfig) -> None:
+        self.config = config
+        self.cache = KVCacheManager(cache)
+        self.scheduler = Scheduler(config, self.cache)
+        self.runner = FakeRunner(cache, VOCAB)
+        self.requests: dict[str, Request] = {}
+        self.events: dict[str, list[TokenEvent]] = defaultdict(list)
+        self.plans: list[StepPlan] = []
+        self.broken: set[str] = set()  # ids whose logits are not finite
+        self.now = 0.0
+
+    def add(self, *requests: Request) -> None:
+        for one in requests:
+            self.requests[one.request_id] = one
+            self.scheduler.add(one)
+        self.check_books()
+
+    def abort(self, request_id: str) -> TokenEvent | None:
+        event = self.scheduler.abort(request_id, self.now)
+        if event is not None:
+            self.record([event])
+        self.check_books()
+        return event
+
+    def step(self) -> StepPlan:
+        self.now += 1.0
+        plan = self.scheduler.schedule(self.now)
+        self.check_plan(plan)
+        self.check_books()
+        result = self.runner.execute(plan)
+        for request_id in self.broken & result.sampled.keys():
+            result.sampled[request_id] = SampledToken(0, error="not finite")
+        events = self.scheduler.apply(plan, result, self.now)
+        self.record(events)
+        self.check_books()
+        assert events or not plan.is_empty or plan.preempted, "a step did nothing"
+        self.check_report(plan, result)
+        self.plans.append(plan)
+        return plan
+
+    def finish(self, max_steps: int = 1000) -> None:
+        for _ in range(max_steps):
+            if self.scheduler.has_work:
+                self.step()
+        if self.scheduler.has_work:
+            raise AssertionError(f"still open after {max_steps} steps: {self.scheduler.open_ids}")
+
+    def check_plan(self, plan: StepPlan) -> None:
+        assert plan.num_tokens <= self.config.max_num_batched_tokens
+        assert self.scheduler.num_running <= self.config.max_num_seqs
+        ids = [seq.request_id for seq in plan.seqs]
+        assert len(ids) == len(set(ids))
+        assert not set(ids) & {*plan.preempted, *plan.expired}
+        running = self.scheduler.running_ids
+        assert set(ids) <= set(running)
+        assert not running or running[0] in ids, "the first in order did not advance"
+        for seq in plan.decode:
+            assert len(seq.token_ids) == 1
+            assert seq.start >= seq.num_prompt_tokens
+            assert seq.needs_sample
+        for seq in plan.seqs:
+            end = seq.start + len(seq.token_ids)
+            assert list(seq.history[seq.start : end]) == list(seq.token_ids) != []
+            assert seq.needs_sample == (end == len(seq.history))
+
+    def check_books(self) -> None:
+        assert self.scheduler.audit() == []
+
+    def check_report(self, plan: StepPlan, result: StepResult) -> None:
+        report = self.scheduler.report(plan, result, self.now)
+        assert report.num_prefill_tokens + report.num_decode_tokens == plan.num_tokens
+        assert report.num_running + report.num_waiting == len(self.scheduler.open_ids)
+        assert (report.num_preempted, report.step_id) == (len(plan.preempted), plan.step_id)
+        assert report.num_free_blocks == self.cache.num_free_blocks < report.num_blocks
+
+    def record(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            before = self.events[event.request_id]
+            assert not before or before[-1].finish_reason is None, "an ended request spoke again"
+            assert event.index == len(before)
+            assert event.token_id is not None or event.finish_reason is not None
+            assert (event.finish_reason is None) == (event.request_id in self.scheduler.open_ids)
+            before.append(event)
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [event.token_id for event in self.events[request_id] if event.token_id is not None]
+
+    def reason(self, request_id: str) -> str | None:
+        return self.events[request_id][-1].finish_reason if self.events[request_id] else None
+
+    def expected(self, request_id: str) -> list[int]:
+        return expected_output(self.requests[request_id], self.config.max_model_len)
+
+
+def bench(
+    num_blocks: int = 40,
+    block_size: int = 4,
+    *,
+    max_num_seqs: int = 4,
+    max_num_batched_tokens: int = 16,
+    max_model_len: int = 64,
+    enable_prefix_caching: bool = True,
+) -> Bench:
+    return Bench(
+        CacheConfig(num_blocks, block_size, enable_prefix_caching),
+        SchedulerConfig(max_model_len, max_num_seqs, max_num_batched_tokens),
+    )

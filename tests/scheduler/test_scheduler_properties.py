@@ -1,0 +1,140 @@
+"""Whatever arrives, is aborted, expires or is preempted: every request gets the tokens a cache-less model gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from scheduler_harness import Bench, bench, request
+
+from server.config import CacheConfig
+from server.errors import InvalidRequest
+from server.scheduler.admission import resolve_max_tokens
+from server.types import Request
+
+MAX_MODEL_LEN = 24
+
+prompts = st.one_of(
+    st.lists(st.integers(0, 1), min_size=1, max_size=14),
+    # Long shared prefixes, so that the cache is hit in its middle and at its edges.
+    st.builds(lambda n, tail: [7] * n + tail, st.integers(1, 12), st.lists(st.integers(0, 1), max_size=3)),
+)
+
+
+@st.composite
+def benches(draw: st.DrawFn) -> Bench:
+    max_num_seqs = draw(st.integers(1, 4))
+    return bench(
+        num_blocks=draw(st.integers(3, 14)),
+        block_size=draw(st.integers(1, 4)),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 8)),
+        max_model_len=MAX_MODEL_LEN,
+        enable_prefix_caching=draw(st.booleans()),
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn, index: int, cache: CacheConfig, now: float) -> Request | None:
+    """A request that admission lets in, or None."""
+    prompt = draw(prompts)
+    wanted = draw(st.one_of(st.none(), st.integers(1, 8)))
+    try:
+        most = resolve_max_tokens(len(prompt), wanted, max_model_len=MAX_MODEL_LEN, cache=cache, param="prompt")
+    except InvalidRequest:
+        return None
+    return request(
+        f"r{index}",
+        prompt,
+        most,
+        min_tokens=draw(st.integers(0, most)),
+        eos_token_ids=draw(st.sampled_from([(), (3,)])),
+        stop_token_ids=draw(st.sampled_from([(), (5, 6)])),
+        ignore_eos=draw(st.booleans()),
+        arrival_time=now - draw(st.integers(0, 2)),
+        priority=draw(st.sampled_from([0, 0, 0, -1, 1])),
+        deadline=draw(st.one_of(st.none(), st.none(), st.integers(1, 15).map(lambda s: now + s))),
+        cache_salt=draw(st.sampled_from(["", "", "salt"])),
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(bench=benches(), data=st.data())
+def test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache(bench: Bench, data: st.DataObject) -> None:
+    aborted: set[str] = set()
+    for index in range(data.draw(st.integers(1, 10))):
+        one = data.draw(requests(index, bench.cache.config, bench.now))
+        if one is not None:
+            bench.add(one)
+        for _ in range(data.draw(st.integers(0, 3))):
+            if bench.scheduler.has_work:
+                bench.step()
+        act = data.draw(st.sampled_from(["", "", "", "abort", "reset"]))
+        if act == "abort" and bench.scheduler.open_ids:
+            victim = data.draw(st.sampled_from(bench.scheduler.open_ids))
+            aborted.add(victim)
+            bench.abort(victim)
+        elif act == "reset":
+            bench.scheduler.reset_prefix_cache()
+    bench.finish(max_steps=bound(bench.requests.values()))
+    preempted = any(plan.preempted for plan in bench.plans)
+    event(f"preempted={preempted} hits={bench.cache.prefix_hits > 0}")
+    check_outcome(bench, aborted)
+
+
+def bound(all_requests: Iterable[Request]) -> int:
+    """Steps that must do. The first that runs advances by a token a step and is only ever restarted by the arrival
+    of one before it, of which there are none any more; so each request in turn costs at most all of its tokens."""
+    return 1 + sum(2 * (len(one.prompt_token_ids) + one.sampling.max_tokens) for one in all_requests)
+
+
+def check_outcome(bench: Bench, aborted: set[str]) -> None:
+    for one in bench.requests.values():
+        request_id = one.request_id
+        tokens, expected = bench.tokens(request_id), bench.expected(request_id)
+        if bench.reason(request_id) == "abort":
+            assert request_id in aborted or one.deadline is not None
+            assert tokens == expected[: len(tokens)]
+        else:
+            assert tokens == expected
+            assert bench.reason(request_id) == ("stop" if stops(one, tokens) else "length")
+    first_looks = [events[0].num_cached_tokens for events in bench.events.values()]
+    assert bench.cache.prefix_hits == sum(first_looks)
+    assert bench.cache.num_free_blocks == bench.cache.config.num_blocks - 1
+
+
+def stops(one: Request, tokens: list[int]) -> bool:
+    params = one.sampling
+    is_eos = tokens[-1] in params.eos_token_ids and not params.ignore_eos
+    return (is_eos or tokens[-1] in params.stop_token_ids) and len(tokens) >= params.min_tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    jobs=st.lists(st.tuples(prompts, st.sampled_from(["", "salt"]), st.integers(1, 6)), min_size=1, max_size=6),
+    block_size=st.integers(1, 4),
+)
+def test_a_hit_is_the_longest_whole_block_prefix_ever_computed(
+    jobs: list[tuple[list[int], str, int]], block_size: int
+) -> None:
+    """One after the other, in a cache that holds them all."""
+    one_by_one = bench(num_blocks=400, block_size=block_size)
+    computed: list[tuple[str, list[int]]] = []
+    for index, (prompt, salt, max_tokens) in enumerate(jobs):
+        request_id = f"r{index}"
+        one_by_one.add(request(request_id, prompt, max_tokens, cache_salt=salt))
+        one_by_one.finish()
+        longest = max((common(prompt[:-1], known) for owner, known in computed if owner == salt), default=0)
+        hit = one_by_one.events[request_id][0].num_cached_tokens
+        assert hit == longest // block_size * block_size
+        computed.append((salt, (prompt + one_by_one.tokens(request_id))[:-1]))
+    assert one_by_one.cache.prefix_queries == sum(len(prompt) for prompt, _, _ in jobs)
+
+
+def common(a: list[int], b: list[int]) -> int:
+    """Length of the common prefix; one block more is not a whole block of `b` unless all of it was computed."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
