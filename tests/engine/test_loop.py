@@ -1,0 +1,145 @@
+"""The engine loop, turn by turn, with the fake runner and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from server.clock import ManualClock
+from server.config import CacheConfig, SchedulerConfig
+from server.engine.fake_runner import FakeRunner, expected_tokens
+from server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
+from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import Request, SamplingParams, StepPlan, StepResult, TokenEvent
+
+CACHE = CacheConfig(num_blocks=20, block_size=4)
+VOCAB = 50
+
+
+class ListInbox:
+    """Commands put in by the test; remembers how long each drain was ready to wait."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.waits: list[float] = []
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        self.waits.append(timeout_s)
+        commands, self.commands = self.commands, []
+        return commands
+
+
+class ListOutbox:
+    def __init__(self) -> None:
+        self.sent: list[Tokens] = []
+
+    def put(self, tokens: Tokens) -> None:
+        self.sent.append(tokens)
+
+    def events(self, request_id: str) -> list[TokenEvent]:
+        return [event for tokens in self.sent for event in tokens.events if event.request_id == request_id]
+
+
+class Engine:
+    def __init__(self, runner: Runner | None = None) -> None:
+        self.clock = ManualClock(100.0)
+        self.inbox = ListInbox()
+        self.outbox = ListOutbox()
+        self.scheduler = Scheduler(SchedulerConfig(64, 4, 16), KVCacheManager(CACHE))
+        self.loop = EngineLoop(self.scheduler, runner or FakeRunner(CACHE, VOCAB), self.clock, self.inbox, self.outbox)
+
+    def step(self, *commands: Command) -> bool:
+        self.inbox.commands += commands
+        return self.loop.step()
+
+
+def request(request_id: str = "r", max_tokens: int = 3, deadline: float | None = None) -> Request:
+    return Request(request_id, (1, 2, 3), SamplingParams(max_tokens), arrival_time=100.0, deadline=deadline)
+
+
+def test_a_request_gets_its_tokens_one_a_turn_and_a_report_with_each() -> None:
+    engine = Engine()
+    engine.step(Add(request()))
+    engine.step()
+    engine.step()
+    events = engine.outbox.events("r")
+    assert [event.token_id for event in events] == expected_tokens([1, 2, 3], 3, VOCAB)
+    assert [event.finish_reason for event in events] == [None, None, "length"]
+    assert [tokens.report.step_id for tokens in engine.outbox.sent] == [1, 2, 3]
+    assert [tokens.report.num_running for tokens in engine.outbox.sent] == [1, 1, 0]
+
+
+def test_it_waits_for_commands_only_when_there_is_nothing_to_do() -> None:
+    engine = Engine()
+    engine.step()
+    engine.step(Add(request(max_tokens=2)))
+    engine.step()
+    engine.step()
+    assert engine.inbox.waits == [IDLE_WAIT_S, IDLE_WAIT_S, 0.0, IDLE_WAIT_S]
+    assert len(engine.outbox.sent) == 2
+
+
+def test_an_abort_is_told_in_the_same_turn_and_an_unknown_one_is_ignored() -> None:
+    engine = Engine()
+    engine.step(Add(request()))
+    engine.step(Abort("r"), Abort("unknown"))
+    last = engine.outbox.events("r")[-1]
+    assert (last.finish_reason, last.index) == ("abort", 1)
+    assert engine.outbox.events("unknown") == []
+    assert not engine.scheduler.has_work
+
+
+def test_a_request_aborted_before_its_first_turn_computes_nothing() -> None:
+    engine = Engine()
+    engine.step(Add(request()), Abort("r"))
+    assert [event.finish_reason for event in engine.outbox.events("r")] == ["abort"]
+    assert engine.outbox.sent[0].report.num_prefill_tokens == 0
+
+
+def test_the_clock_decides_when_a_deadline_has_passed() -> None:
+    engine = Engine()
+    engine.step(Add(request(deadline=101.0)))
+    engine.clock.advance(1.0)
+    engine.step()
+    last = engine.outbox.events("r")[-1]
+    assert (last.finish_reason, last.token_id, last.time) == ("abort", None, 101.0)
+
+
+def test_the_prefix_cache_is_forgotten_on_command() -> None:
+    engine = Engine()
+    long = replace(request(max_tokens=1), prompt_token_ids=tuple(range(10)))
+    hits = []
+    for index, commands in enumerate([(), (), (ResetPrefixCache(),)]):
+        one = replace(long, request_id=f"r{index}")
+        engine.step(*commands, Add(one))
+        hits.append(engine.outbox.events(one.request_id)[0].num_cached_tokens)
+    assert hits == [0, 8, 0]
+
+
+def test_shutdown_ends_every_open_request_and_then_the_loop() -> None:
+    engine = Engine()
+    engine.step(Add(request("a", 50)), Add(request("b", 50)))
+    engine.inbox.commands = [Add(request("c")), Shutdown()]
+    engine.loop.run()
+    for name in "abc":
+        assert engine.outbox.events(name)[-1].finish_reason == "abort"
+    assert not engine.scheduler.has_work
+
+
+def test_shutdown_of_an_idle_engine_says_nothing() -> None:
+    engine = Engine()
+    assert not engine.step(Shutdown())
+    assert engine.outbox.sent == []
+
+
+def test_a_runner_that_fails_ends_the_engine() -> None:
+    class BrokenRunner:
+        def execute(self, plan: StepPlan) -> StepResult:
+            raise MemoryError("the device is gone")
+
+    engine = Engine(BrokenRunner())
+    with pytest.raises(MemoryError, match="the device is gone"):
+        engine.step(Add(request()))
