@@ -67,7 +67,7 @@ def host_isas() -> tuple[Isa, ...]:
 
 
 def kernel_set(dtype: Dtype, isa: Isa | None = None) -> KernelSet:
-    """The kernels for `dtype`, of the host's best instruction set or the named one; DeviceError if the host lacks it."""
+    """The kernels for `dtype`, of the host's best instruction set or the one named; DeviceError where it lacks that."""
     chosen = host_isas()[0] if isa is None else isa
     if chosen not in host_isas():
         raise DeviceError(f"this host has no {chosen}; it has {', '.join(host_isas())}")

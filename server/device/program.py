@@ -14,8 +14,10 @@ from server.device.kernels.jit import Kernel
 class Program:
     """An append-only list of instructions; each runs on every core it has operands for, then all cores meet."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, memory: object) -> None:
+        """`memory` is whatever owns the memory that operands point to: it lives as long as the program."""
         self.name = name
+        self.memory = memory
         self.labels: list[str] = []  # what each instruction does, for people
         self.kernels: list[Kernel] = []
         self._operands: list[npt.NDArray[np.int64]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,8 @@ class WorkerPool:
         ]
         for thread in self._threads:
             thread.start()
+        # The threads use the control block until they have ended, so it must outlive a pool that nobody closes.
+        self.close = weakref.finalize(self, _stop, self._control, self._threads, self._memory)
 
     def _set(self, offset: int, value: int) -> None:
         self._fields[offset // 8] = value
@@ -44,9 +47,9 @@ class WorkerPool:
         self._set(executor.CONTROL.step, step)
         executor.run_step(self._control)
 
-    def close(self) -> None:
-        """Stop the threads; the pool cannot be used afterwards."""
-        executor.stop_workers(self._control)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
+
+def _stop(control: int, threads: list[threading.Thread], _memory: object) -> None:
+    """Let the threads end, and wait for them; the pool cannot be used afterwards."""
+    executor.stop_workers(control)
+    for thread in threads:
+        thread.join()

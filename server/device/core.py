@@ -1,0 +1,20 @@
+"""One emulated NeuronCore: its index, its memory, and the ledger that every byte of it is entered in."""
+
+from __future__ import annotations
+
+from server.device.hbm import Buffer, Hbm
+from server.device.ledger import MemoryLedger, Use
+
+
+class NeuronCore:
+    """Memory is handed out only here, so that what the ledger says is what the core holds."""
+
+    def __init__(self, index: int, ledger: MemoryLedger) -> None:
+        self.index = index
+        self._ledger = ledger
+        self._hbm = Hbm(ledger.capacity_bytes)
+
+    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+        """Zeroed memory aligned to a cache line. Raises DeviceMemoryError, changing nothing, when it does not fit."""
+        self._ledger.reserve(self.index, use, name, num_bytes)
+        return self._hbm.allocate(num_bytes)

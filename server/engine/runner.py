@@ -1,0 +1,58 @@
+"""Executes step plans on the emulated cores. Knows no queue and no client; a plan in, tokens out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.config import CacheConfig
+from server.device.program import Program
+from server.device.workers import WorkerPool
+from server.engine.sampler import Sampler
+from server.engine.step_inputs import StepInputs
+from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult
+
+_GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+
+
+class ModelRunner:
+    """One model on one group of cores. Not thread-safe: one engine loop owns it."""
+
+    def __init__(
+        self, pool: WorkerPool, program: Program, inputs: StepInputs, sampler: Sampler, cache: CacheConfig
+    ) -> None:
+        self._pool, self._program, self._inputs, self._sampler = pool, program, inputs, sampler
+        self._cache = cache
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute every token of the plan and sample where it asks for it."""
+        begin = time.perf_counter()
+        seqs = plan.seqs
+        self._inputs.fill(seqs)
+        self._pool.run(self._program, self._inputs.address)
+        sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
+        return StepResult(plan.step_id, sampled, time.perf_counter() - begin)
+
+    def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
+
+        Writes the first blocks of the cache: only for an engine that serves nothing.
+        """
+        table = list(range(1, len(token_ids) // self._cache.block_size + 2))
+        rows, vocab = self._sampler.num_rows, self._sampler.vocab_size
+        out = np.empty((len(token_ids), vocab), np.float32)
+        for start in range(0, len(token_ids), rows):
+            chunk = tuple(token_ids[start : start + rows])
+            seq = ScheduledSeq("logits", chunk, start, table, True, _GREEDY, token_ids, len(token_ids))
+            self._inputs.fill([seq])
+            self._inputs.sample_all()
+            self._pool.run(self._program, self._inputs.address)
+            out[start : start + len(chunk)] = self._sampler.logits[: len(chunk), :vocab]
+        return out
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self._pool.close()

@@ -1,0 +1,80 @@
+"""Chooses the tokens of a step: per-request changes to the logits, then one kernel over all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.device.kernels.records import SampleOperands
+from server.device.kernels.sample import sample
+from server.device.program import Program
+from server.device.workers import WorkerPool
+from server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
+from server.types import SampledToken, ScheduledSeq
+
+NOT_A_NUMBER = "the model's logits are not finite numbers"
+
+
+class Sampler:
+    """Works in place on one logits array [max_samples, width], whose rows are the sampled sequences in order."""
+
+    def __init__(self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int) -> None:
+        self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
+        rows, width = logits.shape
+        self._weights = np.zeros((pool.num_threads, width), np.float32)
+        self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
+        self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
+        self.program = Program("sampler", self)
+        self.program.add("sample", sample, [self._operands()])
+
+    @property
+    def num_rows(self) -> int:
+        """Most rows of one step."""
+        return self.logits.shape[0]
+
+    def _operands(self) -> SampleOperands:
+        return SampleOperands(
+            logits=self.logits.ctypes.data,
+            ldc=self.logits.shape[1],
+            vocab=self.vocab_size,
+            weights=self._weights.ctypes.data,
+            temperature=self._temperature.ctypes.data,
+            top_k=self._top_k.ctypes.data,
+            top_p=self._top_p.ctypes.data,
+            min_p=self._min_p.ctypes.data,
+            seed=self._seed.ctypes.data,
+            drawn=self._drawn.ctypes.data,
+            chosen=self._chosen.ctypes.data,
+        )
+
+    def __call__(self, seqs: Sequence[ScheduledSeq], step: int) -> dict[str, SampledToken]:
+        """One token for each of `seqs`; `step` is the address of the step record that made the logits."""
+        if not seqs:
+            return {}
+        raw: dict[int, RawLogprobs] = {}
+        for i, seq in enumerate(seqs):
+            self._set_row(i, seq)
+            row = self.logits[i, : self.vocab_size]
+            if seq.sampling.logprobs is not None and np.isfinite(row).all():
+                raw[i] = RawLogprobs(row, min(seq.sampling.logprobs, self.vocab_size))
+            if changes_logits(seq):
+                adjust(row, seq)
+        self._pool.run(self.program, step)
+        return {seq.request_id: self._token(i, raw.get(i)) for i, seq in enumerate(seqs)}
+
+    def _set_row(self, i: int, seq: ScheduledSeq) -> None:
+        sampling = seq.sampling
+        self._temperature[i] = sampling.temperature
+        self._top_k[i] = sampling.top_k
+        self._top_p[i] = sampling.top_p
+        self._min_p[i] = sampling.min_p
+        self._seed[i] = sampling.seed
+        self._drawn[i] = num_generated(seq)
+
+    def _token(self, i: int, raw: RawLogprobs | None) -> SampledToken:
+        token = int(self._chosen[i])
+        if token < 0:
+            return SampledToken(token, error=NOT_A_NUMBER)
+        return SampledToken(token, logprobs=raw.of(token) if raw else None)
