@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.device.kernels import jit
+from server.device.workers import WorkerPool
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    jit.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+
+
+@pytest.fixture(scope="session", params=[1, 2, 3], ids=lambda n: f"{n}-threads")
+def pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
+    workers = WorkerPool(request.param)
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(scope="session")
+def two_threads() -> Iterator[WorkerPool]:
+    workers = WorkerPool(2)
+    yield workers
+    workers.close()

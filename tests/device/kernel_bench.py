@@ -1,0 +1,89 @@
+"""Runs one kernel on numpy arrays: panels, tiles and addresses for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from server.device.kernels.jit import Kernel
+from server.device.kernels.records import StepRecord
+from server.device.layout import pack_weights, round_up
+from server.device.program import Program
+from server.device.workers import WorkerPool
+
+Array = npt.NDArray[Any]
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """A zeroed array that begins on a cache line, as core memory does."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size].view(dtype).reshape(shape)
+
+
+def to_cell(values: Array, cell: str) -> Array:
+    """float32 values as the element type of a kernel: bfloat16 bits or float32."""
+    if cell == "bf16":
+        return values.astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+    return values.astype(np.float32)
+
+
+def from_cell(values: Array) -> Array:
+    if values.dtype == np.uint16:
+        return values.view(ml_dtypes.bfloat16).astype(np.float32)
+    return values
+
+
+def rounded(values: Array, cell: str) -> Array:
+    """float32 values that the element type holds exactly."""
+    return from_cell(to_cell(values, cell))
+
+
+def to_panels(rows: Array, cell: str) -> Array:
+    """[T, K] to panels [T/16][K/32][16][32]."""
+    num_rows, k = rows.shape
+    padded = np.zeros((round_up(num_rows, 16), k), np.float32)
+    padded[:num_rows] = rows
+    panels = padded.reshape(-1, 16, k // 32, 32).transpose(0, 2, 1, 3)
+    out = aligned(panels.shape, np.uint16 if cell == "bf16" else np.float32)
+    out[:] = to_cell(panels, cell)
+    return out
+
+
+def from_panels(panels: Array, num_rows: int) -> Array:
+    """Panels back to [T, K] float32."""
+    tiles, k_tiles = panels.shape[:2]
+    return from_cell(panels).transpose(0, 2, 1, 3).reshape(tiles * 16, k_tiles * 32)[:num_rows]
+
+
+def to_tiles(matrix: Array, cell: str) -> Array:
+    """[N, K] to packed weight tiles, as bytes."""
+    cells = to_cell(matrix, cell)
+    out = aligned((cells.nbytes,), np.uint8)
+    pack_weights(cells, out)
+    return out
+
+
+def address(array: Array | None) -> int:
+    return 0 if array is None else int(array.ctypes.data)
+
+
+def float_bits(value: float) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+def step_record(**fields: int) -> StepRecord:
+    return StepRecord(**(dict.fromkeys(StepRecord._fields, 0) | fields))
+
+
+def run(pool: WorkerPool, kernel: Kernel, operands: Sequence[tuple[int, ...]], step: StepRecord) -> None:
+    """Run the kernel once on the cores that `operands` has records for."""
+    program = Program("test", None)
+    program.add(kernel.name, kernel, operands)
+    record = np.array(step, np.int64)
+    pool.run(program, record.ctypes.data)

@@ -1,0 +1,95 @@
+"""The sampling kernel: ties, what top-k, top-p and min-p keep, frequencies, seeds, and logits that are no numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.device.kernels.records import SampleOperands
+from server.device.kernels.sample import sample
+from server.device.workers import WorkerPool
+from tests.device.kernel_bench import Array, address, run, step_record
+
+
+def draw(pool: WorkerPool, logits: Array, **params: float | Array) -> Array:
+    """One token for each row; `params` are scalars or one value for each row."""
+    rows, vocab = logits.shape
+    ldc = -(-vocab // 16) * 16
+    padded = np.full((rows, ldc), 1e9, np.float32)  # padding must never be chosen
+    padded[:, :vocab] = logits
+    defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0, "drawn": 0}
+    kinds = {"top_k": np.int64, "seed": np.int64, "drawn": np.int64}
+    arrays = {
+        name: np.ascontiguousarray(np.broadcast_to(params.get(name, value), (rows,)), kinds.get(name, np.float32))
+        for name, value in defaults.items()
+    }
+    weights, chosen = np.zeros((pool.num_threads, ldc), np.float32), np.zeros(rows, np.int64)
+    operands = SampleOperands(
+        *(address(padded), ldc, vocab, address(weights), *(address(arrays[name]) for name in defaults)), address(chosen)
+    )
+    run(pool, sample, [operands], step_record(num_samples=rows))
+    return chosen
+
+
+def kept(logits: Array, top_k: int, top_p: float, min_p: float) -> set[int]:
+    """The tokens that may be drawn, by the definition: top-k and min-p first, then the smallest set with mass top_p."""
+    p = np.exp(logits - logits.max())
+    order = np.argsort(-p, kind="stable")
+    order = [i for i in order if p[i] >= min_p][: top_k or None]
+    mass = np.cumsum(p[order]) / p[order].sum()
+    return set(order[: int(np.searchsorted(mass, top_p * (1 - 1e-6))) + 1])
+
+
+def test_greedy_takes_the_first_of_the_largest(pool: WorkerPool) -> None:
+    logits = np.random.default_rng(0).standard_normal((40, 333)).astype(np.float32)
+    logits[3, [7, 200]] = 9.0
+    assert np.array_equal(draw(pool, logits, temperature=0.0), logits.argmax(1))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_reported_for_their_row_only(two_threads: WorkerPool, bad: float) -> None:
+    logits = np.random.default_rng(0).standard_normal((5, 50)).astype(np.float32)
+    logits[2, 17] = bad
+    logits[4] = -np.inf
+    chosen = draw(two_threads, logits, temperature=np.array([0, 1, 0, 1, 1]))
+    assert (chosen >= 0).tolist() == [True, True, False, True, False]
+
+
+def test_minus_infinity_is_never_drawn(two_threads: WorkerPool) -> None:
+    logits = np.full((200, 20), -np.inf, np.float32)
+    logits[:, 3] = logits[:, 11] = 0.5
+    assert set(draw(two_threads, logits, seed=np.arange(200))) == {3, 11}
+
+
+def test_frequencies_follow_the_softmax(two_threads: WorkerPool) -> None:
+    p = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
+    logits = np.tile(np.log(p) * 0.7, (40_000, 1)).astype(np.float32)
+    chosen = draw(two_threads, logits, temperature=0.7, seed=7, drawn=np.arange(40_000))
+    share = np.bincount(chosen, minlength=5) / len(chosen)
+    assert np.abs(share - p).max() < 5 * np.sqrt(0.25 / len(chosen))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), top_k=st.integers(0, 12), top_p=st.floats(0.05, 1.0), min_p=st.floats(0.0, 0.5))
+def test_only_what_the_cuts_keep_is_drawn(
+    two_threads: WorkerPool, seed: int, top_k: int, top_p: float, min_p: float
+) -> None:
+    logits = (np.random.default_rng(seed).standard_normal(37) * 2).astype(np.float32)
+    rows = np.tile(logits, (300, 1))
+    chosen = draw(two_threads, rows, top_k=top_k, top_p=top_p, min_p=min_p, seed=np.arange(300))
+    allowed = kept(logits.astype(np.float64), top_k, top_p, min_p)
+    assert set(chosen.tolist()) <= allowed
+    if len(allowed) == 1:
+        assert set(chosen.tolist()) == allowed
+
+
+def test_a_draw_depends_on_seed_and_index_alone(pool: WorkerPool) -> None:
+    logits = np.random.default_rng(2).standard_normal((8, 500)).astype(np.float32)
+    seeds, drawn = np.arange(8) * 7 - 3, np.arange(8) % 3
+    together = draw(pool, logits, seed=seeds, drawn=drawn, top_p=0.9)
+    alone = [draw(pool, logits[i : i + 1], seed=seeds[i], drawn=drawn[i], top_p=0.9)[0] for i in range(8)]
+    assert together.tolist() == alone
+    other = draw(pool, logits, seed=seeds, drawn=drawn + 1, top_p=0.9)
+    assert (other != together).any()
