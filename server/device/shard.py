@@ -54,7 +54,7 @@ class ShardSpec:
         queries = _assign(model.num_heads, model.num_kv_heads, tp)
         group = model.num_heads // model.num_kv_heads
         kv = [sorted({h // group for h in heads if h != PAD}) for heads in queries]
-        most = max(1, max(map(len, kv)))
+        most = max(1, *map(len, kv))
         kv = [heads + [PAD] * (most - len(heads)) for heads in kv]
         return cls(
             tp=tp,

@@ -35,7 +35,7 @@ from server.device.kernels.records import (
 from server.device.layout import K_TILE, N_TILE
 from server.device.program import Program
 from server.device.shard import ShardSpec
-from server.engine.buffers import ActivationBuffers, AttentionScratch, KVPool
+from server.engine.buffers import ActivationBuffers, KVPool
 from server.engine.rope_tables import rope_tables
 from server.engine.weights import LayerWeights, ModelWeights, PackedMatrix
 
@@ -49,7 +49,6 @@ class Placement:
     cores: Sequence[NeuronCore]
     weights: ModelWeights
     buffers: ActivationBuffers
-    scratch: AttentionScratch
     kv: KVPool
     cache: CacheConfig
     max_model_len: int
@@ -130,7 +129,7 @@ class _Builder:
             hidden=buffers.hidden.address,
             partials=buffers.partials.address,
             num_partials=num_partials,
-            partial_stride=buffers.partial_stride,
+            partial_stride=buffers.sizes.partial,
             bias=_address(bias),
             weight=weight.address,
             panels=buffers.normed.address,
@@ -160,7 +159,7 @@ class _Builder:
 
     def _partials(self) -> list[int]:
         """Where each core leaves its part of a row-parallel matmul."""
-        return [self._buffers.partials.address + c * self._buffers.partial_stride for c in range(self._num_cores)]
+        return [self._buffers.partials.address + c * self._buffers.sizes.partial for c in range(self._num_cores)]
 
     def _attention(self, i: int, layer: LayerWeights) -> None:
         buffers = self._buffers
@@ -175,7 +174,7 @@ class _Builder:
     def _rope_operands(self, core: int, i: int, layer: LayerWeights) -> RopeOperands:
         return RopeOperands(
             qkv=self._buffers.qkv[core].address,
-            ldc=self._buffers.qkv_width,
+            ldc=self._buffers.widths.qkv,
             bias=layer.qkv_bias[core].address if layer.qkv_bias else 0,
             q_norm=_address(layer.q_norm),
             k_norm=_address(layer.k_norm),
@@ -186,7 +185,7 @@ class _Builder:
             heads=self._shard.heads_per_core,
             kv_heads=self._shard.kv_heads_per_core,
             head_dim=self._spec.head_dim,
-            head_pad=self._at.kv.head_pad,
+            head_pad=self._buffers.widths.head,
             block_size=self._at.cache.block_size,
             eps=float_bits(self._spec.rms_norm_eps),
             scale=float_bits(1.0 / math.sqrt(self._spec.head_dim)),
@@ -195,20 +194,20 @@ class _Builder:
     def _attention_operands(self, core: int, i: int) -> AttentionOperands:
         return AttentionOperands(
             qkv=self._buffers.qkv[core].address,
-            ldc=self._buffers.qkv_width,
+            ldc=self._buffers.widths.qkv,
             k_cache=self._at.kv.k(core, i),
             v_cache=self._at.kv.v(core, i),
             panels=self._buffers.attended[core].address,
-            k_tiles=self._buffers.attended_width // K_TILE,
+            k_tiles=self._buffers.widths.attended // K_TILE,
             kv_heads=self._shard.kv_heads_per_core,
             head_dim=self._spec.head_dim,
-            head_pad=self._at.kv.head_pad,
+            head_pad=self._buffers.widths.head,
             block_size=self._at.cache.block_size,
             window=self._spec.window(i),
             groups=self._groups[core],
-            scratch=self._at.scratch.address,
-            scratch_stride=self._at.scratch.stride,
-            tile_tokens=self._at.scratch.tile_tokens,
+            scratch=self._buffers.attention_scratch.address,
+            scratch_stride=self._buffers.sizes.attention_scratch,
+            tile_tokens=self._buffers.sizes.tile_tokens,
         )
 
     def _feed_forward(self, i: int, layer: LayerWeights) -> None:

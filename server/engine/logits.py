@@ -1,4 +1,4 @@
-"""What requests ask of logits before a token is chosen, and of their probabilities after: rare, so one row at a time."""
+"""What requests ask of logits before a token is chosen, and of probabilities after: rare, so one row at a time."""
 
 from __future__ import annotations
 

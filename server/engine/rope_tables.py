@@ -1,7 +1,7 @@
 """Cosines and sines of rotary embeddings, with the frequency scalings that checkpoints ask for.
 
-Formulas: linear (kaiokendev 2023, position interpolation), llama3 (Llama 3.1's low/high frequency blend), YaRN (Peng et al.
-2023, arXiv:2309.00071, equations 17-23); names as in Hugging Face configs.
+Formulas: linear (position interpolation, Chen et al. 2023), llama3 (Llama 3.1's low/high frequency blend), YaRN (Peng
+et al. 2023, arXiv:2309.00071, section 3); names as in Hugging Face configs.
 """
 
 from __future__ import annotations

@@ -53,6 +53,11 @@ class ModelRunner:
             out[start : start + len(chunk)] = self._sampler.logits[: len(chunk), :vocab]
         return out
 
+    def warm_up(self) -> None:
+        """Run every kernel once, on the null block, so that the first request waits for nothing."""
+        seq = ScheduledSeq("warm-up", (0,), 0, [0], True, _GREEDY, (0,), 1)
+        self.execute(StepPlan(step_id=-1, prefill=(), decode=(seq,)))
+
     def close(self) -> None:
         """Stop the worker threads."""
         self._pool.close()

@@ -32,7 +32,7 @@ class Sampler:
     @property
     def num_rows(self) -> int:
         """Most rows of one step."""
-        return self.logits.shape[0]
+        return len(self.logits)
 
     def _operands(self) -> SampleOperands:
         return SampleOperands(

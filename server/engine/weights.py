@@ -1,4 +1,4 @@
-"""From checkpoint tensors to packed shards in the cores' memory, one matrix at a time: never two copies of the model."""
+"""From checkpoint tensors to packed shards in the cores' memory, one matrix at a time: never two copies at once."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class WeightLoader:
             buffer = core.allocate("weights", name, matrix.nbytes)
             pack_weights(matrix, buffer.bytes)
             buffers.append(buffer)
-        return PackedMatrix(*matrix.shape, tuple(buffers))
+        n, k = matrix.shape
+        return PackedMatrix(n, k, tuple(buffers))
 
     def _zeros(self, rows: int, columns: int) -> Matrix:
         """Padded to whole tiles."""

@@ -1,0 +1,63 @@
+"""Does a model fit on a part? The answer before anything is loaded, and what would hold it when the answer is no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from server.config import ModelSpec
+from server.device.catalog import INSTANCES, Instance
+from server.device.footprint import Footprint, ServingShape
+from server.device.ledger import GIB, account_table
+from server.errors import DeviceMemoryError
+
+
+def budget_bytes(instance: Instance, utilization: float) -> int:
+    """What may be used of one core's memory."""
+    return int(instance.core_memory_bytes * utilization)
+
+
+def require_fit(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float) -> Footprint:
+    """The footprint of `model` on `tp` cores of `instance`.
+
+    Raises DeviceError when the part does not allow `tp`, DeviceMemoryError, with the account and the smallest part that
+    would do, when one sequence of `max_model_len` tokens does not fit.
+    """
+    instance.check_tp(tp)
+    footprint = Footprint.of(model, tp, shape)
+    if not footprint.fits(budget_bytes(instance, utilization)):
+        raise DeviceMemoryError(_refusal(model, instance, tp, shape, utilization))
+    return footprint
+
+
+def alternatives(model: ModelSpec, shape: ServingShape, utilization: float) -> Iterator[tuple[Instance, int]]:
+    """Every (instance, TP) of the catalogue that holds the model: cheapest instance first, fewest cores first."""
+    for instance in sorted(INSTANCES, key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
+        for tp in instance.allowed_tp:
+            if Footprint.of(model, tp, shape).fits(budget_bytes(instance, utilization)):
+                yield instance, tp
+
+
+def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float) -> str:
+    footprint, budget = Footprint.of(model, tp, shape), budget_bytes(instance, utilization)
+    needs = footprint.with_kv(footprint.min_blocks)
+    over = sum(needs.values()) - budget
+    cores = [
+        (f"ND {c // per}:NC {c % per}", needs, budget) for per in (instance.chip.cores_per_chip,) for c in range(tp)
+    ]
+    return (
+        f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} does not "
+        f"fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
+        f"(kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
+        f"{account_table(cores)}\n{_advice(model, instance, shape, utilization)}"
+    )
+
+
+def _advice(model: ModelSpec, instance: Instance, shape: ServingShape, utilization: float) -> str:
+    """The smallest part that would do: of the same family first."""
+    options = list(alternatives(model, shape, utilization))
+    family = instance.name.split(".")[0]
+    same = [option for option in options if option[0].name.split(".")[0] == family]
+    if not options:
+        return "no instance of the catalogue holds it; a shorter max_model_len or a smaller model may"
+    best, tp = (same or options)[0]
+    return f"the smallest that holds it: --device {best.name} --tensor-parallel-size {tp}"

@@ -1,0 +1,79 @@
+"""Who holds how much of each NeuronCore's memory. Entries only: the memory itself belongs to server/device/hbm.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from server.errors import DeviceMemoryError
+
+Use = Literal["weights", "kv", "scratchpad", "collectives", "runtime"]
+USES: tuple[Use, ...] = get_args(Use)
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class MemoryLedger:
+    """Named reservations per core. Conservation: reserved + free = budget on every core, whatever was refused."""
+
+    def __init__(self, capacity_bytes: int, num_cores: int, cores_per_chip: int, utilization: float = 1.0) -> None:
+        """`capacity_bytes` is one core's memory, of which the share `utilization` may be reserved."""
+        self.capacity_bytes, self.num_cores = capacity_bytes, num_cores
+        self.budget_bytes = int(capacity_bytes * utilization)
+        self._cores_per_chip = cores_per_chip
+        self._entries: list[dict[tuple[Use, str], int]] = [{} for _ in range(num_cores)]
+        self._totals: list[dict[Use, int]] = [dict.fromkeys(USES, 0) for _ in range(num_cores)]
+
+    def reserve(self, core: int, use: Use, name: str, num_bytes: int) -> None:
+        """Enter `num_bytes` for `name`, which may grow. DeviceMemoryError, and no entry, when it does not fit."""
+        if num_bytes < 0:
+            raise ValueError(f"cannot reserve {num_bytes} bytes for {name}")
+        if num_bytes > self.free_bytes(core):
+            raise DeviceMemoryError(self._refusal(core, use, name, num_bytes))
+        self._entries[core][use, name] = self._entries[core].get((use, name), 0) + num_bytes
+        self._totals[core][use] += num_bytes
+
+    def reserved_bytes(self, core: int, use: Use | None = None) -> int:
+        """Bytes reserved on `core`, for one use or for all."""
+        totals = self._totals[core]
+        return sum(totals.values()) if use is None else totals[use]
+
+    def free_bytes(self, core: int) -> int:
+        """What is left of the budget of `core`."""
+        return self.budget_bytes - self.reserved_bytes(core)
+
+    def entries(self, core: int) -> Mapping[tuple[Use, str], int]:
+        """Bytes by (use, name)."""
+        return self._entries[core]
+
+    def core_name(self, core: int) -> str:
+        """As the Neuron runtime names it: device (chip) and core on it."""
+        return f"ND {core // self._cores_per_chip}:NC {core % self._cores_per_chip}"
+
+    def account(self) -> str:
+        """The whole account as a table: a line for each core, a column for each use, in MiB."""
+        rows = [
+            (self.core_name(core), {use: self._totals[core][use] for use in USES}, self.budget_bytes)
+            for core in range(self.num_cores)
+        ]
+        return account_table(rows)
+
+    def _refusal(self, core: int, use: Use, name: str, num_bytes: int) -> str:
+        """Worded as the runtime's own refusal, so that what people search for finds the same advice."""
+        return (
+            f"NRT_RESOURCE (4): Failed to allocate {num_bytes / GIB:.3f}GB (usage: {use}, {name}) on "
+            f"{self.core_name(core)}: {self.free_bytes(core) / GIB:.3f}GB free of {self.budget_bytes / GIB:.3f}GB\n"
+            f"{self.account()}"
+        )
+
+
+def account_table(rows: Sequence[tuple[str, Mapping[Use, int], int]]) -> str:
+    """Lines of (core, bytes by use, budget) as text, in MiB; what is over budget shows as negative free."""
+    head = f"{'core':<12}" + "".join(f"{use:>13}" for use in USES) + f"{'budget':>13}{'free':>13}  (MiB)"
+    lines = [head]
+    for core, uses, budget in rows:
+        free = budget - sum(uses.values())
+        numbers = [uses.get(use, 0) for use in USES] + [budget, free]
+        lines.append(f"{core:<12}" + "".join(f"{n / MIB:>13,.1f}" for n in numbers))
+    return "\n".join(lines)

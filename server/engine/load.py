@@ -1,0 +1,191 @@
+"""From a checkpoint directory to an engine that can take steps: checks first, then compiles, loads and reserves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig
+from server.device import host
+from server.device.catalog import Instance, instance
+from server.device.core import NeuronCore
+from server.device.dispatch import KernelSet, kernel_set
+from server.device.fit import require_fit
+from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits
+from server.device.kernels.jit import compile_kernels, use_cache
+from server.device.kernels.sample import sample
+from server.device.ledger import GIB, MemoryLedger
+from server.device.shard import ShardSpec
+from server.device.workers import WorkerPool
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.checkpoint import Checkpoint
+from server.engine.decoder import Placement, build_program
+from server.engine.messages import EngineInfo
+from server.engine.model_config import read_model_spec
+from server.engine.runner import ModelRunner
+from server.engine.sampler import Sampler
+from server.engine.step_inputs import StepInputs
+from server.engine.weights import WeightLoader
+from server.errors import SettingsError
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model on its cores, and what the scheduler and the API must know of it."""
+
+    runner: ModelRunner
+    spec: ModelSpec
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    ledger: MemoryLedger
+    info: EngineInfo
+
+
+def load_engine(config: EngineConfig, report: Report) -> LoadedEngine:
+    """Load what `config` names, with a progress line for each part.
+
+    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError; then nothing is left behind.
+    """
+    return _Loading(config, report).run()
+
+
+class _Loading:
+    """The steps of one start, in the order in which they can fail: cheap checks before long work."""
+
+    def __init__(self, config: EngineConfig, report: Report) -> None:
+        self._config, self._report = config, report
+        path = Path(config.model_path)
+        self._spec = read_model_spec(path)
+        self._checkpoint = Checkpoint.open(path, self._spec)
+        self._max_model_len = _context_length(config.max_model_len, self._spec)
+        self._shape = ServingShape(
+            config.dtype,
+            self._max_model_len,
+            config.block_size,
+            StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads),
+        )
+        self._instance: Instance = instance(config.device)
+        tp = config.tensor_parallel_size
+        self._footprint = require_fit(self._spec, self._instance, tp, self._shape, config.device_memory_utilization)
+        self._shard = ShardSpec.of(self._spec, tp)
+        self._require_host()
+
+    def run(self) -> LoadedEngine:
+        kernels = self._compile()
+        ledger, cores = self._cores()
+        begin = time.perf_counter()
+        weights = WeightLoader(self._checkpoint, self._spec, self._shard, cores, self._config.dtype).load(self._report)
+        tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
+        buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
+        cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
+        kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.cell_bytes)
+        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache)
+        runner = self._runner(placement, kernels)
+        runner.warm_up()
+        self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
+        return LoadedEngine(runner, self._spec, cache, self._scheduler(), ledger, self._info(cache, kernels, ledger))
+
+    def _require_host(self) -> None:
+        """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
+        footprint, tp = self._footprint, self._config.tensor_parallel_size
+        per_core = footprint.fixed["weights"] + footprint.fixed["scratchpad"] + footprint.min_blocks * footprint.kv_block
+        model = f"{self._config.model_path} with tensor_parallel_size {tp}"
+        host.require_host_memory(tp * per_core, model, host.available_bytes())
+
+    def _compile(self) -> KernelSet:
+        use_cache(self._config.kernel_cache_dir)
+        kernels = kernel_set(self._config.dtype)
+        seconds = compile_kernels((*kernels.kernels, sample), self._report)
+        self._report(f"kernels for {kernels.isa} ready in {seconds:.1f} s")
+        return kernels
+
+    def _cores(self) -> tuple[MemoryLedger, Sequence[NeuronCore]]:
+        """The group's cores, with what the runtime itself would keep on each."""
+        tp, part = self._config.tensor_parallel_size, self._instance
+        ledger = MemoryLedger(
+            part.core_memory_bytes, tp, part.chip.cores_per_chip, self._config.device_memory_utilization
+        )
+        for core in range(tp):
+            ledger.reserve(core, "runtime", "microcode, DMA rings, NEFF", RUNTIME_BYTES)
+            if tp > 1:
+                ledger.reserve(core, "collectives", "rings", COLLECTIVES_BYTES)
+        return ledger, [NeuronCore(i, ledger) for i in range(tp)]
+
+    def _num_blocks(self, ledger: MemoryLedger) -> int:
+        """What the ledger has left, or the override; never more than the host can back or the limits can use."""
+        device = min(ledger.free_bytes(core) for core in range(ledger.num_cores)) // self._footprint.kv_block
+        if self._config.num_blocks_override is not None:
+            return self._overridden(device)
+        host_blocks = host.host_kv_blocks(self._footprint.kv_block * ledger.num_cores, host.available_bytes())
+        usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
+        chosen = min(device, host_blocks, usable)
+        reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
+        self._report(f"KV cache: {chosen} blocks, limited by {reasons[chosen]} (the part would hold {device})")
+        return chosen
+
+    def _overridden(self, device: int) -> int:
+        blocks, least = self._config.num_blocks_override or 0, self._footprint.min_blocks
+        if not least <= blocks <= device:
+            raise SettingsError(
+                f"num_gpu_blocks_override is {blocks}: max_model_len {self._max_model_len} needs at least {least} blocks, "
+                f"and {self._config.device} with tensor_parallel_size {self._config.tensor_parallel_size} holds {device}"
+            )
+        return blocks
+
+    def _runner(self, placement: Placement, kernels: KernelSet) -> ModelRunner:
+        limits, block_size = self._shape.limits, self._config.block_size
+        pool = WorkerPool(limits.num_workers)
+        inputs = StepInputs(
+            limits.num_tokens,
+            limits.num_samples,
+            self._footprint.min_blocks,
+            block_size,
+            placement.buffers.sizes.tile_tokens,
+        )
+        sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size)
+        return ModelRunner(pool, build_program(placement, kernels), inputs, sampler, placement.cache)
+
+    def _scheduler(self) -> SchedulerConfig:
+        return SchedulerConfig(
+            max_model_len=self._max_model_len,
+            max_num_seqs=self._config.max_num_seqs,
+            max_num_batched_tokens=self._config.max_num_batched_tokens,
+            max_num_queued_reqs=self._config.max_num_queued_reqs,
+        )
+
+    def _info(self, cache: CacheConfig, kernels: KernelSet, ledger: MemoryLedger) -> EngineInfo:
+        config = self._config
+        used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
+        notes = [
+            f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {config.dtype}, "
+            f"context {self._max_model_len}",
+            f"{config.device}, {ledger.num_cores} NeuronCore(s): {used / GIB:.2f} of {ledger.budget_bytes / GIB:.2f} GiB "
+            f"used on the fullest; {config.cpu_threads} host thread(s), {kernels.isa} kernels",
+        ]
+        if self._checkpoint.surplus:
+            notes.append(f"tensors that this model does not use: {', '.join(self._checkpoint.surplus[:4])}")
+        return EngineInfo(
+            max_model_len=self._max_model_len,
+            num_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            max_num_queued_reqs=config.max_num_queued_reqs,
+            device=config.device,
+            tensor_parallel_size=config.tensor_parallel_size,
+            dtype=config.dtype,
+            vocab_size=self._spec.vocab_size,
+            notes=tuple(notes),
+        )
+
+
+def _context_length(asked: int | None, spec: ModelSpec) -> int:
+    """`asked`, or the model's own. Raises SettingsError beyond what the model was made for."""
+    if asked is None:
+        return spec.max_position
+    if not 2 <= asked <= spec.max_position:
+        raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {spec.max_position} tokens")
+    return asked
+
