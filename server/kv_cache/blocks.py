@@ -26,7 +26,7 @@ class BlockPool:
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
         self.cached: dict[bytes, int] = {}  # digest -> the one block that answers for it
-        self.num_gains = 0  # times a block became free or findable; lets a caller skip a retry that cannot succeed
+        self.num_gains = 0  # releases and namings; while it stands still, an allocation refused once is refused again
         self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
         self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
 
@@ -57,12 +57,12 @@ class BlockPool:
         """One table less holds `block`; the last one frees it."""
         assert self.ref_counts[block] > 0, f"block {block} is not held"
         self.ref_counts[block] -= 1
+        self.num_gains += 1
         if self.ref_counts[block] == 0:
             if self.digests[block] is None:
                 self._link_after(NULL_BLOCK, block)
             else:
                 self._link_after(self._prev[NULL_BLOCK], block)
-            self.num_gains += 1
 
     def name(self, block: int, digest: bytes) -> None:
         """Let `block` answer for `digest`, unless another block does already (the first one stays)."""

@@ -43,7 +43,7 @@ class Scheduler:
         self._deadlines = OrderedQueue(_deadline_order)
         self._step_id = 0
         self._untold: list[TokenEvent] = []  # ends decided by schedule, told by apply
-        self._stuck: tuple[Sequence, int, int] | None = None  # the last refused admission; see _fits
+        self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
 
     @property
     def has_work(self) -> bool:
@@ -92,8 +92,7 @@ class Scheduler:
         step = StepDraft(self._config.max_num_batched_tokens)
         self._expire(step, now)
         self._place_running(step)
-        # A step that took blocks away has none to give, unless nobody is left who needs them.
-        if not step.preempted or not self._running:
+        if not step.preempted:  # a step that took blocks away has none to give
             self._admit(step, now)
         self._step_id += 1
         return step.plan(self._step_id)
@@ -193,14 +192,14 @@ class Scheduler:
         """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each that runs.
 
         The spare blocks keep admission and preemption from undoing each other's work. A refusal is remembered until
-        a block is freed or named or fewer sequences run, so that a queue costs a decode step nothing.
+        a block is let go of (so also when fewer run) or named, so that a queue costs a decode step nothing.
         """
-        cache, num_running = self._cache, len(self._running)
-        attempt = (seq, cache.pool.num_gains, num_running)
+        cache = self._cache
+        attempt = (seq, cache.pool.num_gains)
         if attempt == self._stuck:
             return False
         hit = cache.lookup(seq.blocks, seq.token_ids)
-        if not cache.allocate(seq.blocks, len(seq.token_ids), hit, num_running):
+        if not cache.allocate(seq.blocks, len(seq.token_ids), hit, len(self._running)):
             self._stuck = attempt
             return False
         seq.num_computed_tokens = len(hit) * cache.config.block_size

@@ -164,6 +164,24 @@ def test_abort_ends_a_request_waiting_in_prefill_or_in_decode(num_steps: int) ->
     assert b.abort("unknown") is None
 
 
+def test_what_a_prompt_aborted_half_way_leaves_in_the_cache_is_only_what_was_computed() -> None:
+    b = bench(max_num_batched_tokens=9)
+    b.add(request("gone", [1] * 20))
+    b.step()
+    b.abort("gone")
+    b.add(request("r", [1] * 20))
+    assert b.step().prefill[0].start == 8
+    b.finish()
+    assert b.tokens("r") == b.expected("r")
+
+
+def test_a_full_context_ends_with_length_before_max_tokens() -> None:
+    b = bench(max_model_len=10)
+    b.add(request("r", [1] * 7, 50))
+    b.finish()
+    assert (len(b.tokens("r")), b.reason("r")) == (3, "length")
+
+
 def test_a_deadline_ends_running_and_waiting_requests_alike() -> None:
     b = bench(max_num_seqs=1)
     b.add(request("runs", [1], 50, deadline=3.0), request("waits", [2], deadline=3.0, arrival_time=1.0))
