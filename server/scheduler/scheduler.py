@@ -199,7 +199,8 @@ class Scheduler:
         if attempt == self._stuck:
             return False
         hit = cache.lookup(seq.blocks, seq.token_ids)
-        if not cache.allocate(seq.blocks, len(seq.token_ids), hit, len(self._running)):
+        num_spare = len(self._running)
+        if self._is_underway(seq, len(hit)) or not cache.allocate(seq.blocks, len(seq.token_ids), hit, num_spare):
             self._stuck = attempt
             return False
         seq.num_computed_tokens = len(hit) * cache.config.block_size
@@ -208,6 +209,20 @@ class Scheduler:
             seq.num_cached_tokens = seq.num_computed_tokens
             cache.count_lookup(seq.num_prompt_tokens, seq.num_cached_tokens)
         return True
+
+    def _is_underway(self, seq: Sequence, block: int) -> bool:
+        """Whether one that runs is about to compute block `block` of `seq`: waiting for it saves computing it again.
+
+        So a burst with one system prompt, or the `n` choices of one request, compute their common prefix once.
+        """
+        end = (block + 1) * self._cache.config.block_size
+        digest = seq.blocks.chain.digests[block : block + 1]  # empty without prefix caching
+        if not digest or end >= len(seq.token_ids):
+            return False
+        return any(
+            other.num_computed_tokens < end and other.blocks.chain.digests[block : block + 1] == digest
+            for other in self._running
+        )
 
     def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> TokenEvent:
         """Append a sampled token, and end the sequence where that was its last."""

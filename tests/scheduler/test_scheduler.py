@@ -133,6 +133,42 @@ def test_a_prefix_hit_skips_what_is_cached_and_is_told_in_every_event() -> None:
     assert b.tokens("first") == b.tokens("second")
 
 
+def test_a_common_prompt_that_comes_at_once_is_computed_once() -> None:
+    b = bench(max_num_batched_tokens=64)
+    b.add(*[request(name, [1] * 18) for name in "abcd"])
+    assert ids(b.step().seqs) == ["a"]
+    assert sizes(b.step()) == {"a": 1, "b": 2, "c": 2, "d": 2}
+    b.finish()
+    assert all(b.tokens(name) == b.expected(name) for name in "abcd")
+    assert (b.cache.prefix_queries, b.cache.prefix_hits) == (4 * 18, 3 * 16)
+
+
+def test_a_prompt_waits_for_another_only_until_they_part() -> None:
+    b = bench(max_num_batched_tokens=10)
+    b.add(request("long", [1] * 36), request("parts", [1] * 8 + [2] * 4, arrival_time=1.0))
+    plan = b.step()
+    while "parts" not in b.scheduler.running_ids:
+        plan = b.step()
+    assert [seq.start for seq in plan.prefill if seq.request_id == "parts"] == [8]
+    assert "long" in ids(plan.prefill)
+
+
+def test_without_prefix_caching_equal_prompts_do_not_wait_for_each_other() -> None:
+    b = bench(max_num_batched_tokens=64, enable_prefix_caching=False)
+    b.add(*[request(name, [1] * 10) for name in "ab"])
+    assert sizes(b.step()) == {"a": 10, "b": 10}
+
+
+def test_one_that_waits_for_a_prefix_goes_on_when_its_maker_is_aborted() -> None:
+    b = bench(max_num_batched_tokens=8)
+    b.add(request("maker", [1] * 20), request("waits", [1] * 20, arrival_time=1.0))
+    b.step()
+    b.abort("maker")
+    assert b.step().prefill[0].start == 8
+    b.finish()
+    assert b.tokens("waits") == b.expected("waits")
+
+
 def test_a_sequence_that_alone_outgrows_the_cache_ends_with_length() -> None:
     b = bench(num_blocks=3)
     b.add(request("r", [1] * 5, 50))
