@@ -216,10 +216,8 @@ class Scheduler:
         So a burst with one system prompt, or the `n` choices of one request, compute their common prefix once.
         """
         end = (block + 1) * self._cache.config.block_size
-        digest = seq.blocks.chain.digests[block : block + 1]  # empty without prefix caching
-        if not digest or end >= len(seq.token_ids):
-            return False
-        return any(
+        digest = seq.blocks.chain.digests[block : block + 1]  # empty past what can be shared, or with caching off
+        return bool(digest) and any(
             other.num_computed_tokens < end and other.blocks.chain.digests[block : block + 1] == digest
             for other in self._running
         )

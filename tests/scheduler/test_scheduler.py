@@ -169,6 +169,15 @@ def test_one_that_waits_for_a_prefix_goes_on_when_its_maker_is_aborted() -> None
     assert b.tokens("waits") == b.expected("waits")
 
 
+def test_nobody_waits_for_a_prefix_that_was_computed_and_then_forgotten() -> None:
+    b = bench()
+    b.add(request("first", [1] * 10, 9))
+    b.step()
+    b.scheduler.reset_prefix_cache()
+    b.add(request("second", [1] * 10))
+    assert sizes(b.step()) == {"first": 1, "second": 10}
+
+
 def test_a_sequence_that_alone_outgrows_the_cache_ends_with_length() -> None:
     b = bench(num_blocks=3)
     b.add(request("r", [1] * 5, 50))
