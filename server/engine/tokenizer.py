@@ -1,0 +1,155 @@
+"""The checkpoint's tokenizer: text to ids, ids to text, ids to their exact bytes, and the special tokens by name.
+
+Reads tokenizer.json with `tokenizers` alone. Only a checkpoint without that file pays for importing transformers,
+which converts the older formats. Never runs code of the checkpoint. Stream decoding is in `detokenizer.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from server.errors import CheckpointError
+
+MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files are near 35 MB
+MAX_CONFIG_BYTES = 8 * 2**20
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """One loaded tokenizer. `special` maps names such as `eos_token` to the token's text."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, special: dict[str, str] | None = None) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        self._backend = backend
+        self.special = special or {}
+        added = backend.get_added_tokens_decoder()
+        self._added: dict[int, str] = {i: token.content for i, token in added.items()}
+        self._special_ids = {i for i, token in added.items() if token.special}
+        self._is_byte_level = "ByteLevel" in repr(backend.decoder)
+        self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of the tokenizer's own end token, None when it names none."""
+        return self.token_id(self.special["eos_token"]) if "eos_token" in self.special else None
+
+    def token_id(self, token: str) -> int | None:
+        """Id of the vocabulary entry `token`, None when there is none."""
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of `text`. Releases the GIL, so that a long prompt can be encoded in a thread."""
+        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; ids outside the vocabulary are nothing, broken UTF-8 is U+FFFD."""
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def piece(self, token_id: int) -> str:
+        """The raw vocabulary entry of an id, empty when there is none."""
+        return self._backend.id_to_token(token_id) or ""
+
+    def is_silent(self, token_id: int, skip_special_tokens: bool = True) -> bool:
+        """Whether `decode` leaves this id out: a special token, or no vocabulary entry at all."""
+        return (skip_special_tokens and token_id in self._special_ids) or not self.piece(token_id)
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the id is one byte of a character that the vocabulary lacks (byte fallback, `<0xE2>`)."""
+        piece = self.piece(token_id)
+        return not self._is_byte_level and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes this id adds to the text, so that those of a sequence concatenate to its UTF-8."""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        piece = self.piece(token_id)
+        if self._is_byte_level:
+            return b"".join(_BYTE_OF.get(char, char.encode()) for char in piece)
+        if self.is_byte(token_id):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace("▁", " ").encode()
+
+    def token_text(self, token_id: int) -> str:
+        """`token_bytes` as text; a part of a character is U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """The stand-ins of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the rest from U+0100 on."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    moved = [byte for byte in range(256) if byte not in set(kept)]
+    return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(moved)}
+
+
+_BYTE_OF = {char: bytes([byte]) for char, byte in _byte_level_alphabet().items()}
+
+
+def read_json(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """The JSON object in `path`, `{}` when there is no such file. Raises CheckpointError for anything else."""
+    if not path.is_file():
+        return {}
+    size = path.stat().st_size
+    if size > max_bytes:
+        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {max_bytes}")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(path.name, f"is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(path.name, f"must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Load from a checkpoint directory. Raises CheckpointError with the file and the reason."""
+    path = directory / "tokenizer.json"
+    special = _special_tokens(directory)
+    if not path.is_file():
+        return _convert(directory, special)
+    size = path.stat().st_size
+    if size > MAX_TOKENIZER_BYTES:
+        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {MAX_TOKENIZER_BYTES}")
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)), special)
+    except Exception as error:  # the Rust side raises bare Exception
+        raise CheckpointError(path.name, f"cannot be read: {error}") from error
+
+
+def _special_tokens(directory: Path) -> dict[str, str]:
+    """Texts of the named special tokens; tokenizer_config.json wins over special_tokens_map.json."""
+    named: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        config = read_json(directory / name)
+        for key in SPECIAL_NAMES:
+            value = config.get(key)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                named[key] = text
+    return named
+
+
+def _convert(directory: Path, special: dict[str, str]) -> Tokenizer:
+    """Convert an older tokenizer format (sentencepiece, vocab.json + merges.txt) with transformers."""
+    try:
+        from transformers import AutoTokenizer
+
+        converted = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        backend = getattr(converted, "backend_tokenizer", None)
+    except Exception as error:  # transformers raises whatever its converters meet
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            "tokenizer.json", f"is missing, and converting another format failed: {reason}"
+        ) from error
+    if backend is None:
+        raise CheckpointError("tokenizer.json", "is missing, and this tokenizer has no form that could be converted")
+    names = {key: getattr(converted, key, None) for key in SPECIAL_NAMES}
+    return Tokenizer(backend, {key: value for key, value in names.items() if isinstance(value, str)} | special)
