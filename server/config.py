@@ -99,7 +99,7 @@ class EngineConfig:
     device: str  # instance name, such as inf2.xlarge
     tensor_parallel_size: int
     dtype: Dtype
-    max_model_len: int
+    max_model_len: int | None  # None = the model's own
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_queued_reqs: int

@@ -1,0 +1,31 @@
+"""The API's slice of the settings, and the limits of the wire that no setting changes. Reads nothing by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_HEADER_BYTES = 64 * 2**10  # request line and headers together
+MAX_N = 128  # choices of one prompt
+MAX_PROMPTS = 2048  # prompts of one completions request
+MAX_STOP_STRINGS = 4
+MAX_STOP_CHARS = 1024  # of one stop string
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIAS = 1024  # entries; OpenAI's own limit is 300
+MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
+
+
+@dataclass(frozen=True, slots=True)
+class ApiConfig:
+    """How the API serves one model."""
+
+    model_names: tuple[str, ...]  # the first is written into answers
+    model_path: Path
+    tokenizer_path: Path
+    chat_template: str | None = None  # a file or a template, over the checkpoint's
+    api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 8 * 2**20
+    max_logprobs: int = 20
+    shutdown_timeout_s: float = 30.0
+    has_access_log: bool = True
