@@ -1,0 +1,35 @@
+"""Puts the application together: routes, error table, middleware. Decides nothing else."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from server import __version__
+from server.api import chat, completions, errors, health, models, tokenize
+from server.api.limits import ApiKeys, BodyLimit, RequestIds
+from server.api.service import Service
+
+
+def build_app(service: Service) -> FastAPI:
+    """The ASGI application of one service."""
+    app = FastAPI(title="neuronserve", version=__version__, redoc_url=None)
+    app.state.service = service
+    for module in (chat, completions, models, tokenize, health):
+        app.include_router(module.router)
+    errors.install(app)
+    config = service.config
+    # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    if config.api_keys:
+        app.add_middleware(ApiKeys, keys=config.api_keys)
+    if config.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.allowed_origins),
+            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
+        )
+    app.add_middleware(RequestIds)
+    return app

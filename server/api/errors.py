@@ -1,0 +1,163 @@
+"""The one place that turns errors into OpenAI error objects. Handlers raise; nobody else writes an error body."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestError
+
+log = logging.getLogger("neuronserve.api")
+RETRY_AFTER_S = 1
+_FIELD = re.compile(r"[a-z][a-z0-9_]*")
+_TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
+
+
+class GenerationFailed(RequestError):
+    """This request met an error inside the model; no other request did."""
+
+    status = 500
+    kind = "server_error"
+    code = "generation_failed"
+
+
+class Unauthorized(RequestError):
+    """No key, or none that this server knows."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not declared to be JSON, so that a web page cannot send it without the browser asking first."""
+
+    status = 415
+
+
+class HeadersTooLarge(RequestError):
+    """Request line and headers are larger than the server reads."""
+
+    status = 431
+
+
+class _InternalError(RequestError):
+    status = 500
+    kind = "server_error"
+    code = "internal_error"
+
+
+class _WrongRoute(RequestError):
+    """No such path, or not with this method."""
+
+
+def error_object(error: RequestError) -> dict[str, Any]:
+    """The OpenAI error object: exactly message, type, param and code."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def error_bytes(error: RequestError) -> bytes:
+    """`error_object` as JSON; characters that UTF-8 cannot hold are escaped."""
+    return json.dumps(error_object(error)).encode()
+
+
+def error_response(error: RequestError) -> Response:
+    """The whole HTTP answer of an error."""
+    headers = {}
+    if isinstance(error, QueueFull) or error.status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if isinstance(error, PayloadTooLarge):
+        headers["Connection"] = "close"  # what is left of the body is not read
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(error_bytes(error), error.status, headers, media_type="application/json")
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """What a client may know of any error. An unexpected one is logged here and shown without details."""
+    if isinstance(error, RequestError):
+        return error
+    log.error("unexpected error while answering", exc_info=error)
+    return _InternalError("The server met an unexpected error; it has been logged.")
+
+
+def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequest:
+    """The first complaint about a body, with the path of the field such as `messages[0].content`.
+
+    Where a field may have several types, the branch that got furthest is the one that was meant.
+    """
+    complaints = [(_path(item["loc"]), item) for item in error.errors()]
+    deepest = max(len(path) for path, _ in complaints)
+    path = next(path for path, _ in complaints if len(path) == deepest)
+    messages = dict.fromkeys(_message(item) for other, item in complaints if other == path)
+    param = _written(path)
+    text = " or ".join(messages)
+    return InvalidRequest(f"{param}: {text}" if param else text, param)
+
+
+def install(app: FastAPI) -> None:
+    """Let every error that leaves a handler of `app` end as an OpenAI error object."""
+
+    async def refused(_: Request, error: Exception) -> Response:
+        return error_response(as_request_error(error))
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(invalid_body(error))
+
+    async def no_route(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        wrong = _WrongRoute(f"{error.detail}: {request.method} {request.url.path[:200]}", code="not_found")
+        wrong.status = error.status_code
+        return error_response(wrong)
+
+    async def gone(_: Request, __: Exception) -> Response:
+        return Response(status_code=499)  # nobody reads it; the access log does
+
+    app.add_exception_handler(RequestError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(Exception, refused)
+
+
+def _path(loc: Sequence[int | str]) -> list[int | str]:
+    """The part of pydantic's path that exists in the body: no names of types, no keys the client made up."""
+    kept: list[int | str] = []
+    for part in loc:
+        if isinstance(part, str) and (not _FIELD.fullmatch(part) or part in _TYPE_NAMES):
+            continue
+        kept.append(part)
+    return kept
+
+
+def _written(path: Sequence[int | str]) -> str | None:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".") or None
+
+
+def _message(item: Any) -> str:
+    if item["type"] == "json_invalid":
+        return f"The body is not valid JSON: {item['ctx']['error']}"
+    text = str(item["msg"]).replace("Input should be", "must be").replace("Field required", "is required")
+    value = item.get("input")
+    if isinstance(value, str | int | float) and item["type"] != "missing":
+        return f"{text}, not {_shown(value)}"
+    return text
+
+
+def _shown(value: str | float) -> str:
+    """The value as the client wrote it, at most 80 characters; a huge integer is not even converted."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "a number of more than 77 digits"
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,150 @@
+"""The sequences of one HTTP request, from submission to text: n choices of each prompt, as merged deltas.
+
+Aborts in the engine whatever has not ended when its iteration ends, for whichever reason.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from server.api.errors import GenerationFailed
+from server.api.prompts import Prompt
+from server.api.schemas_request import GenerationRequest
+from server.api.schemas_response import PromptTokensDetails, Usage
+from server.api.service import Service
+from server.engine.client import Stream
+from server.engine.detokenizer import Detokenizer, StopStrings, TextStream
+from server.engine.tokenizer import Tokenizer
+from server.errors import Unavailable
+from server.scheduler.admission import check_queue
+from server.types import Request, SamplingParams, TokenEvent, TokenLogprobs
+
+
+@dataclass(slots=True)
+class Delta:
+    """What came of one choice since the last delta. `logprobs` has one entry for each of `token_ids`."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One choice to generate."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+
+
+class _Choice:
+    """The text side of one sequence while it is being generated."""
+
+    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.num_cached_tokens = 0
+        self._detokenizer = detokenizer
+        self._keeps_stop = keeps_stop
+
+    def take(self, event: TokenEvent, delta: Delta) -> None:
+        """Add one event to `delta`. Raises what the engine says went wrong."""
+        if event.finish_reason == "error":
+            raise GenerationFailed(f"The model failed on this request: {event.error}")
+        if event.finish_reason == "abort":
+            raise Unavailable("The engine has ended this request.", code="aborted")
+        self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
+        if event.token_id is not None:
+            self._take_token(event.token_id, event, delta)
+        if event.finish_reason is not None and delta.finish_reason is None:
+            delta.text += self._detokenizer.finish()
+            delta.finish_reason, delta.stop_reason = event.finish_reason, event.stop_reason
+            self._note_stop(delta)
+
+    def _take_token(self, token_id: int, event: TokenEvent, delta: Delta) -> None:
+        self.num_tokens += 1
+        delta.token_ids.append(token_id)
+        if event.logprobs is not None:
+            delta.logprobs.append(event.logprobs)
+        if event.finish_reason != "stop" or self._keeps_stop:
+            delta.text += self._detokenizer.feed(token_id)
+            self._note_stop(delta)
+
+    def _note_stop(self, delta: Delta) -> None:
+        if self._detokenizer.matched_stop is not None:
+            delta.finish_reason, delta.stop_reason = "stop", self._detokenizer.matched_stop
+
+
+class Generation:
+    """Checked and ready to run; `deltas` runs it once."""
+
+    def __init__(
+        self, service: Service, request_id: str, body: GenerationRequest, sequences: Sequence[Planned]
+    ) -> None:
+        check_queue(service.engine.num_open, len(sequences), service.model.info.max_num_queued_reqs)
+        self._service = service
+        self._sequences = sequences
+        self._n = body.n or 1
+        tokenizer = service.model.tokenizer
+        # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
+        prefix = f"{request_id}-{uuid.uuid4().hex[:12]}"
+        self._choices = {f"{prefix}-{i}": _choice(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
+        self._requests = [
+            Request(
+                request_id=engine_id,
+                prompt_token_ids=seq.prompt.token_ids,
+                sampling=seq.sampling,
+                arrival_time=service.clock.now(),
+                priority=body.priority or 0,
+                cache_salt=body.cache_salt or "",
+            )
+            for engine_id, seq in zip(self._choices, sequences, strict=True)
+        ]
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """One prompt for each choice index."""
+        return [sequence.prompt for sequence in self._sequences]
+
+    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
+        """All that came since the last time, at most one delta a choice; ends when every choice has ended."""
+        with self._service.engine.submit(self._requests) as stream:
+            while stream.is_open:
+                yield self._merge(stream, await stream.next())
+
+    def usage(self) -> Usage:
+        """Counts so far."""
+        choices = list(self._choices.values())
+        firsts = range(0, len(choices), self._n)
+        num_prompt = sum(len(self._sequences[i].prompt.token_ids) for i in firsts)
+        num_generated = sum(choice.num_tokens for choice in choices)
+        return Usage(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_generated,
+            total_tokens=num_prompt + num_generated,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
+        )
+
+    def _merge(self, stream: Stream, events: list[TokenEvent]) -> list[Delta]:
+        deltas: dict[str, Delta] = {}
+        for event in events:
+            choice = self._choices[event.request_id]
+            delta = deltas.setdefault(event.request_id, Delta(choice.index))
+            if delta.finish_reason is not None:
+                continue  # a stop string came first
+            choice.take(event, delta)
+            if delta.finish_reason is not None:
+                stream.abort(event.request_id)
+        return list(deltas.values())
+
+
+def _choice(tokenizer: Tokenizer, index: int, body: GenerationRequest, sequence: Planned) -> _Choice:
+    keeps_stop = bool(body.include_stop_str_in_output)
+    text = TextStream(tokenizer, sequence.prompt.token_ids, body.skip_special_tokens is not False)
+    detokenizer = Detokenizer(text, StopStrings(body.stop_strings, keeps_stop), body.min_tokens or 0)
+    return _Choice(index, detokenizer, keeps_stop)

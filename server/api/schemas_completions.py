@@ -1,0 +1,78 @@
+"""/v1/completions, /tokenize and /detokenize on the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.api.config import MAX_PROMPTS
+from server.api.schemas_chat import Message
+from server.api.schemas_request import GenerationRequest, TokenId
+from server.api.schemas_response import Usage, optional
+
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
+Prompts = (
+    str
+    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+    | TokenIds
+    | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+)
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: Prompts
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0)
+    add_special_tokens: bool | None = None
+
+
+class CompletionLogprobs(BaseModel):
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = optional()
+    token_ids: list[int] | None = optional()
+    prompt_token_ids: list[int] | None = optional()
+
+
+class Completion(BaseModel):
+    """The answer, and a chunk of the stream: both have one shape."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+
+
+class TokenizeRequest(BaseModel):
+    """Either a prompt, or messages with the fields of a conversation."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]

@@ -1,0 +1,51 @@
+"""Usage and the model list on the wire: what answers of several endpoints share."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def optional() -> Any:
+    """A field that is left out of the answer when it is None, where OpenAI's shape does not have it as null."""
+    return Field(None, exclude_if=lambda value: value is None)
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Token counts; a prompt counts once however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ModelCard(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "neuronserve"
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class TokenizeResponse(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = optional()
+
+
+class DetokenizeResponse(BaseModel):
+    prompt: str

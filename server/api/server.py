@@ -1,0 +1,137 @@
+"""The API server's life: listen, load, serve, drain on a signal, end. Handles signals itself, not uvicorn.
+
+The socket listens from the first moment, so that probes see "loading" rather than a refused connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+import uvloop
+
+from server.api.app import build_app
+from server.api.config import ApiConfig
+from server.api.http_protocol import LimitedHttpProtocol
+from server.api.service import Service
+from server.engine.client import EngineClient
+from server.engine.process import EngineProcess
+from server.errors import StartError
+
+log = logging.getLogger("neuronserve")
+FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
+ENGINE_STOP_TIMEOUT_S = 5.0
+POLL_S = 0.05
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handling."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class ApiServer:
+    """One server on one socket. `run` ends when the server has."""
+
+    def __init__(self, config: ApiConfig, engine: EngineProcess, listener: socket.socket) -> None:
+        self.service = Service(config, EngineClient(engine))
+        self._listener = listener
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                build_app(self.service),
+                http=LimitedHttpProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=config.has_access_log,
+                server_header=False,
+                timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
+            )
+        )
+        self._timeout_s = config.shutdown_timeout_s
+        self._hurry = asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Listen and load, then serve until `shutdown` is done. Raises StartError when loading fails."""
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        loading = asyncio.create_task(self._load())
+        try:
+            await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                loading.result()
+            await serving
+        finally:
+            self._uvicorn.should_exit = True
+            loading.cancel()
+            await asyncio.gather(loading, serving, return_exceptions=True)
+            await self.service.close(ENGINE_STOP_TIMEOUT_S)
+
+    def shutdown(self) -> None:
+        """First call: drain, then end. Second call: end what still runs at once."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        else:
+            self._hurry.set()
+
+    async def _load(self) -> None:
+        await self.service.load(lambda line: log.info("%s", line))
+        info = self.service.model.info
+        for note in info.notes:
+            log.info("%s", note)
+        names = ", ".join(self.service.config.model_names)
+        log.info("serving %s on %s (TP=%d, %s)", names, info.device, info.tensor_parallel_size, info.dtype)
+        log.info("ready: %s", address(self._listener))
+
+    async def _drain(self) -> None:
+        is_ready = self.service.phase == "ready"
+        self.service.drain()
+        if is_ready:
+            log.info("draining: %d sequences open, at most %g s", self.service.engine.num_open, self._timeout_s)
+            await self._wait_until_idle()
+            self.service.abort_all()
+        self._uvicorn.should_exit = True
+
+    async def _wait_until_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        while self.service.engine.num_open and loop.time() < deadline and not self._hurry.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), POLL_S)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, bound before anything slow is started. Raises StartError when that cannot be done."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise StartError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(config: ApiConfig, engine: EngineProcess, listener: socket.socket) -> None:
+    """Run a server until SIGTERM or SIGINT has been obeyed. Raises StartError."""
+    uvloop.run(_serve(config, engine, listener))
+
+
+async def _serve(config: ApiConfig, engine: EngineProcess, listener: socket.socket) -> None:
+    server = ApiServer(config, engine, listener)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.shutdown)
+    await server.run()

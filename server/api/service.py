@@ -1,0 +1,138 @@
+"""What the handlers work with: the served model, the engine client, and the phase of the server's life.
+
+loading -> ready -> draining; a dead engine overrides them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Request
+
+from server.api.config import ApiConfig
+from server.clock import Clock, MonotonicClock
+from server.config import CacheConfig
+from server.engine.chat_template import load_chat_template
+from server.engine.client import EngineClient
+from server.engine.generation_config import GenerationDefaults, load_generation_defaults
+from server.engine.messages import EngineInfo
+from server.engine.template_process import TemplateProcess
+from server.engine.tokenizer import Tokenizer, load_tokenizer
+from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
+
+Phase = Literal["loading", "ready", "draining", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """The parts of a checkpoint that the API itself needs."""
+
+    tokenizer: Tokenizer
+    template: TemplateProcess | None  # None: the checkpoint has no chat template
+    defaults: GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One ready model: its text side, and what its engine said about itself."""
+
+    tokenizer: Tokenizer
+    template: TemplateProcess | None
+    defaults: GenerationDefaults
+    info: EngineInfo
+    created: int  # Unix seconds
+
+    @property
+    def cache(self) -> CacheConfig:
+        return CacheConfig(self.info.num_blocks, self.info.block_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids that may go into a prompt: those both the embedding and the tokenizer know."""
+        return min(self.info.vocab_size, self.tokenizer.vocab_size)
+
+
+class Service:
+    """Owned by the server, shared by all handlers, used on one event loop."""
+
+    def __init__(self, config: ApiConfig, engine: EngineClient, clock: Clock | None = None) -> None:
+        self.config = config
+        self.engine = engine
+        self.clock = clock or MonotonicClock()
+        self._files: TextFiles | None = None
+        self._model: ServedModel | None = None
+        self._is_draining = False
+
+    @property
+    def phase(self) -> Phase:
+        if not self.engine.is_alive:
+            return "dead"
+        if self._is_draining:
+            return "draining"
+        return "loading" if self._model is None else "ready"
+
+    @property
+    def model(self) -> ServedModel:
+        """The model, when requests are being taken. Raises EngineDead or Unavailable otherwise."""
+        phase = self.phase
+        if phase == "dead":
+            raise EngineDead("The engine process has ended; this server cannot answer any more.")
+        if phase == "draining":
+            raise Unavailable("The server is shutting down and takes no new requests.")
+        if self._model is None:
+            raise Unavailable("The model is still being loaded.", code="loading")
+        return self._model
+
+    async def load(self, say: Callable[[str], None]) -> None:
+        """Read the text files while the engine loads. Raises StartError from either."""
+        files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
+        info = await self.engine.start(say)
+        self._files = text = await files
+        self._model = ServedModel(text.tokenizer, text.template, text.defaults, info, int(time.time()))
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+        self._is_draining = True
+
+    def abort_all(self) -> None:
+        """End what is still running."""
+        self.engine.abort_all(Unavailable("The server is shutting down and has ended this request."))
+
+    async def close(self, timeout_s: float) -> None:
+        """End the engine and the template process."""
+        await self.engine.stop(timeout_s)
+        if self._files is not None and self._files.template is not None:
+            await asyncio.to_thread(self._files.template.close)
+
+    def require_name(self, name: str | None) -> str:
+        """The model name for the answer. Raises ModelNotFound unless `name` is one of ours, or none is given."""
+        if name is not None and name not in self.config.model_names:
+            known = ", ".join(self.config.model_names)
+            raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
+        return name or self.config.model_names[0]
+
+
+def load_text_files(config: ApiConfig) -> TextFiles:
+    """Read tokenizer, chat template and generation defaults. Raises CheckpointError or SettingsError."""
+    if not (config.model_path / "config.json").is_file():
+        raise CheckpointError("config.json", f"there is none in {config.model_path}")
+    tokenizer = load_tokenizer(config.tokenizer_path)
+    source = load_chat_template(config.tokenizer_path, config.chat_template)
+    template = None
+    if source is not None:
+        template = TemplateProcess(source, tokenizer.special)
+        template.start()
+    return TextFiles(tokenizer, template, load_generation_defaults(config.model_path, tokenizer))
+
+
+def the_service(request: Request) -> Service:
+    """FastAPI dependency: the service of this application."""
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOf = Annotated[Service, Depends(the_service)]

@@ -1,0 +1,60 @@
+"""POST /tokenize and /detokenize: what the model would read, and what ids mean."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from server.api.body import body_of, documented
+from server.api.prompts import Prompt, chat_prompt, check_ids, encode
+from server.api.schemas_chat import ChatInput
+from server.api.schemas_completions import DetokenizeRequest, TokenizeRequest
+from server.api.schemas_response import DetokenizeResponse, TokenizeResponse
+from server.api.service import ServedModel, ServiceOf
+from server.errors import InvalidRequest
+
+router = APIRouter()
+
+
+@router.post("/tokenize", openapi_extra=documented(TokenizeRequest))
+async def tokenize(
+    body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
+) -> TokenizeResponse:
+    """Token ids of a text or of a conversation."""
+    model = service.model
+    service.require_name(body.model)
+    prompt = await _prompt(model, body)
+    pieces = [model.tokenizer.piece(token_id) for token_id in prompt.token_ids] if body.return_token_strs else None
+    return TokenizeResponse(
+        count=len(prompt.token_ids),
+        max_model_len=model.info.max_model_len,
+        tokens=list(prompt.token_ids),
+        token_strs=pieces,
+    )
+
+
+@router.post("/detokenize", openapi_extra=documented(DetokenizeRequest))
+async def detokenize(
+    body: Annotated[DetokenizeRequest, Depends(body_of(DetokenizeRequest))], service: ServiceOf
+) -> DetokenizeResponse:
+    """Text of token ids, special tokens included."""
+    model = service.model
+    service.require_name(body.model)
+    check_ids(body.tokens, model.tokenizer.vocab_size, "tokens")
+    return DetokenizeResponse(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
+
+
+async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("Exactly one of prompt and messages is required.", "prompt")
+    if body.prompt is not None:
+        ids = await encode(model, body.prompt, body.add_special_tokens is not False, "prompt")
+        return Prompt(ids, body.prompt, "prompt")
+    chat = ChatInput(
+        messages=body.messages or [],
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+    return await chat_prompt(model, chat, {}, bool(body.add_special_tokens))

@@ -1,0 +1,72 @@
+"""Parameters that change what an answer means and that this server does not have: refused by name, never ignored.
+
+Any other unknown field is harmless here (user, metadata, store, service_tier and what clients will think of next).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.errors import InvalidRequest
+
+# Field -> values, besides null, false and what is empty, that ask for nothing this server would not do anyway.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "tools": (),
+    "tool_choice": ("none",),
+    "functions": (),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "json_schema": (),
+    "grammar": (),
+    "regex": (),
+    "ebnf": (),
+    "structural_tag": (),
+    "stop_regex": (),
+    "suffix": (),
+    "audio": (),
+    "modalities": (["text"],),
+    "web_search_options": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (),
+    "length_penalty": (1, 1.0),
+    "bad_words": (),
+    "allowed_token_ids": (),
+    "logprob_token_ids": (),
+    "return_tokens_as_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "prompt_embeds": (),
+    "chat_template": (),
+    "documents": (),
+    "thinking_token_budget": (),
+    "repetition_detection": (),
+    "logits_processors": (),
+    "mm_processor_kwargs": (),
+    "typical_p": (1, 1.0),
+    "mirostat": (0,),
+    "lora": (),
+    "lora_path": (),
+    "adapter_id": (),
+}
+
+
+def refuse_unsupported(extra: dict[str, Any] | None, n: int) -> None:
+    """Raise InvalidRequest naming the first unsupported field of a request's unknown fields."""
+    for name, value in (extra or {}).items():
+        if name in _REFUSED and not _asks_nothing(value) and value not in _REFUSED[name]:
+            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+    best_of = (extra or {}).get("best_of")
+    if best_of is not None and best_of != n:
+        raise InvalidRequest(
+            f"best_of must be equal to n ({n}) or absent; choosing among more is not supported.",
+            "best_of",
+            "unsupported_parameter",
+        )
+
+
+def _asks_nothing(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {})

@@ -1,0 +1,11 @@
+"""`neuronserve` with the fake model: the entry point of the servers that tests start."""
+
+from __future__ import annotations
+
+import sys
+
+from server.cli import run
+from tests.api.serving import load_fake
+
+if __name__ == "__main__":
+    sys.exit(run(None, load_fake))

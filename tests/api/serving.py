@@ -1,0 +1,198 @@
+"""A real server process with a fake model: the loader (it must be importable by the engine's process) and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.engine.fake_runner import FakeRunner
+from server.engine.loop import Runner
+from server.engine.messages import EngineInfo
+from server.errors import StartError
+from server.types import StepPlan, StepResult
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_MODEL_LEN = 512
+NUM_SPECIAL = 4
+VOCAB_SIZE = 256 + NUM_SPECIAL
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
+    "{% if messages[0].content == 'refuse me' %}{{ raise_exception('no thanks') }}{% endif %}"
+    "{% if messages[0].content == 'loop' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
+    "{% endfor %}{% endif %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+def write_checkpoint(directory: Path) -> Path:
+    """A checkpoint without weights: byte-level tokenizer (one id a byte), chat template, generation defaults."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|start|>", "<|end|>", "<|eos|>", "<|pad|>"])
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    files = {
+        "config.json": {"vocab_size": VOCAB_SIZE, "eos_token_id": 258},
+        "tokenizer_config.json": {"eos_token": "<|eos|>", "chat_template": TEMPLATE},
+        "generation_config.json": {"eos_token_id": [258, 257]},
+    }
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content))
+    return directory
+
+
+class SlowRunner:
+    """A runner that takes `step_s` seconds a step, so that a test can act in the middle of a request."""
+
+    def __init__(self, runner: Runner, step_s: float) -> None:
+        self._runner = runner
+        self._step_s = step_s
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        time.sleep(self._step_s)
+        return self._runner.execute(plan)
+
+
+@dataclass(frozen=True)
+class FakeEngine:
+    runner: Runner
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    info: EngineInfo
+
+
+def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
+    """The loader of the tests. `device` asks for more: `fail`, `crash`, or `slow:SECONDS`."""
+    report("loading the fake model")
+    if config.device == "fail":
+        raise StartError("the model does not fit: it needs 99 GiB, the core has 16 GiB")
+    if config.device == "crash":
+        os._exit(7)
+    cache = CacheConfig(config.num_blocks_override or 256, config.block_size, config.enable_prefix_caching)
+    max_model_len = config.max_model_len or MAX_MODEL_LEN
+    scheduler = SchedulerConfig(
+        max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs
+    )
+    step_s = float(config.device.removeprefix("slow:")) if config.device.startswith("slow:") else 0.0
+    info = EngineInfo(
+        max_model_len=max_model_len,
+        num_blocks=cache.num_blocks,
+        block_size=cache.block_size,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        device=config.device,
+        tensor_parallel_size=config.tensor_parallel_size,
+        dtype=config.dtype,
+        vocab_size=VOCAB_SIZE,
+    )
+    return FakeEngine(SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s), cache, scheduler, info)
+
+
+@dataclass
+class Server:
+    """A running `neuronserve serve`: its process, its address, and what it has written so far."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def engine_pid(self) -> int:
+        """Pid of the engine's process, by its name among the children."""
+        return next(pid for pid in children(self.process.pid) if b"spawn_main" in command_line(pid))
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def wait(self, timeout_s: float = 20) -> int:
+        return self.process.wait(timeout_s)
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "tests.api.serve_fake", *args]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **extra}
+
+
+@contextlib.contextmanager
+def running_server(model: Path, *args: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """Start a server on a free port, wait until it is ready, and end it by its pid afterwards."""
+    argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args)
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
+    try:
+        log = read_until(process, rb"ready: (http://\S+)")
+        found = re.search(r"ready: (http://\S+)", log)
+        assert found is not None, log
+        yield Server(process, found[1], log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def read_until(process: subprocess.Popen[bytes], pattern: bytes, timeout_s: float = 60) -> str:
+    """What the process writes, up to the line with `pattern`, its end, or the timeout."""
+    assert process.stderr is not None
+    data = b""
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stderr, selectors.EVENT_READ)
+        while not re.search(pattern + rb"\s", data) and time.monotonic() < deadline:
+            if selector.select(timeout=1):
+                chunk = os.read(process.stderr.fileno(), 65536)
+                if not chunk:
+                    break
+                data += chunk
+    return data.decode()
+
+
+def run_command(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command that is expected to end by itself."""
+    return subprocess.run(
+        command(*args), capture_output=True, text=True, cwd=ROOT, timeout=60, env=env or environment(), check=False
+    )
+
+
+def children(pid: int) -> Sequence[int]:
+    """Pids of the direct children of `pid`."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(part) for part in text.split()]
+
+
+def command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    with contextlib.suppress(OSError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
