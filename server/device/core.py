@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from server.device.hbm import Buffer, Hbm
+from server.device.hbm import ALIGNMENT, Buffer, Hbm
+from server.device.layout import round_up
 from server.device.ledger import MemoryLedger, Use
 
 
@@ -16,5 +17,5 @@ class NeuronCore:
 
     def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
         """Zeroed memory aligned to a cache line. Raises DeviceMemoryError, changing nothing, when it does not fit."""
-        self._ledger.reserve(self.index, use, name, num_bytes)
+        self._ledger.reserve(self.index, use, name, round_up(num_bytes, ALIGNMENT))
         return self._hbm.allocate(num_bytes)

@@ -41,12 +41,11 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     footprint, budget = Footprint.of(model, tp, shape), budget_bytes(instance, utilization)
     needs = footprint.with_kv(footprint.min_blocks)
     over = sum(needs.values()) - budget
-    cores = [
-        (f"ND {c // per}:NC {c % per}", needs, budget) for per in (instance.chip.cores_per_chip,) for c in range(tp)
-    ]
+    per_chip = instance.chip.cores_per_chip
+    cores = [(f"ND {core // per_chip}:NC {core % per_chip}", needs, budget) for core in range(tp)]
     return (
-        f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} does not "
-        f"fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
+        f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} "
+        f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
         f"(kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
         f"{account_table(cores)}\n{_advice(model, instance, shape, utilization)}"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from server.device.core import NeuronCore
 from server.device.footprint import ActivationSizes, ServingShape, Widths, kv_block_bytes
 from server.device.hbm import Buffer
 from server.device.shard import ShardSpec
+from server.engine.rope_tables import rope_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,25 @@ class KVPool:
         size = cache.num_blocks * kv_block_bytes(spec, shard, cell_bytes, cache.block_size)
         shards = tuple(core.allocate("kv", "blocks", size) for core in cores)
         return cls(shards, size // (2 * spec.num_layers))
+
+
+class ConstantTables:
+    """What the kernels look up: rotary angles, and which local query heads each KV head serves."""
+
+    def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
+        """Raises DeviceMemoryError when the tables do not fit."""
+        cos, sin = rope_tables(spec.rope, spec.head_dim, num_positions)
+        self.cos = _constant(cores[0], "rope", cos)
+        self.sin = _constant(cores[0], "rope", sin)
+        self.groups = tuple(
+            _constant(core, "head groups", np.array(shard.q_per_kv(core.index), np.int32)) for core in cores
+        )
+
+
+def _constant(core: NeuronCore, name: str, values: npt.NDArray[Any]) -> Buffer:
+    buffer = core.allocate("scratchpad", name, values.nbytes)
+    buffer.array(values.dtype, *values.shape)[:] = values
+    return buffer
 
 
 class ActivationBuffers:

@@ -35,8 +35,7 @@ from server.device.kernels.records import (
 from server.device.layout import K_TILE, N_TILE
 from server.device.program import Program
 from server.device.shard import ShardSpec
-from server.engine.buffers import ActivationBuffers, KVPool
-from server.engine.rope_tables import rope_tables
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.weights import LayerWeights, ModelWeights, PackedMatrix
 
 
@@ -48,10 +47,10 @@ class Placement:
     shard: ShardSpec
     cores: Sequence[NeuronCore]
     weights: ModelWeights
+    tables: ConstantTables
     buffers: ActivationBuffers
     kv: KVPool
     cache: CacheConfig
-    max_model_len: int
 
 
 def build_program(placement: Placement, kernels: KernelSet) -> Program:
@@ -78,9 +77,7 @@ class _Builder:
         self._spec, self._shard, self._buffers = placement.spec, placement.shard, placement.buffers
         self._num_cores = len(placement.cores)
         self._width = placement.weights.lm_head.k
-        self._cos, self._sin = self._rope_tables()
-        self._groups = self._head_groups()
-        self._program = Program("decoder", (placement, self._cos, self._sin))
+        self._program = Program("decoder", placement)
 
     def build(self) -> Program:
         weights = self._at.weights
@@ -94,25 +91,6 @@ class _Builder:
             self._feed_forward(i, layer)
         self._logits(weights, num_partials)
         return self._program
-
-    def _rope_tables(self) -> tuple[Buffer, Buffer]:
-        tables = rope_tables(self._spec.rope, self._spec.head_dim, self._at.max_model_len)
-        buffers = []
-        for name, table in zip(("rope cos", "rope sin"), tables, strict=True):
-            buffer = self._at.cores[0].allocate("scratchpad", name, table.nbytes)
-            buffer.array(np.float32, *table.shape)[:] = table
-            buffers.append(buffer)
-        return buffers[0], buffers[1]
-
-    def _head_groups(self) -> list[int]:
-        """Addresses of int32 [kv_heads, 2]: the local query heads of each kv head, for each core."""
-        addresses = []
-        for core in self._at.cores:
-            ranges = np.array(self._shard.q_per_kv(core.index), np.int32)
-            buffer = core.allocate("scratchpad", "head groups", ranges.nbytes)
-            buffer.array(np.int32, *ranges.shape)[:] = ranges
-            addresses.append(buffer.address)
-        return addresses
 
     def _embed(self, weights: ModelWeights) -> None:
         kernel = self._kernels.embed_tiles if self._spec.is_tied else self._kernels.embed_rows
@@ -178,8 +156,8 @@ class _Builder:
             bias=layer.qkv_bias[core].address if layer.qkv_bias else 0,
             q_norm=_address(layer.q_norm),
             k_norm=_address(layer.k_norm),
-            cos=self._cos.address,
-            sin=self._sin.address,
+            cos=self._at.tables.cos.address,
+            sin=self._at.tables.sin.address,
             k_cache=self._at.kv.k(core, i),
             v_cache=self._at.kv.v(core, i),
             heads=self._shard.heads_per_core,
@@ -204,7 +182,7 @@ class _Builder:
             head_pad=self._buffers.widths.head,
             block_size=self._at.cache.block_size,
             window=self._spec.window(i),
-            groups=self._groups[core],
+            groups=self._at.tables.groups[core].address,
             scratch=self._buffers.attention_scratch.address,
             scratch_stride=self._buffers.sizes.attention_scratch,
             tile_tokens=self._buffers.sizes.tile_tokens,

@@ -48,7 +48,7 @@ class LoadedEngine:
 def load_engine(config: EngineConfig, report: Report) -> LoadedEngine:
     """Load what `config` names, with a progress line for each part.
 
-    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError; then nothing is left behind.
+    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
     return _Loading(config, report).run()
 
@@ -92,7 +92,9 @@ class _Loading:
     def _require_host(self) -> None:
         """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
         footprint, tp = self._footprint, self._config.tensor_parallel_size
-        per_core = footprint.fixed["weights"] + footprint.fixed["scratchpad"] + footprint.min_blocks * footprint.kv_block
+        per_core = (
+            footprint.fixed["weights"] + footprint.fixed["scratchpad"] + footprint.min_blocks * footprint.kv_block
+        )
         model = f"{self._config.model_path} with tensor_parallel_size {tp}"
         host.require_host_memory(tp * per_core, model, host.available_bytes())
 
@@ -131,8 +133,9 @@ class _Loading:
         blocks, least = self._config.num_blocks_override or 0, self._footprint.min_blocks
         if not least <= blocks <= device:
             raise SettingsError(
-                f"num_gpu_blocks_override is {blocks}: max_model_len {self._max_model_len} needs at least {least} blocks, "
-                f"and {self._config.device} with tensor_parallel_size {self._config.tensor_parallel_size} holds {device}"
+                f"num_gpu_blocks_override is {blocks}: max_model_len {self._max_model_len} needs at least {least} "
+                f"blocks, and {self._config.device} with tensor_parallel_size "
+                f"{self._config.tensor_parallel_size} holds {device}"
             )
         return blocks
 
@@ -163,8 +166,9 @@ class _Loading:
         notes = [
             f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {config.dtype}, "
             f"context {self._max_model_len}",
-            f"{config.device}, {ledger.num_cores} NeuronCore(s): {used / GIB:.2f} of {ledger.budget_bytes / GIB:.2f} GiB "
-            f"used on the fullest; {config.cpu_threads} host thread(s), {kernels.isa} kernels",
+            f"{config.device}, {ledger.num_cores} NeuronCore(s): {used / GIB:.2f} of "
+            f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s), "
+            f"{kernels.isa} kernels",
         ]
         if self._checkpoint.surplus:
             notes.append(f"tensors that this model does not use: {', '.join(self._checkpoint.surplus[:4])}")
@@ -188,4 +192,3 @@ def _context_length(asked: int | None, spec: ModelSpec) -> int:
     if not 2 <= asked <= spec.max_position:
         raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {spec.max_position} tokens")
     return asked
-
