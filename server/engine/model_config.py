@@ -66,7 +66,11 @@ def read_model_spec(directory: Path) -> ModelSpec:
     Raises CheckpointError, naming the file, the key, the value and what is allowed, for a missing or malformed file,
     an unknown architecture, remote code, quantized weights, and values that are out of range or contradict each other.
     """
-    config = read_object(directory / "config.json", MAX_CONFIG_BYTES)
+    return model_spec_of(read_object(directory / "config.json", MAX_CONFIG_BYTES))
+
+
+def model_spec_of(config: JsonObject) -> ModelSpec:
+    """As `read_model_spec`, of a configuration that has been read."""
     architecture = _architecture(config)
     family = FAMILIES[architecture]
     _refuse_unsupported(config)

@@ -34,12 +34,11 @@ class Layout:
         return sum(self.num_bytes(name) for name in self.shapes)
 
 
-def write_safetensors(directory: Path, layout: Layout, num_shards: int, chunks: Chunks) -> Iterator[int]:
-    """Write model.safetensors, or `num_shards` shards and their index; yields the bytes written after each tensor.
+def write_safetensors(directory: Path, layout: Layout, shards: list[list[str]], chunks: Chunks) -> Iterator[int]:
+    """Write model.safetensors, or one file a shard and their index; yields the bytes written after each tensor.
 
-    `chunks(name)` gives the values of a tensor as flat arrays, in order.
+    `shards` are the names in each file, as `split` makes them; `chunks(name)` gives a tensor as flat arrays, in order.
     """
-    shards = _split(layout, num_shards)
     files = [_shard_name(i, len(shards)) for i in range(len(shards))]
     done = 0
     for file, names in zip(files, shards, strict=True):
@@ -56,8 +55,11 @@ def write_safetensors(directory: Path, layout: Layout, num_shards: int, chunks: 
         (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
-def _split(layout: Layout, num_shards: int) -> list[list[str]]:
-    """Names in order, cut into `num_shards` runs of about equal bytes, none empty."""
+def split(layout: Layout, num_shards: int) -> list[list[str]]:
+    """Names in order, cut into `num_shards` runs of about equal bytes, none empty.
+
+    Raises ValueError when there are fewer tensors than that.
+    """
     if not 1 <= num_shards <= len(layout.shapes):
         raise ValueError(f"{len(layout.shapes)} tensors cannot be spread over {num_shards} files")
     shards: list[list[str]] = [[]]

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.engine.model_config import read_model_spec
+from server.engine.json_object import JsonObject
+from server.engine.model_config import model_spec_of
 from server.engine.tensor_names import tensor_shapes
-from tools.random_checkpoint.safetensors_writer import Layout, write_safetensors
+from tools.random_checkpoint.safetensors_writer import Layout, split, write_safetensors
 from tools.random_checkpoint.shapes import SHAPES
 from tools.random_checkpoint.tokenizer import generation_config, tokenizer_config, tokenizer_json
 from tools.random_checkpoint.weights import ITEM_BYTES, SAFETENSORS_DTYPES, tensor_chunks
@@ -36,27 +37,29 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint of the named shape to `directory`, which must be empty or absent.
 
-    `report(done, total)` is called after each tensor, with bytes. Raises ValueError for an unknown shape or impossible
-    options, FileExistsError when `directory` has files, OSError when the disk has too little room.
+    `report(done, total)` is called after each tensor, with bytes. Before anything is written, raises ValueError or
+    CheckpointError for impossible options, FileExistsError when `directory` has files, and OSError when the disk has
+    too little room.
     """
     if shape not in SHAPES:
         raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
     config = SHAPES[shape].config(TORCH_DTYPES[options.dtype], options.layers, options.vocab)
     tokenizer = tokenizer_json(config["vocab_size"])
+    shapes = tensor_shapes(model_spec_of(JsonObject("config.json", config)))
+    layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
+    shards = split(layout, options.shards)
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise FileExistsError(f"{directory} is not empty")
+    free = shutil.disk_usage(directory).free
+    if layout.total_bytes > free:
+        raise OSError(f"{directory}: the weights take {layout.total_bytes} bytes, the disk has {free} free")
     _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", generation_config(config["vocab_size"]))
     _write_json(directory / "tokenizer.json", tokenizer)
     _write_json(directory / "tokenizer_config.json", tokenizer_config(config["max_position_embeddings"]))
-    shapes = tensor_shapes(read_model_spec(directory))
-    layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
-    free = shutil.disk_usage(directory).free
-    if layout.total_bytes > free:
-        raise OSError(f"{directory}: the weights take {layout.total_bytes} bytes, the disk has {free} free")
     for done in write_safetensors(
-        directory, layout, options.shards, lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed)
+        directory, layout, shards, lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed)
     ):
         report(done, layout.total_bytes)
 
