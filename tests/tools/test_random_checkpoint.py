@@ -18,12 +18,11 @@ from server.engine.checkpoint import Checkpoint
 from server.engine.model_config import read_model_spec
 from server.engine.tensor_names import tensor_shapes
 from tools.random_checkpoint.__main__ import main
-from tools.random_checkpoint.shapes import SHAPES
+from tools.random_checkpoint.shapes import SHAPES, TINY
 from tools.random_checkpoint.tokenizer import MAX_VOCAB, MIN_VOCAB, SPECIAL, special_token_ids, tokenizer_json
 from tools.random_checkpoint.weights import CHUNK, tensor_chunks
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
-TINY = [name for name in SHAPES if name.startswith("tiny-")]
 TEXT = "The quick brown fox's 12345 jumps —\t\n\n  naïve 漢字 🎉 <b>\x00\r\n"
 
 

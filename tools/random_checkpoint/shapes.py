@@ -103,11 +103,14 @@ SHAPES: dict[str, Shape] = {
         rope_theta=10_000.0, rope_scaling={"type": "linear", "factor": 4.0}, attention_bias=True
     ),
     "tiny-llama3-rope": _tiny_llama(rope_theta=500_000.0, rope_scaling=_llama3_rope(8.0, 64)),
+    # Rotations at which both ends of YaRN's ramp fall inside a head of 16, between whole dimensions.
     "tiny-llama-yarn": _tiny_llama(
         rope_parameters={
             "rope_type": "yarn",
-            "rope_theta": 10_000.0,
+            "rope_theta": 1000.0,
             "factor": 8.0,
+            "beta_fast": 4.0,
+            "beta_slow": 0.5,
             "original_max_position_embeddings": 64,
         }
     ),
@@ -156,3 +159,5 @@ SHAPES: dict[str, Shape] = {
         "LlamaForCausalLM", 2, 98, 154, 14, 2, 303, 512, 16, is_tied=True, eps=1e-5, options={"rope_theta": 10_000.0}
     ),
 }
+
+TINY = tuple(name for name in SHAPES if name.startswith("tiny-"))

@@ -1,0 +1,120 @@
+"""The reference is what we think it is: it gives the golden logits, has the tensors and options that we read, and its
+logits on the golden inputs move well beyond the tolerance when any option of the model is read wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from server.engine.model_config import read_model_spec
+from server.engine.tensor_names import tensor_shapes
+from tools.golden import __main__ as command
+from tools.golden.golden_file import golden_path, load_golden
+from tools.golden.oracle import Oracle
+from tools.golden.sequences import token_sequences
+from tools.random_checkpoint.shapes import SHAPES, TINY
+
+TOLERANCE = 2e-4  # of the largest logit: what the engine is allowed in float32
+
+
+@pytest.mark.parametrize("shape", TINY)
+def test_transformers_still_gives_the_golden_logits(oracle_of: Callable[[str], Oracle], shape: str) -> None:
+    golden = load_golden(golden_path(shape))
+    for sequence, expected in zip(golden.sequences, golden.logits, strict=True):
+        got = oracle_of(shape).logits(sequence.token_ids)[list(sequence.positions)]
+        assert np.abs(got - expected).max() <= TOLERANCE / 10 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("shape", TINY)
+def test_tensor_names_and_shapes_are_those_of_transformers(
+    checkpoint_of: Callable[[str], Path], oracle_of: Callable[[str], Oracle], shape: str
+) -> None:
+    assert tensor_shapes(read_model_spec(checkpoint_of(shape))) == oracle_of(shape).tensor_shapes()
+
+
+@pytest.mark.parametrize("shape", TINY)
+def test_windows_are_those_of_transformers(oracle_of: Callable[[str], Oracle], checkpoint_of: Any, shape: str) -> None:
+    spec, model = read_model_spec(checkpoint_of(shape)), oracle_of(shape).model
+    theirs = [getattr(layer.self_attn, "sliding_window", None) or 0 for layer in model.model.layers]
+    if spec.architecture == "MistralForCausalLM":  # keeps it in the config only
+        theirs = [model.config.sliding_window] * spec.num_layers
+    assert [spec.window(layer) for layer in range(spec.num_layers)] == theirs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"attention_factor": 0.8},
+        {"mscale": 0.707, "mscale_all_dim": 1.0},
+        {"mscale": 0.707},
+        {"mscale": 1.0, "mscale_all_dim": 0.0},
+        {"factor": 1.0},
+        {"beta_fast": 0, "beta_slow": 0},
+    ],
+)
+def test_yarn_attention_factor_is_that_of_transformers(tmp_path: Path, options: dict[str, Any]) -> None:
+    config = SHAPES["tiny-llama-yarn"].config("float32")
+    config["rope_parameters"] = config["rope_parameters"] | options
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    _, theirs = ROPE_INIT_FUNCTIONS["yarn"](AutoConfig.from_pretrained(tmp_path))
+    assert read_model_spec(tmp_path).rope.attention_factor == pytest.approx(theirs, rel=1e-12)
+
+
+def changed(config: dict[str, Any], key: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return config | {key: config[key] | changes}
+
+
+MISREADINGS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
+    ("tiny-llama", lambda c: c | {"rms_norm_eps": 1e-3}),
+    ("tiny-llama", lambda c: c | {"rope_theta": 20_000.0}),
+    ("tiny-llama-linear", lambda c: changed(c, "rope_scaling", {"factor": 1.0})),
+    ("tiny-llama3-rope", lambda c: c | {"rope_scaling": None}),
+    ("tiny-llama3-rope", lambda c: changed(c, "rope_scaling", {"high_freq_factor": 8.0})),
+    ("tiny-llama3-rope", lambda c: changed(c, "rope_scaling", {"low_freq_factor": 2.0})),
+    ("tiny-llama3-rope", lambda c: changed(c, "rope_scaling", {"original_max_position_embeddings": 128})),
+    ("tiny-llama-yarn", lambda c: changed(c, "rope_parameters", {"attention_factor": 1.0})),
+    ("tiny-llama-yarn", lambda c: changed(c, "rope_parameters", {"truncate": False})),
+    ("tiny-llama-yarn", lambda c: changed(c, "rope_parameters", {"beta_fast": 32.0})),
+    ("tiny-llama-yarn", lambda c: changed(c, "rope_parameters", {"beta_slow": 1.0})),
+    ("tiny-llama-yarn", lambda c: changed(c, "rope_parameters", {"original_max_position_embeddings": 512})),
+    ("tiny-mistral", lambda c: c | {"sliding_window": 22}),
+    ("tiny-mistral", lambda c: c | {"sliding_window": 20}),
+    ("tiny-qwen2", lambda c: c | {"sliding_window": 20}),
+    ("tiny-qwen2", lambda c: c | {"max_window_layers": 0}),
+    ("tiny-qwen2", lambda c: c | {"max_window_layers": 2}),
+    ("tiny-qwen3", lambda c: changed(c, "rope_parameters", {"rope_theta": 1e5})),
+]
+
+
+@pytest.mark.parametrize("case", range(len(MISREADINGS)))
+def test_a_misread_option_moves_the_logits_well_beyond_the_tolerance(
+    checkpoint_of: Callable[[str], Path], tmp_path: Path, case: int
+) -> None:
+    shape, misread = MISREADINGS[case]
+    shutil.copytree(checkpoint_of(shape), tmp_path / shape)
+    config = misread(json.loads((tmp_path / shape / "config.json").read_text()))
+    (tmp_path / shape / "config.json").write_text(json.dumps(config))
+    longest = token_sequences(config["vocab_size"])[-1]
+    got = Oracle(tmp_path / shape).logits(longest.token_ids)[list(longest.positions)]
+    expected = load_golden(golden_path(shape)).logits[-1]
+    assert np.abs(got - expected).max() > 10 * TOLERANCE * np.abs(expected).max()
+
+
+def test_command_writes_every_golden_file_or_those_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "golden_path", lambda shape: tmp_path / f"{shape}.npz")
+    assert command.main(["tiny-odd"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny-odd.npz"]
+    assert command.main([]) == 0
+    assert {path.stem for path in tmp_path.iterdir()} == set(TINY)
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["tiny-nothing"])
