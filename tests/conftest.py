@@ -1,0 +1,55 @@
+"""Fixtures of tests in more than one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.config import Dtype, EngineConfig
+
+BLOCK_SIZE = 16
+NUM_BLOCKS = 32
+MAX_TOKENS = BLOCK_SIZE * NUM_BLOCKS
+
+
+@pytest.fixture(scope="session")
+def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
+    """(directory, dtype, tensor_parallel_size, token_ids) -> logits `[tokens, vocab]` by the paged path.
+
+    Each engine is loaded once a session; compiled kernels are kept from one session to the next.
+    """
+    from server.engine.load import load_engine  # takes a second, which tests that need no engine should not pay
+
+    kernels = str(pytestconfig.cache.mkdir("kernels"))
+
+    @cache
+    def engine(directory: Path, dtype: Dtype, tensor_parallel_size: int) -> Any:
+        config = EngineConfig(
+            model_path=str(directory),
+            device="inf2.48xlarge",
+            tensor_parallel_size=tensor_parallel_size,
+            dtype=dtype,
+            max_model_len=MAX_TOKENS,
+            max_num_seqs=2,
+            max_num_batched_tokens=MAX_TOKENS,
+            max_num_queued_reqs=2,
+            block_size=BLOCK_SIZE,
+            enable_prefix_caching=False,
+            device_memory_utilization=0.9,
+            num_blocks_override=NUM_BLOCKS,
+            cpu_threads=2,
+            kernel_cache_dir=kernels,
+        )
+        return load_engine(config, lambda *_: None)
+
+    def logits(directory: Path, dtype: Dtype, tensor_parallel_size: int, token_ids: Sequence[int]) -> np.ndarray:
+        values: np.ndarray = engine(directory, dtype, tensor_parallel_size).runner.logits(token_ids)
+        assert values.dtype == np.float32
+        return values
+
+    return logits
