@@ -1,0 +1,65 @@
+"""The engine against transformers, live: every logit of every position, and every tensor-parallel size against one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tools.golden.oracle import Oracle
+from tools.golden.sequences import token_sequences
+from tools.random_checkpoint.shapes import SHAPES, TINY
+
+FLOAT32_TOLERANCE = 2e-4  # largest error over largest logit
+BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit
+PARALLEL_TOLERANCE = 1e-4  # largest error over largest logit
+LONGEST = 300  # tokens: past every window, block and original context many times
+
+Checkpoints = Callable[[str], Path]
+Oracles = Callable[[str], Oracle]
+Engine = Callable[..., np.ndarray]
+
+
+def inputs(shape: str) -> list[tuple[int, ...]]:
+    vocab = SHAPES[shape].vocab
+    random = np.random.default_rng(1).integers(0, vocab, LONGEST).tolist()
+    return [*(sequence.token_ids for sequence in token_sequences(vocab)), tuple(random)]
+
+
+def worst(got: np.ndarray, expected: np.ndarray) -> float:
+    """Largest error over largest logit."""
+    assert got.shape == expected.shape
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize("shape", TINY)
+def test_float32_logits_are_those_of_transformers(
+    checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str
+) -> None:
+    for token_ids in inputs(shape):
+        got = engine_logits(checkpoint_of(shape), "float32", 1, token_ids)
+        assert worst(got, oracle_of(shape).logits(token_ids)) <= FLOAT32_TOLERANCE
+
+
+@pytest.mark.parametrize("shape", TINY)
+def test_bfloat16_logits_are_near_those_of_transformers(
+    checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str
+) -> None:
+    got = np.concatenate([engine_logits(checkpoint_of(shape), "bfloat16", 1, ids) for ids in inputs(shape)])
+    expected = np.concatenate([oracle_of(shape).logits(ids) for ids in inputs(shape)])
+    assert np.abs(got - expected).mean() <= BFLOAT16_TOLERANCE * np.abs(expected).mean()
+
+
+# The 14 heads of tiny-odd divide by two only.
+SIZES = [(shape, size) for shape in TINY for size in (2, 4, 8) if SHAPES[shape].heads % size == 0]
+
+
+@pytest.mark.parametrize(("shape", "size"), SIZES)
+def test_tensor_parallel_logits_are_those_of_one_core(
+    checkpoint_of: Checkpoints, engine_logits: Engine, shape: str, size: int
+) -> None:
+    for token_ids in inputs(shape):
+        alone = engine_logits(checkpoint_of(shape), "float32", 1, token_ids)
+        assert worst(engine_logits(checkpoint_of(shape), "float32", size, token_ids), alone) <= PARALLEL_TOLERANCE
