@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -21,6 +22,7 @@ class WorkerPool:
         if num_threads < 1:
             raise DeviceError(f"cpu_threads is {num_threads}: at least 1 is needed")
         self.num_threads = num_threads
+        self.busy_s = 0.0  # host time spent in programs since the pool was made
         words = len(executor.ControlRecord._fields) + num_threads * executor.SEMAPHORE_BYTES // 8 + 8
         self._memory: npt.NDArray[np.int64] = np.zeros(words, np.int64)
         self._control = -(-self._memory.ctypes.data // 64) * 64
@@ -45,7 +47,9 @@ class WorkerPool:
         self._set(executor.CONTROL.program, program.address)
         self._set(executor.CONTROL.length, len(program))
         self._set(executor.CONTROL.step, step)
+        begin = time.perf_counter()
         executor.run_step(self._control)
+        self.busy_s += time.perf_counter() - begin
 
 
 def _stop(control: int, threads: list[threading.Thread], _memory: object) -> None:

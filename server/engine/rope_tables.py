@@ -47,9 +47,9 @@ def _yarn(rope: RopeSpec, plain: Float64, head_dim: int) -> Float64:
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0.0), min(high, head_dim - 1.0)
     ramp = (np.arange(head_dim // 2) - low) / max(high - low, 0.001)
-    interpolate = np.clip(ramp, 0.0, 1.0)
+    interpolate: Float64 = np.clip(ramp, 0.0, 1.0)
     return interpolate * plain / rope.factor + (1 - interpolate) * plain
 
 

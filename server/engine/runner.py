@@ -27,6 +27,11 @@ class ModelRunner:
         self._pool, self._program, self._inputs, self._sampler = pool, program, inputs, sampler
         self._cache = cache
 
+    @property
+    def pool(self) -> WorkerPool:
+        """The host threads that carry the cores."""
+        return self._pool
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every token of the plan and sample where it asks for it."""
         begin = time.perf_counter()
