@@ -1,0 +1,83 @@
+"""Data sheet of the EC2 instances: how many chips, which host around them, what an hour costs. One row each.
+
+Sources: SDK = inf1-arch.rst, inf2-arch.rst, trn1-arch.rst, trn2-arch.rst of github.com/aws-neuron/aws-neuron-sdk at
+81ce03ae (2026-08-21). KARP = github.com/aws/karpenter-provider-aws at 1d927085d (2026-08-21), generated from the
+AWS price list and instance descriptions. None = not found. No Trn3 row: the SDK names UltraServers, not instances.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.device.parts import GB, GIB, INFERENTIA1, INFERENTIA2, TRAINIUM1, TRAINIUM2, Chip, Link
+from server.errors import DeviceError
+
+ON_DEMAND_DATE = "2026-07-20"  # KARP zz_generated.pricing_aws.go, "generated at"
+RESERVED_DATE = "2024-09-16"  # SDK benchmarks/*/*instance_prices.csv, first published
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One EC2 instance type: what is sold, and what follows from it for one NeuronCore."""
+
+    name: str
+    chip: Chip
+    num_chips: int
+    vcpus: int
+    host_memory_gib: int
+    network_gbps: float  # sustained; small sizes burst above it
+    link: Link | None  # between its chips
+    on_demand_usd: float | None  # an hour, Linux, us-east-1, on ON_DEMAND_DATE
+    reserved_usd: float | None  # an hour, effective, 3 years reserved, us-east-1, on RESERVED_DATE
+
+    @property
+    def has_neuronlink(self) -> bool:
+        """Whether its chips reach each other without the host."""
+        return self.link is not None
+
+    @property
+    def num_cores(self) -> int:
+        """NeuronCores of the instance."""
+        return self.num_chips * self.chip.cores_per_chip
+
+    @property
+    def core_memory_bytes(self) -> int:
+        """Device memory of one NeuronCore: its even share of the chip."""
+        return self.chip.memory_gib * GIB // self.chip.cores_per_chip
+
+    @property
+    def allowed_tp(self) -> tuple[int, ...]:
+        """Tensor-parallel degrees that the part allows and its cores can carry, ascending."""
+        return tuple(tp for tp in self.chip.tp_degrees if tp <= self.num_cores)
+
+    def check_tp(self, tp: int) -> None:
+        """Raises DeviceError when `tp` cores cannot form a tensor-parallel group on this instance."""
+        if tp not in self.allowed_tp:
+            raise DeviceError(
+                f"tensor_parallel_size is {tp}: {self.name} has {self.num_cores} NeuronCores and allows "
+                f"{', '.join(map(str, self.allowed_tp))}"
+            )
+
+
+_TRN1N = Link("NeuronLink-v2", 768)  # SDK trn1-arch.rst: twice the trn1
+_TRN2 = Link("NeuronLink-v3", 1024 * GB / GIB)  # SDK trn2-arch.rst: 1,024 GB/s of the chip's 1,280 stay inside
+
+# chips, vCPU, host GiB, link: SDK.  Gbps: KARP zz_generated.bandwidth.go.  on-demand: KARP zz_generated.pricing_aws.go.
+# reserved: SDK benchmarks/*/*instance_prices.csv ("RI-Effective hourly rate").
+# fmt: off
+INSTANCES: tuple[Instance, ...] = (
+    #         name              chip         chips vCPU  GiB   Gbps    link              on-demand  reserved
+    Instance("inf1.xlarge",     INFERENTIA1,  1,    4,     8,    5,     None,              0.228,     0.110),
+    Instance("inf1.2xlarge",    INFERENTIA1,  1,    8,    16,    5,     None,              0.362,     0.174),
+    Instance("inf1.6xlarge",    INFERENTIA1,  4,   24,    48,   25,     INFERENTIA1.link,  1.180,     0.567),
+    Instance("inf1.24xlarge",   INFERENTIA1, 16,   96,   192,  100,     INFERENTIA1.link,  4.721,     2.269),
+    Instance("inf2.xlarge",     INFERENTIA2,  1,    4,    16,    2.083, None,              0.7582,    0.328),
+    Instance("inf2.8xlarge",    INFERENTIA2,  1,   32,   128,   16.667, None,              1.96786,   0.850),
+    Instance("inf2.24xlarge",   INFERENTIA2,  6,   96,   384,   50,     INFERENTIA2.link,  6.49063,   2.804),
+    Instance("inf2.48xlarge",   INFERENTIA2, 12,  192,   768,  100,     INFERENTIA2.link, 12.98127,   5.608),
+    Instance("trn1.2xlarge",    TRAINIUM1,    1,    8,    32,    3.125, None,              1.34375,   0.512),
+    Instance("trn1.32xlarge",   TRAINIUM1,   16,  128,   512,  800,     TRAINIUM1.link,   21.50,      8.197),
+    Instance("trn1n.32xlarge",  TRAINIUM1,   16,  128,   512, 1600,     _TRN1N,           24.78,      None),
+    Instance("trn2.48xlarge",   TRAINIUM2,   16,  192,  2048, 3200,     _TRN2,             None,      None),
+)
+# fmt: on

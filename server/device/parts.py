@@ -1,0 +1,141 @@
+"""Data sheet of the chips: Inferentia1 to Trainium3. Facts with their source, never a formula or a guess.
+
+Sources: SDK = pages of github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21): inferentia.rst, inferentia2.rst,
+trainium.rst, trainium2.rst, trainium3.rst, neuron-core-v*.rst, data-types.rst and feature-guide.rst (NxD Inference).
+ON = github.com/huggingface/optimum-neuron at 213224e6 (2026-08-19). None = not published on the pages read.
+
+AWS prints the same bandwidths as GiB/s on one page and as GB/s on another (7.4 % apart); GB/s, the smaller, is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GIB = 2**30
+GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Chip-to-chip connection: the generation and what one chip can move over all its links together."""
+
+    generation: str
+    gib_s_per_chip: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One accelerator chip. Sizes and rates are per chip; cores share them evenly."""
+
+    name: str
+    core_name: str
+    cores_per_chip: int
+    memory_gib: int  # device memory, GiB
+    bandwidth_gb_s: float  # device memory, 10**9 bytes/s
+    tflops: Mapping[str, float | None] = field(hash=False)  # dense peak by element type, 10**12 op/s; None: not listed
+    dtypes: tuple[str, ...]  # element types that the hardware computes in
+    link: Link | None
+    tp_degrees: tuple[int, ...]  # tensor-parallel degrees; empty: no list is published
+
+
+INFERENTIA1 = Chip(
+    name="Inferentia1",
+    core_name="NeuronCore-v1",  # SDK inferentia.rst
+    cores_per_chip=4,  # SDK inferentia.rst
+    memory_gib=8,  # SDK inferentia.rst
+    bandwidth_gb_s=50,  # SDK inferentia.rst
+    tflops={
+        "float32": None,  # SDK data-types.rst: cast to bfloat16, no rate of its own
+        "bfloat16": 64,  # SDK inferentia.rst
+        "float16": 64,  # SDK inferentia.rst
+        "int8": 128,  # SDK inferentia.rst
+    },
+    dtypes=("bfloat16", "float16", "int8"),  # SDK neuron-core-v1.rst; float32 is cast to bfloat16
+    link=Link("NeuronLink-v1", 32),  # SDK inferentia.rst; wired on inf1.6xlarge and inf1.24xlarge alone
+    # SDK feature-guide.rst lists none for Inf1; this emulation offers the degrees of Inf2.
+    tp_degrees=(1, 2, 4, 8, 12, 24),
+)
+
+INFERENTIA2 = Chip(
+    name="Inferentia2",
+    core_name="NeuronCore-v2",  # SDK inferentia2.rst
+    cores_per_chip=2,  # SDK inferentia2.rst
+    memory_gib=32,  # SDK inferentia2.rst
+    bandwidth_gb_s=820,  # SDK inferentia2.rst
+    tflops={
+        "float32": 47.5,  # SDK inferentia2.rst
+        "tf32": 190,  # SDK inferentia2.rst
+        "bfloat16": 190,  # SDK inferentia2.rst
+        "float16": 190,  # SDK inferentia2.rst
+        "cfp8": 190,  # SDK inferentia2.rst
+        # By SDK data-types.rst an integer matmul is converted to FP32: int8 is a way to store weights, not to compute.
+        "int8": 380,  # SDK inferentia2.rst
+    },
+    dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "uint8", "int32", "uint32"),  # SDK data-types.rst
+    link=Link("NeuronLink-v2", 192),  # SDK inferentia2.rst since 2023-05-26; older pages say 384 and 768
+    tp_degrees=(1, 2, 4, 8, 12, 24),  # SDK feature-guide.rst: 1, 2, 4, 8, 24; ON llama2-7b published 12
+)
+
+TRAINIUM1 = Chip(
+    name="Trainium1",
+    core_name="NeuronCore-v2",  # SDK trainium.rst
+    cores_per_chip=2,  # SDK trainium.rst
+    memory_gib=32,  # SDK trainium.rst
+    bandwidth_gb_s=820,  # SDK trainium.rst
+    tflops={
+        "float32": 47.5,  # SDK trainium.rst
+        "tf32": 190,  # SDK trainium.rst
+        "bfloat16": 190,  # SDK trainium.rst
+        "float16": 190,  # SDK trainium.rst
+        "cfp8": 190,  # SDK trainium.rst
+        "int8": 380,  # SDK trainium.rst; storage only in practice, as on Inferentia2
+    },
+    dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "uint8", "int32", "uint32"),  # SDK data-types.rst
+    link=Link("NeuronLink-v2", 384),  # SDK trainium.rst: 4 links where Inferentia2 has 2
+    tp_degrees=(1, 2, 8, 16, 32),  # SDK feature-guide.rst
+)
+
+TRAINIUM2 = Chip(
+    name="Trainium2",
+    core_name="NeuronCore-v3",  # SDK trainium2.rst
+    cores_per_chip=8,  # SDK trainium2.rst
+    memory_gib=96,  # SDK trainium2.rst
+    bandwidth_gb_s=2900,  # SDK trainium2.rst: 2.9 TB/s
+    tflops={
+        "float32": 181,  # SDK trainium2.rst
+        "tf32": 667,  # SDK trainium2.rst
+        "bfloat16": 667,  # SDK trainium2.rst
+        "float16": 667,  # SDK trainium2.rst
+        "fp8": 1299,  # SDK trainium2.rst: dense; 2563 with sparsity
+        "int8": None,  # SDK trainium2.rst lists none
+    },
+    # SDK data-types.rst (all of NeuronCore-v2, and 64-bit integers) and trainium2.rst
+    dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "fp8", "uint8", "int32", "uint32", "int64", "uint64"),
+    link=Link("NeuronLink-v3", 1280 * GB / GIB),  # SDK trainium2.rst: 1.28 TB/s
+    # SDK feature-guide.rst, which counts logical cores of two (LNC2, 24 GiB); a core here is a physical one of 12 GiB.
+    tp_degrees=(1, 2, 4, 8, 16, 32, 64),
+)
+
+TRAINIUM3 = Chip(
+    name="Trainium3",
+    core_name="NeuronCore-v4",  # SDK trainium3.rst
+    cores_per_chip=8,  # SDK trainium3.rst
+    memory_gib=144,  # SDK trainium3.rst
+    bandwidth_gb_s=4900,  # SDK trainium3.rst: 4.9 TB/s
+    tflops={
+        "float32": 183,  # SDK trainium3.rst
+        "tf32": 671,  # SDK trainium3.rst
+        "bfloat16": 671,  # SDK trainium3.rst
+        "float16": 671,  # SDK trainium3.rst
+        "mxfp8": 2517,  # SDK trainium3.rst
+        "mxfp4": 2517,  # SDK trainium3.rst
+        "int8": None,  # SDK trainium3.rst lists none
+    },
+    # SDK data-types.rst (all of NeuronCore-v3) and trainium3.rst
+    dtypes=(*TRAINIUM2.dtypes, "mxfp8", "mxfp4"),
+    link=Link("NeuronLink-v4", 2560 * GB / GIB),  # SDK trainium3.rst: 2.56 TB/s
+    tp_degrees=(),  # SDK feature-guide.rst lists none
+)
+
+CHIPS = (INFERENTIA1, INFERENTIA2, TRAINIUM1, TRAINIUM2, TRAINIUM3)
