@@ -13,8 +13,8 @@ import pytest
 from server.config import Dtype, EngineConfig
 
 BLOCK_SIZE = 16
-NUM_BLOCKS = 32
-MAX_TOKENS = BLOCK_SIZE * NUM_BLOCKS
+NUM_BLOCKS = 33  # block 0 is padding
+MAX_TOKENS = BLOCK_SIZE * (NUM_BLOCKS - 1)
 
 
 @pytest.fixture(scope="session")
