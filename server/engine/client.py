@@ -177,6 +177,7 @@ class EngineClient:
     def _on_exit(self) -> None:
         """The process has ended: its last words first, then the end of every stream."""
         self._read()
+        self._engine.join(1.0)  # its pipe closes an instant before its exit code is there
         code = self._engine.process.exitcode if self._engine.process is not None else None
         self._forget_sockets()
         self._die(f"the engine process has ended with exit code {code}")

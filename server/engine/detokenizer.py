@@ -27,7 +27,9 @@ class TextStream:
         self._skip_special = skip_special_tokens
         tail = [i for i in prompt_token_ids[-4 * CONTEXT_TOKENS :] if not tokenizer.is_silent(i, skip_special_tokens)]
         self._window = tail[-CONTEXT_TOKENS:]
-        self._given = self._decode().rstrip(BROKEN)
+        self._given = ""
+        if self._window:
+            self._given = self._final(self._decode(), self._window[-1])
 
     def feed(self, token_id: int) -> str:
         """Add one id; returns the text that can no longer change."""
@@ -37,6 +39,8 @@ class TextStream:
         text = self._decode()
         final = self._final(text, token_id)
         delta = self._advance(final)
+        if len(self._window) > MAX_WINDOW and self._tokenizer.is_byte(token_id):
+            delta, final = delta + self._advance(text), text  # no character is that long: give up on it
         if (delta and final == text) or len(self._window) > MAX_WINDOW:
             self._shift(has_broken_end=final != text)
         return delta

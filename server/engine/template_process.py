@@ -73,7 +73,8 @@ class TemplateProcess:
         self._process = context.Process(target=_serve, args=args, name="chat-template", daemon=True)
         self._process.start()
         theirs.close()
-        self._receive(self._connection, START_TIMEOUT_S)
+        self._receive(self._connection, START_TIMEOUT_S, "the process of the chat template")
+        self._receive(self._connection, 5 * self._timeout_s, "compiling the chat template")
         return self._connection
 
     def _ask(self, connection: Connection[Any, Any], call: bytes, timeout_s: float) -> str:
@@ -82,13 +83,13 @@ class TemplateProcess:
         except OSError as error:
             self._kill()
             raise ChatTemplateError("the chat template ended its process") from error
-        return self._receive(connection, timeout_s)
+        return self._receive(connection, timeout_s, "the chat template")
 
-    def _receive(self, connection: Connection[Any, Any], timeout_s: float) -> str:
+    def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> str:
         try:
             if not connection.poll(timeout_s):
                 self._kill()
-                raise ChatTemplateError(f"the chat template took more than {timeout_s:g} s")
+                raise ChatTemplateError(f"{what} took more than {timeout_s:g} s")
             reply = msgspec.msgpack.decode(connection.recv_bytes(), type=_Reply)
         except (EOFError, OSError) as error:
             self._kill()
@@ -112,6 +113,7 @@ def _serve(connection: Connection[Any, Any], source: str, special: dict[str, str
         signal.signal(number, signal.SIG_IGN)  # the parent decides when this ends
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with contextlib.suppress(EOFError, OSError):
+        connection.send_bytes(msgspec.msgpack.encode(_Reply()))  # started; compiling may already be a bomb
         try:
             template = ChatTemplate(source, special)
         except ChatTemplateError as error:

@@ -1,0 +1,205 @@
+"""The engine's process and its client: start, tokens, aborts, death, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from server.config import EngineConfig
+from server.engine.client import EngineClient, Stream
+from server.engine.fake_runner import expected_tokens
+from server.engine.process import EngineMode, EngineProcess
+from server.errors import EngineDead, StartError, Unavailable
+from server.types import Request, SamplingParams, TokenEvent
+from tests.api.serving import VOCAB_SIZE, is_running, load_fake
+
+
+def config(device: str = "fast", **changes: object) -> EngineConfig:
+    values: dict[str, object] = {
+        "model_path": "unused",
+        "device": device,
+        "tensor_parallel_size": 1,
+        "dtype": "float32",
+        "max_model_len": 512,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "max_num_queued_reqs": 64,
+        "block_size": 16,
+        "enable_prefix_caching": True,
+        "device_memory_utilization": 0.9,
+        "num_blocks_override": 64,
+        "cpu_threads": 1,
+        "kernel_cache_dir": "unused",
+    }
+    return EngineConfig(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def client_of(device: str = "fast", mode: EngineMode = "process") -> AsyncIterator[EngineClient]:
+    client = EngineClient(EngineProcess(config(device), load_fake, mode))
+    try:
+        await asyncio.wait_for(client.start(lambda _: None), 30)
+        yield client
+    finally:
+        await client.stop(5)
+
+
+def request(name: str = "a", max_tokens: int = 8, prompt: tuple[int, ...] = (1, 2, 3)) -> Request:
+    return Request(name, prompt, SamplingParams(max_tokens=max_tokens), time.monotonic())
+
+
+async def read_all(stream: Stream) -> list[TokenEvent]:
+    events: list[TokenEvent] = []
+    while stream.is_open:
+        events += await asyncio.wait_for(stream.next(), 30)
+    return events
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the engine does by itself."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen within 10 s")
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+async def test_every_token_comes_once_and_in_order(mode: EngineMode) -> None:
+    async with client_of(mode=mode) as client:
+        with client.submit([request("a"), request("b", 5, (7,))]) as stream:
+            events = await read_all(stream)
+        assert client.num_open == 0
+    by_id = {name: [e.token_id for e in events if e.request_id == name] for name in "ab"}
+    assert by_id == {"a": expected_tokens([1, 2, 3], 8, VOCAB_SIZE), "b": expected_tokens([7], 5, VOCAB_SIZE)}
+
+
+async def test_start_gives_progress_and_limits() -> None:
+    lines: list[str] = []
+    client = EngineClient(EngineProcess(config(), load_fake))
+    try:
+        info = await client.start(lines.append)
+        assert lines == ["loading the fake model"]
+        assert (info.max_model_len, info.num_blocks, info.block_size) == (512, 64, 16)
+    finally:
+        await client.stop(5)
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+async def test_a_start_error_arrives_as_the_same_words(mode: EngineMode) -> None:
+    with pytest.raises(StartError, match=r"^the model does not fit: it needs 99 GiB") as caught:
+        async with client_of("fail", mode):
+            pass
+    assert caught.value.exit_code == 2
+
+
+async def test_a_process_that_dies_while_loading_is_noticed() -> None:
+    with pytest.raises(StartError, match="ended with exit code 7") as caught:
+        async with client_of("crash"):
+            pass
+    assert caught.value.exit_code == 1
+
+
+async def test_events_of_a_reader_that_is_away_merge() -> None:
+    async with client_of() as client:
+        with client.submit([request(max_tokens=200)]) as slow:
+            with client.submit([request("quick", 3)]) as other:
+                await read_all(other)
+            await until(lambda: client.num_open == 0)
+            events = await slow.next()
+            assert len(events) == 200
+            assert not slow.is_open
+
+
+async def test_leaving_a_stream_aborts_in_the_engine() -> None:
+    async with client_of("slow:0.01") as client:
+        with client.submit([request("a", 400), request("b", 400)]) as stream:
+            await stream.next()
+            await until(lambda: client.report is not None and client.report.num_running == 2)
+        assert client.num_open == 0
+        await until(lambda: client.report is not None and client.report.num_running == 0)
+
+
+async def test_aborting_one_sequence_leaves_the_other() -> None:
+    async with client_of("slow:0.002") as client:
+        with client.submit([request("a", 400), request("b", 20)]) as stream:
+            stream.abort("a")
+            stream.abort("unknown")
+            events = await read_all(stream)
+        assert {e.request_id for e in events if e.index > 2} == {"b"}
+
+
+async def test_abort_all_ends_streams_with_the_error() -> None:
+    async with client_of("slow:0.01") as client:
+        with client.submit([request("a", 400)]) as stream:
+            await stream.next()
+            client.abort_all(Unavailable("shutting down"))
+            with pytest.raises(Unavailable, match="shutting down"):
+                await read_all(stream)
+        await until(lambda: client.report is not None and client.report.num_running == 0)
+
+
+async def test_a_killed_engine_ends_every_stream() -> None:
+    async with client_of("slow:0.01") as client:
+        with client.submit([request("a", 400)]) as one, client.submit([request("b", 400)]) as two:
+            await one.next()
+            pid = client._engine.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            for stream in (one, two):
+                with pytest.raises(EngineDead, match="exit code -9"):
+                    await read_all(stream)
+        assert not client.is_alive
+        assert client.num_open == 0
+        with pytest.raises(EngineDead):
+            client.submit([request("c")])
+
+
+async def test_the_engine_ignores_the_terminals_signals() -> None:
+    async with client_of() as client:
+        pid = client._engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+        with client.submit([request()]) as stream:
+            assert len(await read_all(stream)) == 8
+
+
+async def test_stop_leaves_no_process_and_no_socket() -> None:
+    async with client_of() as client:
+        pid, directory = client._engine.pid, Path(client._engine.addresses.directory)
+        assert pid is not None
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert {path.name for path in directory.iterdir()} == {"commands", "outputs"}
+    assert not is_running(pid)
+    assert not directory.exists()
+
+
+def test_the_engine_ends_when_its_parent_is_killed() -> None:
+    script = (
+        "import time\nfrom tests.engine.test_client import config\nfrom tests.api.serving import load_fake\n"
+        "from server.engine.process import EngineProcess\n"
+        "if __name__ == '__main__':\n"
+        "    engine = EngineProcess(config(), load_fake)\n    engine.outputs.recv()\n"
+        "    print(engine.pid, engine.addresses.directory, flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, directory = parent.stdout.readline().split()
+        assert is_running(int(pid))
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while is_running(int(pid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_running(int(pid))
+    assert not Path(directory).exists()
