@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from server.api.config import MAX_PROMPTS
 from server.api.schemas_chat import Message
@@ -12,12 +12,29 @@ from server.api.schemas_request import GenerationRequest, TokenId
 from server.api.schemas_response import Usage, optional
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
-Prompts = (
-    str
-    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
-    | TokenIds
-    | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
-)
+
+
+def _kind_of_prompt(value: Any) -> str | None:
+    """Which of its types a prompt was meant to have, so that complaints are about that one."""
+    if isinstance(value, str):
+        return "a text"
+    if not isinstance(value, list):
+        return None
+    kinds: dict[type, str] = {str: "list of texts", list: "lists of ids"}
+    return kinds.get(type(value[0]), "token ids") if value else "token ids"
+
+
+Prompts = Annotated[
+    Annotated[str, Tag("a text")]
+    | Annotated[list[str], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("list of texts")]
+    | Annotated[TokenIds, Tag("token ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("lists of ids")],
+    Discriminator(
+        _kind_of_prompt,
+        custom_error_type="prompt_type",
+        custom_error_message="must be a text, a list of texts, a list of token ids or a list of such lists",
+    ),
+]
 
 
 class CompletionRequest(GenerationRequest):

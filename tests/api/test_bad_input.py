@@ -1,0 +1,338 @@
+"""Whatever a client sends: the right status, the OpenAI error object, the offending field; and nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.serving import MAX_MODEL_LEN, VOCAB_SIZE, Server
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+HELLO = [{"role": "user", "content": "hi"}]
+LIMIT = 8 * 2**20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bystander(server: Server) -> Iterator[None]:
+    """Another client, which asks the same again and again while these tests run and must always get the same."""
+    body = {"prompt": "bystander", "max_tokens": 200, "ignore_eos": True, "return_token_ids": True}
+    answers: list[Any] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            while not is_over.wait(0.05):
+                answers.append(client.post(TEXT, json=body).json()["choices"])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join(30)
+    assert len(answers) > 3
+    assert all(answer == answers[0] for answer in answers)
+    assert httpx.get(server.url + "/health/ready").status_code == 200
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error object, after checking that it is one and nothing else."""
+    body = response.json()
+    assert set(body) == {"error"}, body
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "Traceback" not in error["message"]
+    assert "/server/" not in error["message"]  # no path of the host
+    return error
+
+
+CHAT_CASES: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [*HELLO, {"role": "user", "content": 5}]}, "messages[1].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "user", "content": "refuse me"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * MAX_MODEL_LEN}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * 2**20}]}, "messages"),
+    ({"model": 5}, "model"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 1.5}, "min_p"),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"n": 10**400}, "n"),
+    ({"top_k": 10**400}, "top_k"),
+    ({"seed": 10**400}, "seed"),
+    ({"seed": 2**63}, "seed"),
+    ({"temperature": 10**400}, "temperature"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"frequency_penalty": -3}, "frequency_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"logit_bias": {"five": 1}}, "logit_bias"),
+    ({"logit_bias": {str(VOCAB_SIZE): 1}}, "logit_bias"),
+    ({"logit_bias": {"9" * 400: 1}}, "logit_bias"),
+    ({"logit_bias": {str(i): 1 for i in range(2000)}}, "logit_bias"),
+    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ({"stop": [""]}, "stop[0]"),
+    ({"stop": ["a", 5]}, "stop[1]"),
+    ({"stop": 5}, "stop"),
+    ({"stop": "x" * 2000}, "stop"),
+    ({"stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+    ({"stop_token_ids": list(range(129))}, "stop_token_ids"),
+    ({"logprobs": 5}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"priority": 2**40}, "priority"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"cache_salt": "s" * 129}, "cache_salt"),
+    ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"functions": [{}]}, "functions"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"structured_outputs": {"regex": "a+"}}, "structured_outputs"),
+    ({"guided_json": {"$ref": "#"}}, "guided_json"),
+    ({"guided_regex": "(a+)+$"}, "guided_regex"),
+    ({"audio": {"voice": "x"}}, "audio"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ({"best_of": 3}, "best_of"),
+    ({"chat_template": "{{ 1 }}"}, "chat_template"),
+    ({"use_beam_search": True}, "use_beam_search"),
+]
+
+
+@pytest.mark.parametrize(("change", "param"), CHAT_CASES, ids=lambda value: str(value)[:60])
+def test_a_bad_chat_field_is_named(http: httpx.Client, change: dict[str, Any], param: str) -> None:
+    body = {"model": "fake", "messages": HELLO, "max_tokens": 1, **change}
+    response = http.post(CHAT, json=body)
+    error = error_of(response)
+    assert (response.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
+
+
+TEXT_CASES: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": {}}, "prompt"),
+    ({"prompt": [["a"]]}, "prompt[0][0]"),
+    ({"prompt": ["a", ""]}, "prompt[1]"),
+    ({"prompt": [[1], []]}, "prompt[1]"),
+    ({"prompt": [-1]}, "prompt[0]"),
+    ({"prompt": [1, VOCAB_SIZE]}, "prompt"),
+    ({"prompt": [[1], [10**400]]}, "prompt[1][0]"),
+    ({"prompt": [1] * MAX_MODEL_LEN}, "prompt"),
+    ({"prompt": ["a"] * 2049}, "prompt"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs"),
+    ({"prompt": "a", "logprobs": -1}, "logprobs"),
+    ({"prompt": "a", "logprobs": 1, "echo": True}, "echo"),
+    ({"prompt": "a", "suffix": "b"}, "suffix"),
+    ({"prompt": "a", "best_of": 2}, "best_of"),
+    ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), TEXT_CASES, ids=lambda value: str(value)[:60])
+def test_a_bad_completion_field_is_named(http: httpx.Client, body: dict[str, Any], param: str) -> None:
+    response = http.post(TEXT, json={"model": "fake", "max_tokens": 1, **body})
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+
+
+def test_streams_get_plain_errors_too(http: httpx.Client) -> None:
+    response = http.post(CHAT, json={"messages": HELLO, "stream": True, "temperature": 9})
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "temperature"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_an_unknown_model_is_404(http: httpx.Client, path: str) -> None:
+    response = http.post(path, json={"model": "gpt-9", "messages": HELLO, "prompt": "a"})
+    assert response.status_code == 404
+    assert (error_of(response)["param"], error_of(response)["code"]) == ("model", "model_not_found")
+
+
+def post_raw(http: httpx.Client, content: bytes, path: str = CHAT) -> httpx.Response:
+    return http.post(path, content=content, headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[1]",
+        b'"text"',
+        b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
+        b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
+        rb'{"messages": [{"role": "user", "content": "\ud800"}]}',
+        b'{"a":' * 50_000,
+        b"[" * 100_000,
+        b'{"max_tokens": ' + b"9" * 5000 + b"}",
+        b"\x00\x01\x02",
+        b"{} trailing",
+    ],
+    ids=lambda content: repr(content[:50]),
+)
+def test_a_body_that_is_not_a_json_object_is_400(http: httpx.Client, content: bytes) -> None:
+    response = post_raw(http, content)
+    assert response.status_code == 400
+    error_of(response)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "-" + "9" * 400 + ".5"])
+def test_numbers_that_are_none_are_refused_by_field(http: httpx.Client, number: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "hi"}}], "max_tokens": 1, "temperature": {number}}}'
+    response = post_raw(http, body.encode())
+    assert (response.status_code, error_of(response)["param"]) == (400, "temperature")
+
+
+def test_only_json_is_read(http: httpx.Client) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = http.post(CHAT, content=b"{}", headers={"Content-Type": kind})
+        assert response.status_code == 415
+        error_of(response)
+
+
+def test_unknown_paths_and_methods_have_error_objects_too(http: httpx.Client) -> None:
+    response = http.get("/v1/nothing")
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert http.get(CHAT).status_code == 405
+
+
+def body_of_size(size: int) -> bytes:
+    start = b'{"messages": [{"role": "user", "content": "hi"}], "temperature": 9, "user": "'
+    return start + b"x" * (size - len(start) - 2) + b'"}'
+
+
+def test_a_body_at_the_limit_is_read_and_one_byte_more_is_not(http: httpx.Client) -> None:
+    assert post_raw(http, body_of_size(LIMIT)).status_code == 400  # read: the temperature is what is wrong
+    response = post_raw(http, body_of_size(LIMIT + 1))
+    assert response.status_code == 413
+    assert str(LIMIT) in error_of(response)["message"]
+
+
+def test_a_chunked_body_is_counted_as_it_comes(http: httpx.Client) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(9):
+            yield b" " * 2**20
+
+    response = http.post(CHAT, content=parts(), headers={"Content-Type": "application/json"})
+    assert response.status_code == 413
+    error_of(response)
+
+
+def exchange(server: Server, data: bytes, timeout_s: float = 10) -> bytes:
+    """Send raw bytes, read until the server closes or has answered."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s) as connection:
+        sent = 0
+        answer = b""
+        try:
+            while sent < len(data):
+                sent += connection.send(data[sent : sent + 65536])
+            while part := connection.recv(65536):
+                answer += part
+        except ConnectionError:
+            pass
+        return answer
+
+
+def test_a_huge_declared_body_is_refused_before_it_is_sent(server: Server) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {2**40}\r\n\r\n"
+    answer = exchange(server, head.encode())
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X-Many: y\r\n" * 10_000 + b"\r\n",
+        b"GET /health?" + b"q" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["one header", "many headers", "request line"],
+)
+def test_oversized_headers_are_431(server: Server, head: bytes) -> None:
+    answer = exchange(server, head)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"].startswith("Request line and headers")
+
+
+def test_a_header_without_an_end_is_cut_off(server: Server) -> None:
+    """40 MiB of one header: the server answers after 64 KiB and reads no more."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: ")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 40 * 2**20:
+                sent += connection.send(b"x" * 65536)
+        assert sent < 10 * 2**20  # what the kernel had buffered
+
+
+def test_headers_below_the_limit_pass_also_on_a_kept_connection(server: Server) -> None:
+    one = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Pad: " + b"x" * 50_000 + b"\r\n\r\n"
+    last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert exchange(server, one * 3 + last).count(b"HTTP/1.1 200 ") == 4
+
+
+def test_bytes_that_are_not_http_are_400(server: Server) -> None:
+    assert exchange(server, b"\x16\x03\x01\x02\x00\x01\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"model": "other", "prompt": "a"}, "model"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [10**9]}, "tokens"),
+        ("/detokenize", {"tokens": "abc"}, "tokens"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_tokenize_names_bad_fields(http: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:
+    response = http.post(path, json=body)
+    assert response.status_code in {400, 404}
+    assert error_of(response)["param"] == param
