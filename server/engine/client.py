@@ -129,8 +129,8 @@ class EngineClient:
             stream.fail(error)
 
     async def stop(self, timeout_s: float) -> None:
-        """Ask the engine to end, wait up to `timeout_s`, then end it. Nothing of it is left afterwards."""
-        if self._engine.is_alive and self.is_alive:
+        """Ask the engine to end, wait up to `timeout_s`, then end it; one that still loads is ended at once."""
+        if self.info is not None and self._engine.is_alive and self.is_alive:
             self._send(Shutdown())
             await asyncio.to_thread(self._engine.join, timeout_s)
         self._forget_sockets()

@@ -109,8 +109,7 @@ class TemplateProcess:
 
 def _serve(connection: Connection[Any, Any], source: str, special: dict[str, str]) -> None:
     """The process: compile once, then answer until the other end closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent decides when this ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     with contextlib.suppress(EOFError, OSError):
         connection.send_bytes(msgspec.msgpack.encode(_Reply()))  # started; compiling may already be a bomb

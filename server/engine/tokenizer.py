@@ -17,6 +17,7 @@ from server.errors import CheckpointError
 
 MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files are near 35 MB
 MAX_CONFIG_BYTES = 8 * 2**20
+OLDER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -139,6 +140,9 @@ def _special_tokens(directory: Path) -> dict[str, str]:
 
 def _convert(directory: Path, special: dict[str, str]) -> Tokenizer:
     """Convert an older tokenizer format (sentencepiece, vocab.json + merges.txt) with transformers."""
+    if not any((directory / name).is_file() for name in OLDER_FILES):
+        names = ", ".join(OLDER_FILES)
+        raise CheckpointError("tokenizer.json", f"is missing in {directory}, and so is any of {names}")
     try:
         from transformers import AutoTokenizer
 

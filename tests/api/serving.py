@@ -77,12 +77,14 @@ class FakeEngine:
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
-    """The loader of the tests. `device` asks for more: `fail`, `crash`, or `slow:SECONDS`."""
+    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, or `slow:SECONDS`."""
     report("loading the fake model")
     if config.device == "fail":
         raise StartError("the model does not fit: it needs 99 GiB, the core has 16 GiB")
     if config.device == "crash":
         os._exit(7)
+    if config.device == "hang":
+        time.sleep(60)
     cache = CacheConfig(config.num_blocks_override or 256, config.block_size, config.enable_prefix_caching)
     max_model_len = config.max_model_len or MAX_MODEL_LEN
     scheduler = SchedulerConfig(

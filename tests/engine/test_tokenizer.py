@@ -76,7 +76,14 @@ def test_an_oversized_tokenizer_file_is_refused_unread(own_checkpoint: Path, mon
 
 def test_a_checkpoint_without_any_tokenizer_says_so(tmp_path: Path) -> None:
     write(tmp_path, "config.json", {"model_type": "llama"})
-    with pytest.raises(CheckpointError, match=r"^tokenizer\.json: is missing, and converting"):
+    with pytest.raises(CheckpointError, match=r"^tokenizer\.json: is missing in .*, and so is any of"):
+        load_tokenizer(tmp_path)
+
+
+def test_an_older_format_that_cannot_be_converted_says_why(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"not sentencepiece")
+    write(tmp_path, "config.json", {"model_type": "llama"})
+    with pytest.raises(CheckpointError, match=r"^tokenizer\.json: is missing, and converting another format failed"):
         load_tokenizer(tmp_path)
 
 

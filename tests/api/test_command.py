@@ -1,0 +1,82 @@
+"""The command as a user meets it: exit codes, one-line complaints, and no traceback."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.serving import command, environment, read_until, run_command, running_server
+
+
+def test_version_and_help() -> None:
+    assert run_command("version").stdout.strip()
+    page = run_command("serve", "--help").stdout
+    for flag in (
+        "--tensor-parallel-size N",
+        "--no-enable-prefix-caching",
+        "--dtype {auto,bfloat16,float32}",
+        "--config",
+    ):
+        assert flag in page
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["--port", "70000"], "--port: must be less than or equal to 65535, not '70000'"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["--port"], "argument --port: expected one argument"),
+        (["--device", "fail"], "the model does not fit: it needs 99 GiB, the core has 16 GiB"),
+        (["--device", "fail", "--engine-mode", "thread"], "the model does not fit"),
+        (["--chat-template", "/no/such/file"], "--chat-template: cannot read '/no/such/file'"),
+        (["--chat-template", "{% for %}"], "cannot be compiled"),
+        (["--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
+        (["--host", "203.0.113.1"], "cannot listen there"),
+    ],
+)
+def test_what_stops_the_start_is_one_line_and_exit_code_2(checkpoint: Path, args: list[str], complaint: str) -> None:
+    ended = run_command("serve", str(checkpoint), "--port", "0", *args)
+    lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]
+    assert ended.returncode == 2
+    assert len(lines) == 1
+    assert lines[0].startswith("neuronserve")
+    assert complaint in lines[0]
+
+
+def test_a_port_in_use_is_said_at_once(checkpoint: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = run_command("serve", str(checkpoint), "--port", port)
+    assert ended.returncode == 2
+    assert f"--port {port}: cannot listen there: Address already in use" in ended.stderr
+
+
+def test_an_engine_that_dies_while_loading_is_exit_code_1(checkpoint: Path) -> None:
+    ended = run_command("serve", str(checkpoint), "--port", "0", "--device", "crash")
+    assert ended.returncode == 1
+    assert "the engine process has ended with exit code 7" in ended.stderr
+
+
+def test_sigterm_while_loading_ends_the_start(checkpoint: Path) -> None:
+    argv = command("serve", str(checkpoint), "--port", "0", "--device", "hang")
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment()) as process:
+        assert "loading" in read_until(process, b"loading the fake model")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_server_serves_with_its_engine_in_a_thread(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--engine-mode", "thread") as server:
+        answer = httpx.post(server.url + "/v1/completions", json={"prompt": "a", "max_tokens": 3, "ignore_eos": True})
+        assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+def test_optimized_python_changes_nothing(checkpoint: Path) -> None:
+    with running_server(checkpoint, env=environment(PYTHONOPTIMIZE="2")) as server:
+        assert httpx.post(server.url + "/v1/completions", json={"prompt": "", "max_tokens": 1}).status_code == 400
+        assert httpx.get(server.url + "/health/ready").status_code == 200

@@ -1,0 +1,111 @@
+"""A client that goes away takes its request out of the engine, whatever state it is in, streaming or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from server.api.config import ApiConfig
+from server.api.server import ApiServer, bind
+from server.engine.client import EngineClient
+from server.engine.process import EngineProcess
+from tests.api.serving import load_fake
+from tests.engine.test_client import config, until
+
+STEP_S = 0.02
+LONG = {"max_tokens": 400, "ignore_eos": True}
+BUSY = {**LONG, "prompt": "b"}  # one decoding sequence
+PREFILLING = {"prompt": "p" * 480, "max_tokens": 2}  # 120 steps of 4 tokens
+
+
+@pytest_asyncio.fixture
+async def server(checkpoint: Path) -> AsyncIterator[ApiServer]:
+    """In this event loop, so that the engine's counts can be watched; two sequences run at once, 5 tokens a step."""
+    engine = EngineProcess(config(f"slow:{STEP_S}", max_num_seqs=2, max_num_batched_tokens=5), load_fake)
+    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0), engine, bind("127.0.0.1", 0))
+    running = asyncio.create_task(api.run())
+    await until(lambda: api.service.phase == "ready")
+    yield api
+    api.shutdown()
+    await asyncio.wait_for(running, 30)
+
+
+async def connect(server: ApiServer, body: dict[str, object]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send one completions request over a socket of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server._listener.getsockname()[1])
+    data = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    await writer.drain()
+    return reader, writer
+
+
+def state(client: EngineClient) -> tuple[int, int]:
+    """(running, waiting) as the engine last said."""
+    return (client.report.num_running, client.report.num_waiting) if client.report is not None else (0, 0)
+
+
+def is_at(server: ApiServer, running: int, waiting: int) -> Callable[[], bool]:
+    return lambda: state(server.service.engine) == (running, waiting)
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+async def test_in_decode(server: ApiServer, is_stream: bool) -> None:
+    reader, writer = await connect(server, {**BUSY, "stream": is_stream})
+    await until(lambda: state(server.service.engine) == (1, 0) and server.service.engine.report is not None)
+    if is_stream:
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await until(is_at(server, 0, 0))
+    assert server.service.engine.num_open == 0
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+async def test_in_prefill(server: ApiServer, is_stream: bool) -> None:
+    _, writer = await connect(server, {**PREFILLING, "stream": is_stream})
+    await until(lambda: state(server.service.engine) == (1, 0))
+    report = server.service.engine.report
+    assert report is not None
+    assert report.num_decode_tokens == 0
+    writer.close()
+    await until(is_at(server, 0, 0))
+    last = server.service.engine.report
+    assert last is not None
+    assert last.step_id < 90  # the prompt alone would have taken 96 steps
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+async def test_in_the_queue(server: ApiServer, is_stream: bool) -> None:
+    busy = [(await connect(server, BUSY))[1] for _ in range(2)]
+    await until(is_at(server, 2, 0))
+    _, waiting = await connect(server, {**BUSY, "stream": is_stream})
+    await until(is_at(server, 2, 1))
+    waiting.close()
+    await until(is_at(server, 2, 0))
+    for writer in busy:
+        writer.close()
+    await until(is_at(server, 0, 0))
+
+
+async def test_all_choices_of_a_request_go(server: ApiServer) -> None:
+    _, writer = await connect(server, {**LONG, "prompt": ["a", "b"], "n": 2})
+    await until(is_at(server, 2, 2))
+    writer.close()
+    await until(is_at(server, 0, 0))
+    assert server.service.engine.num_open == 0
+
+
+async def test_a_reader_that_stops_reading_holds_up_nobody(server: ApiServer) -> None:
+    _, slow = await connect(server, {**BUSY, "stream": True})
+    reader, quick = await connect(server, {"prompt": "q", "max_tokens": 3, "ignore_eos": True})
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    assert answer.startswith(b"HTTP/1.1 200")
+    for writer in (slow, quick):
+        writer.close()
+    await until(is_at(server, 0, 0))

@@ -1,0 +1,122 @@
+"""One definition, three sources, and complaints that name source, value and limit."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from server.errors import SettingsError
+from server.settings import DEFAULT_MODEL, ServeSettings, add_serve_arguments, load_serve_settings
+
+
+def load(*argv: str) -> ServeSettings:
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    return load_serve_settings(vars(parser.parse_args(argv)))
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ServeSettings.model_fields:
+        monkeypatch.delenv(f"NEURONSERVE_{name.upper()}", raising=False)
+
+
+def test_defaults_serve_the_built_in_model_on_loopback() -> None:
+    settings = load()
+    assert (settings.model, settings.host, settings.port) == (str(DEFAULT_MODEL), "127.0.0.1", 8000)
+    assert (settings.device, settings.tensor_parallel_size, settings.shutdown_timeout) == ("inf2.xlarge", 1, 30)
+    assert settings.model_names == ("default",)
+
+
+def test_argv_wins_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("port: 1111\nmax-num-seqs: 3\nblock_size: 8\nenable-prefix-caching: false\n")
+    monkeypatch.setenv("NEURONSERVE_PORT", "2222")
+    monkeypatch.setenv("NEURONSERVE_MAX_NUM_SEQS", "4")
+    settings = load("--config", str(file), "--port", "3333")
+    assert (settings.port, settings.max_num_seqs, settings.block_size) == (3333, 4, 8)
+    assert settings.enable_prefix_caching is False
+    monkeypatch.setenv("NEURONSERVE_CONFIG", str(file))
+    assert load().block_size == 8
+
+
+def test_lists_come_from_repeated_flags_commas_or_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("--api-key", "a,b", "--api-key", "c").api_key == ("a,b", "c")
+    monkeypatch.setenv("NEURONSERVE_API_KEY", "a, b")
+    assert load().api_key == ("a", "b")
+    file = tmp_path / "serve.yaml"
+    file.write_text("served-model-name: [x, y]\n")
+    assert load("--config", str(file)).model_names == ("x", "y")
+
+
+def test_switches() -> None:
+    assert load("--no-enable-prefix-caching").enable_prefix_caching is False
+    assert load("--disable-access-log").disable_access_log is True
+
+
+def test_a_kubernetes_service_link_is_not_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURONSERVE_PORT", "tcp://10.0.0.7:8000")
+    assert load().port == 8000
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--port", "70000"], "--port: must be less than or equal to 65535, not '70000'"),
+        (["--port", "web"], "--port: must be a valid integer, not 'web'"),
+        (["--max-num-seqs", "0"], "--max-num-seqs: must be greater than or equal to 1, not '0'"),
+        (["--dtype", "fp4"], "--dtype: must be 'auto', 'bfloat16' or 'float32', not 'fp4'"),
+        (
+            ["--device-memory-utilization", "1.5"],
+            "--device-memory-utilization: must be less than or equal to 1, not '1.5'",
+        ),
+        (
+            ["--device-memory-utilization", "nan"],
+            "--device-memory-utilization: must be less than or equal to 1, not 'nan'",
+        ),
+        (["--shutdown-timeout", "inf"], "--shutdown-timeout: must be less than or equal to 86400, not 'inf'"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_value_and_limit(argv: list[str], complaint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(*argv)
+    assert str(caught.value) == complaint
+
+
+def test_wrong_values_elsewhere_name_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("port: 70000\n")
+    with pytest.raises(SettingsError, match=r"serve\.yaml: port: must be less than or equal to 65535"):
+        load("--config", str(file))
+    file.write_text("prot: 1\n")
+    with pytest.raises(SettingsError, match=r"serve\.yaml: prot: there is no such setting"):
+        load("--config", str(file))
+    file.write_text("- 1\n")
+    with pytest.raises(SettingsError, match="must hold a mapping"):
+        load("--config", str(file))
+    file.write_text("a: [\n")
+    with pytest.raises(SettingsError, match="is not YAML"):
+        load("--config", str(file))
+    with pytest.raises(SettingsError, match="cannot read"):
+        load("--config", str(tmp_path / "none.yaml"))
+    monkeypatch.setenv("NEURONSERVE_BLOCK_SIZE", "0")
+    with pytest.raises(SettingsError, match=r"^NEURONSERVE_BLOCK_SIZE: must be greater than or equal to 1, not '0'"):
+        load()
+
+
+def test_each_part_gets_its_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    settings = load("/m", "--dtype", "float32", "--num-gpu-blocks-override", "7", "--tokenizer", "/t")
+    engine = settings.engine_config(Path("/m"))
+    assert (engine.model_path, engine.dtype, engine.num_blocks_override, engine.max_model_len) == (
+        "/m",
+        "float32",
+        7,
+        None,
+    )
+    assert engine.kernel_cache_dir == str(tmp_path / "neuronserve" / "kernels")
+    assert engine.cpu_threads >= 1
+    api = settings.api_config(Path("/m"))
+    assert (api.model_names, api.model_path, api.tokenizer_path) == (("/m",), Path("/m"), Path("/t"))
