@@ -6,14 +6,23 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from server import __version__
-from server.engine.process import EngineProcess, Loader
+from server.config import EngineConfig
+from server.engine.process import EngineProcess, LoadedEngine, Loader
 from server.errors import StartError
-from server.settings import ServeSettings, add_serve_arguments, load_serve_settings
+from server.settings.bench import LatencySettings
+from server.settings.engine import EngineSettings
+from server.settings.serve import ServeSettings
+from server.settings.sources import add_arguments, load_settings
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+Run = Callable[[dict[str, Any]], None]  # a subcommand, given its parsed arguments
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,22 +33,24 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command; returns the exit code."""
+def load(config: EngineConfig, report: Callable[[str], None]) -> LoadedEngine:
+    """The engine's loader. Runs in the engine process, so that only that one imports the compiler."""
     from server.engine.load import load_engine
 
-    return run(argv, load_engine)
+    return load_engine(config, report)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command; returns the exit code."""
+    return run(argv, load)
 
 
 def run(argv: Sequence[str] | None, loader: Loader) -> int:
     """`main` with the engine's loader as an argument."""
-    arguments = vars(_parser().parse_args(argv))
-    command = arguments.pop("command")
+    arguments = vars(_parser(loader).parse_args(argv))
+    command: Run = arguments.pop("run")
     try:
-        if command == "version":
-            print(__version__)
-        else:
-            serve(load_serve_settings(arguments), loader)
+        command(arguments)
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -60,7 +71,14 @@ def serve(settings: ServeSettings, loader: Loader) -> None:
         engine.close()
 
 
-def _model_path(settings: ServeSettings) -> Path:
+def bench_latency(settings: LatencySettings) -> None:
+    """Measure prefill and decode in this process, and print a table."""
+    from server.bench.report import run_latency
+
+    run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+
+
+def _model_path(settings: EngineSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     if os.path.isdir(settings.model) and settings.revision is None:
         return Path(settings.model)
@@ -76,15 +94,23 @@ def _log_to_stderr(level: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def _parser() -> _Parser:
+def _parser(loader: Loader) -> _Parser:
     parser = _Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
-    commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    serving = commands.add_parser(
-        "serve",
-        help="serve a model over HTTP",
-        allow_abbrev=False,
-        description="Serve MODEL over HTTP. Each setting can also come from NEURONSERVE_<NAME> or the --config file.",
-    )
-    add_serve_arguments(serving)
-    commands.add_parser("version", help="print the version")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    serving = _command(commands, "serve", "serve a model over HTTP")
+    add_arguments(serving, ServeSettings)
+    serving.set_defaults(run=lambda arguments: serve(load_settings(ServeSettings, arguments), loader))
+    benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
+    latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
+    add_arguments(latency, LatencySettings)
+    latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
+    _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
+    return parser
+
+
+def _command(commands: _SubParsersAction[Any], name: str, what: str) -> _Parser:
+    """A subcommand; its settings can also come from the environment and a file."""
+    where = "Each setting can also come from NEURONSERVE_<NAME> or the --config file."
+    description = f"{what[0].upper()}{what[1:]}. {where}"
+    parser: _Parser = commands.add_parser(name, help=what, allow_abbrev=False, description=description)
     return parser

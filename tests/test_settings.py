@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from server.errors import SettingsError
-from server.settings import DEFAULT_MODEL, ServeSettings, add_serve_arguments, load_serve_settings
+from server.settings.engine import DEFAULT_MODEL
+from server.settings.serve import ServeSettings
+from server.settings.sources import add_arguments, load_settings
 
 
 def load(*argv: str) -> ServeSettings:
     parser = argparse.ArgumentParser()
-    add_serve_arguments(parser)
-    return load_serve_settings(vars(parser.parse_args(argv)))
+    add_arguments(parser, ServeSettings)
+    return load_settings(ServeSettings, vars(parser.parse_args(argv)))
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +34,14 @@ def test_defaults_serve_the_built_in_model_on_loopback() -> None:
 
 def test_argv_wins_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "serve.yaml"
-    file.write_text("port: 1111\nmax-num-seqs: 3\nblock_size: 8\nenable-prefix-caching: false\n")
+    file.write_text("port: 1111\nmax-num-seqs: 3\nblock_size: 16\nenable-prefix-caching: false\n")
     monkeypatch.setenv("NEURONSERVE_PORT", "2222")
     monkeypatch.setenv("NEURONSERVE_MAX_NUM_SEQS", "4")
     settings = load("--config", str(file), "--port", "3333")
     assert (settings.port, settings.max_num_seqs, settings.block_size) == (3333, 4, 8)
     assert settings.enable_prefix_caching is False
     monkeypatch.setenv("NEURONSERVE_CONFIG", str(file))
-    assert load().block_size == 8
+    assert load().block_size == 16
 
 
 def test_lists_come_from_repeated_flags_commas_or_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +104,7 @@ def test_wrong_values_elsewhere_name_their_source(tmp_path: Path, monkeypatch: p
     with pytest.raises(SettingsError, match="cannot read"):
         load("--config", str(tmp_path / "none.yaml"))
     monkeypatch.setenv("NEURONSERVE_BLOCK_SIZE", "0")
-    with pytest.raises(SettingsError, match=r"^NEURONSERVE_BLOCK_SIZE: must be greater than or equal to 1, not '0'"):
+    with pytest.raises(SettingsError, match=r"^NEURONSERVE_BLOCK_SIZE: must be greater than or equal to 16, not '0'"):
         load()
 
 

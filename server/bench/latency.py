@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 from server.bench.bandwidth import BandwidthProbe
+from server.bench.options import Workload
 from server.clock import MonotonicClock
 from server.device.footprint import Widths
 from server.device.shard import ShardSpec
@@ -23,15 +24,6 @@ from server.errors import SettingsError
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """`batch_size` sequences at once, lengths in tokens."""
-
-    batch_size: int
-    input_len: int
-    output_len: int
 
 
 @dataclass(frozen=True, slots=True)

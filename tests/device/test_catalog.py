@@ -170,4 +170,3 @@ def test_a_name_like_no_other_gets_no_suggestion(typed: str) -> None:
     assert "Known: inf1.xlarge" in str(refusal.value)
     if "xlarge" not in typed:
         assert "Did you mean" not in str(refusal.value)
-

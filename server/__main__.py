@@ -1,0 +1,10 @@
+"""`python -m server`: the `neuronserve` command."""
+
+from __future__ import annotations
+
+import sys
+
+from server.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

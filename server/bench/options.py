@@ -1,0 +1,24 @@
+"""What a bench is asked to do. Words only, so that the command line can name them without loading an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`batch_size` sequences at once, lengths in tokens."""
+
+    batch_size: int
+    input_len: int
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyOptions:
+    """How often to measure, and where to write the results."""
+
+    num_iters: int
+    seed: int
+    json_file: Path | None

@@ -1,0 +1,89 @@
+"""Runs a latency bench for a person: progress bar, table, JSON file."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import asdict, replace
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from server import __version__
+from server.bench.latency import LatencyBench, LatencyResult
+from server.bench.options import LatencyOptions, Workload
+from server.config import EngineConfig
+from server.engine.load import LoadedEngine, load_engine
+from server.errors import SettingsError
+
+COLUMNS = (
+    ("batch", "batch_size", "{:d}"),
+    ("prefill tok/s", "prefill_tokens_per_s", "{:,.0f}"),
+    ("decode tok/s", "decode_tokens_per_s", "{:,.1f}"),
+    ("step ms", "decode_step_ms", "{:,.2f}"),
+    ("not kernels us", "overhead_us", "{:,.0f}"),
+    ("%", "overhead_percent", "{:.1f}"),
+    ("read GB/s", "read_bandwidth_gb_s", "{:.1f}"),
+    ("of it in decode", "decode_bandwidth_fraction", "{:.2f}"),
+)
+
+
+def run_latency(config: EngineConfig, workloads: tuple[Workload, ...], options: LatencyOptions) -> None:
+    """Load, measure every workload, print a table and write the JSON file where one is named.
+
+    Raises StartError as loading does, and SettingsError for a workload that cannot fit.
+    """
+    longest = max(w.input_len + w.output_len for w in workloads)
+    most = max(config.max_num_seqs, *(w.batch_size for w in workloads))
+    config = replace(
+        config,
+        max_model_len=config.max_model_len or longest,
+        max_num_seqs=most,
+        max_num_batched_tokens=max(config.max_num_batched_tokens, most),
+        enable_prefix_caching=False,
+    )
+    console = Console(file=sys.stderr)
+    engine = load_engine(config, lambda line: console.print(line, highlight=False))
+    results = _measure(engine, workloads, options, console)
+    Console().print(_table(engine, results))
+    if options.json_file is not None:
+        _write(engine, results, options)
+
+
+def _measure(
+    engine: LoadedEngine, workloads: tuple[Workload, ...], options: LatencyOptions, console: Console
+) -> list[LatencyResult]:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=len(workloads) * (options.num_iters + 1))
+        bench = LatencyBench(engine, options.seed, on_run=lambda: progress.advance(task))
+        return [bench.measure(workload, options.num_iters) for workload in workloads]
+
+
+def _table(engine: LoadedEngine, results: list[LatencyResult]) -> Table:
+    first = results[0]
+    lengths = f"{first.input_len} in, {first.output_len} out, medians of {first.runs} runs"
+    table = Table(title=f"{engine.info.notes[0]}\n{lengths}", title_justify="left")
+    for heading, _, _ in COLUMNS:
+        table.add_column(heading, justify="right")
+    for result in results:
+        values = result.as_json() | {"overhead_percent": 100 * result.overhead_fraction}
+        table.add_row(*(form.format(values[name]) for _, name, form in COLUMNS))
+    return table
+
+
+def _write(engine: LoadedEngine, results: list[LatencyResult], options: LatencyOptions) -> None:
+    """The first workload's figures at the top level, all of them under `results`."""
+    record = {
+        **results[0].as_json(),
+        "results": [result.as_json() for result in results],
+        "engine": asdict(engine.info),
+        "host": {"machine": platform.machine(), "threads": engine.runner.pool.num_threads},
+        "version": __version__,
+    }
+    assert options.json_file is not None
+    try:
+        options.json_file.write_text(json.dumps(record, indent=2) + "\n")
+    except OSError as error:
+        raise SettingsError(f"--json: cannot write {options.json_file}: {error.strerror}") from error

@@ -1,0 +1,60 @@
+"""The settings of `neuronserve serve`: the engine's, and those of the HTTP server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from server.api.config import ApiConfig
+from server.engine.process import EngineMode
+from server.settings.engine import DEFAULT_MODEL, EngineSettings
+
+Texts = Annotated[tuple[str, ...], NoDecode]
+
+
+class ServeSettings(EngineSettings):
+    """What `neuronserve serve` can be told."""
+
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
+    port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one")
+    served_model_name: Texts = Field((), description="name clients use for the model; may be repeated")
+    tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
+    engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")
+    chat_template: str | None = Field(None, description="file with a chat template, or the template itself")
+    api_key: Texts = Field((), description="key that clients must send to /v1; may be repeated")
+    allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
+    shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
+    max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
+    max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
+    disable_access_log: bool = Field(False, description="write no line per request")
+
+    @field_validator("served_model_name", "api_key", "allowed_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """The environment and YAML may give one text with commas."""
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names clients may use, the first of which is written into answers."""
+        if self.served_model_name:
+            return self.served_model_name
+        return (self.model if self.model != str(DEFAULT_MODEL) else "default",)
+
+    def api_config(self, model_path: Path) -> ApiConfig:
+        """The API's slice."""
+        return ApiConfig(
+            model_names=self.model_names,
+            model_path=model_path,
+            tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
+            chat_template=self.chat_template,
+            api_keys=self.api_key,
+            allowed_origins=self.allowed_origins,
+            max_body_bytes=self.max_body_bytes,
+            max_logprobs=self.max_logprobs,
+            shutdown_timeout_s=self.shutdown_timeout,
+            has_access_log=not self.disable_access_log,
+        )
