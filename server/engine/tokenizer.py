@@ -155,5 +155,5 @@ def _convert(directory: Path, special: dict[str, str]) -> Tokenizer:
         ) from error
     if backend is None:
         raise CheckpointError("tokenizer.json", "is missing, and this tokenizer has no form that could be converted")
-    names = {key: getattr(converted, key, None) for key in SPECIAL_NAMES}
-    return Tokenizer(backend, {key: value for key, value in names.items() if isinstance(value, str)} | special)
+    found = {key: getattr(converted, key, None) for key in SPECIAL_NAMES}
+    return Tokenizer(backend, {key: value for key, value in found.items() if isinstance(value, str)} | special)
