@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import chat, completions, errors, health, models, tokenize
 from server.api.limits import ApiKeys, BodyLimit, RequestIds
+from server.api.schemas_chat import ChatRequest
+from server.api.schemas_completions import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from server.api.service import Service
+
+BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+
+
+class _Application(FastAPI):
+    """FastAPI, whose page about itself knows the bodies that `body_of` reads."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            page = super().openapi()
+            _, bodies = models_json_schema(
+                [(model, "validation") for model in BODIES], ref_template="#/components/schemas/{model}"
+            )
+            page["components"]["schemas"] |= bodies["$defs"]
+        return super().openapi()
 
 
 def build_app(service: Service) -> FastAPI:
     """The ASGI application of one service."""
-    app = FastAPI(title="neuronserve", version=__version__, redoc_url=None)
+    app = _Application(title="neuronserve", version=__version__, redoc_url=None)
     app.state.service = service
     for module in (chat, completions, models, tokenize, health):
         app.include_router(module.router)

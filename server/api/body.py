@@ -33,8 +33,7 @@ def parse(model: type[M], data: bytes) -> M:
         raise invalid_body(error) from error
 
 
-def documented(*models: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI description of a body, for routes that read it with `body_of`."""
-    schemas = [model.model_json_schema() for model in models]
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+def documented(model: type[BaseModel]) -> dict[str, Any]:
+    """The OpenAPI description of a body that is read with `body_of`; `app.py` adds the schema it refers to."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

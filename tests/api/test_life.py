@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -77,6 +78,15 @@ def test_one_request_id_may_be_used_twice_at_a_time(server: Server) -> None:
     for thread in threads:
         thread.join(60)
     assert codes == [200] * 4
+
+
+def test_the_page_about_the_api_describes_every_body(http: httpx.Client) -> None:
+    page = http.get("/openapi.json").json()
+    names = set(page["components"]["schemas"])
+    refs = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(page)))
+    assert {"ChatRequest", "CompletionRequest", "ChatCompletion"} <= refs <= names
+    assert "#/$defs/" not in json.dumps(page)
+    assert http.get("/docs").status_code == 200
 
 
 def test_tokenize_and_back(http: httpx.Client) -> None:
