@@ -1,0 +1,230 @@
+"""Does it fit: the arithmetic against figures worked out by hand, and refusals with the smallest part that would do.
+
+Hand figures: bfloat16, 8192 tokens of context in blocks of 32, steps of 512 tokens and 64 samples, 2 workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.config import ModelSpec
+from server.device.catalog import INSTANCES, instance
+from server.device.fit import alternatives, budget_bytes, require_fit
+from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.device.ledger import GIB, MIB
+from server.errors import DeviceError, DeviceMemoryError
+
+LLAMA_1B = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 32_000, 131_072, is_tied=True)
+LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 8192)
+LLAMA_70B = ModelSpec("LlamaForCausalLM", 80, 8192, 28_672, 64, 8, 128, 128_256, 131_072)
+LLAMA_405B = ModelSpec("LlamaForCausalLM", 126, 16_384, 53_248, 128, 8, 128, 128_256, 131_072)
+SHAPE = ServingShape("bfloat16", 8192, 32, StepLimits(num_tokens=512, num_samples=64, num_workers=2))
+CORE_BYTES = 16 * GIB
+
+
+def names(model: ModelSpec, shape: ServingShape = SHAPE, utilization: float = 1.0) -> list[tuple[str, int]]:
+    return [(part.name, tp) for part, tp in alternatives(model, shape, utilization)]
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "weights"),
+    [
+        # layers x (hidden x (q + k + v, o, gate + up + down) x 2 bytes + two norms x 4 bytes), embedding, last norm
+        (LLAMA_1B, 1, 16 * (2048 * (3072 + 2048 + 24_576) * 2 + 16_384) + 32_000 * 2048 * 2 + 8192),
+        (LLAMA_1B, 2, 16 * (2048 * (1536 + 1024 + 12_288) * 2 + 16_384) + 16_000 * 2048 * 2 + 8192),
+        (LLAMA_8B, 1, 32 * (4096 * (6144 + 4096 + 43_008) * 2 + 32_768) + 2 * 128_256 * 4096 * 2 + 16_384),
+        (LLAMA_8B, 2, 32 * (4096 * (3072 + 2048 + 21_504) * 2 + 32_768) + 2 * 64_128 * 4096 * 2 + 16_384),
+        # 8 kv heads on 24 cores: 2 query heads and 1 kv head each; ffn 14336 / 24 = 598 to 608, vocab 5344 exactly
+        (LLAMA_8B, 24, 32 * (4096 * (512 + 256 + 1824) * 2 + 32_768) + 2 * 5344 * 4096 * 2 + 16_384),
+    ],
+    ids=["1b-tp1", "1b-tp2", "8b-tp1", "8b-tp2", "8b-tp24"],
+)
+def test_weights_of_one_core(model: ModelSpec, tp: int, weights: int) -> None:
+    assert Footprint.of(model, tp, SHAPE).fixed["weights"] == weights
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "kv_block"),
+    [  # K and V x layers x kv heads of the core x head_dim x 2 bytes x 32 tokens
+        (LLAMA_1B, 1, 2 * 16 * 8 * 64 * 2 * 32),
+        (LLAMA_1B, 2, 2 * 16 * 4 * 64 * 2 * 32),
+        (LLAMA_8B, 1, 2 * 32 * 8 * 128 * 2 * 32),
+        (LLAMA_8B, 2, 2 * 32 * 4 * 128 * 2 * 32),
+        (LLAMA_8B, 24, 2 * 32 * 1 * 128 * 2 * 32),  # replicated: no less than one head, however many cores
+    ],
+    ids=["1b-tp1", "1b-tp2", "8b-tp1", "8b-tp2", "8b-tp24"],
+)
+def test_a_kv_block_of_one_core(model: ModelSpec, tp: int, kv_block: int) -> None:
+    assert Footprint.of(model, tp, SHAPE).kv_block == kv_block
+
+
+@pytest.mark.parametrize(
+    ("tp", "scratchpad", "collectives"),
+    [
+        # shared: hidden 4 MiB, normed 2, rope 2, sampled 1/4, logits 64 x 32000 x 4; workers: 2 x 64 rows x 448 bytes;
+        # own: qkv 6 MiB, attended 2, gate and up 32, activated 8
+        (1, (8 * MIB + MIB // 4 + 8_192_000) + 57_344 + 48 * MIB, 4 * MIB),
+        # own halves; a partial sum for each core, and the rings
+        (2, (8 * MIB + MIB // 4 + 8_192_000) + 57_344 + 24 * MIB, 2 * 4 * MIB + 472 * MIB),
+    ],
+)
+def test_working_memory_of_llama_1b(tp: int, scratchpad: int, collectives: int) -> None:
+    fixed = Footprint.of(LLAMA_1B, tp, SHAPE).fixed
+    assert (fixed["scratchpad"], fixed["collectives"]) == (scratchpad, collectives)
+    assert fixed["runtime"] == 807 * MIB
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "blocks"),
+    [
+        (LLAMA_1B, 1, 13_527),  # 16 GiB - 1.935 weights - 0.067 working - 0.788 runtime, in blocks of 1 MiB
+        (LLAMA_1B, 2, 28_132),  # twice and a little more: half a block each, and half the weights
+        (LLAMA_8B, 1, 29),  # 15 GiB of weights leave 29 blocks of 4 MiB, 928 tokens
+        (LLAMA_8B, 2, 3669),
+    ],
+    ids=["1b-tp1", "1b-tp2", "8b-tp1", "8b-tp2"],
+)
+def test_blocks_that_a_core_of_inf2_has_left(model: ModelSpec, tp: int, blocks: int) -> None:
+    assert Footprint.of(model, tp, SHAPE).max_blocks(CORE_BYTES) == blocks
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 2), (32, 2), (33, 3), (8192, 257)])
+def test_the_least_is_one_full_sequence_and_the_null_block(tokens: int, blocks: int) -> None:
+    assert dataclasses.replace(SHAPE, max_model_len=tokens).min_blocks == blocks
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelSpec:
+    kv_heads = draw(st.integers(1, 8))
+    return ModelSpec(
+        "Qwen3ForCausalLM",
+        num_layers=draw(st.integers(1, 4)),
+        hidden_size=draw(st.integers(1, 300)),
+        intermediate_size=draw(st.integers(1, 700)),
+        num_heads=kv_heads * draw(st.integers(1, 8)),
+        num_kv_heads=kv_heads,
+        head_dim=2 * draw(st.integers(1, 64)),
+        vocab_size=draw(st.integers(1, 2000)),
+        max_position=512,
+        has_qkv_bias=draw(st.booleans()),
+        has_o_bias=draw(st.booleans()),
+        has_qk_norm=draw(st.booleans()),
+        is_tied=draw(st.booleans()),
+    )
+
+
+@given(models(), st.sampled_from((1, 2, 4, 8, 12, 24)))
+def test_the_cores_together_hold_at_least_the_whole_model(model: ModelSpec, tp: int) -> None:
+    small = dataclasses.replace(SHAPE, max_model_len=100)
+    footprint = Footprint.of(model, tp, small)
+    assert tp * footprint.fixed["weights"] >= 2 * model.num_params
+    assert tp * footprint.kv_block >= 32 * 2 * model.kv_values_per_token(model.num_kv_heads)
+
+
+@given(models(), st.sampled_from((1, 2, 8)))
+def test_the_verdict_turns_at_the_exact_byte(model: ModelSpec, tp: int) -> None:
+    footprint = Footprint.of(model, tp, SHAPE)
+    exact = sum(footprint.with_kv(footprint.min_blocks).values())
+    assert footprint.fits(exact)
+    assert not footprint.fits(exact - 1)
+    assert footprint.max_blocks(exact) == footprint.min_blocks
+
+
+def test_float32_takes_twice_the_cells() -> None:
+    wide = Footprint.of(LLAMA_1B, 1, dataclasses.replace(SHAPE, dtype="float32"))
+    norms = 4 * 2048 * (2 * 16 + 1)  # float32 either way
+    narrow = Footprint.of(LLAMA_1B, 1, SHAPE)
+    assert wide.kv_block == 2 * narrow.kv_block
+    assert wide.fixed["weights"] - norms == 2 * (narrow.fixed["weights"] - norms)
+
+
+@pytest.mark.parametrize(("model", "tp"), [(LLAMA_1B, 1), (LLAMA_1B, 2), (LLAMA_8B, 2)])
+def test_what_fits_gives_its_footprint(model: ModelSpec, tp: int) -> None:
+    assert require_fit(model, instance("inf2.xlarge"), tp, SHAPE, 1.0) == Footprint.of(model, tp, SHAPE)
+
+
+def refusal(model: ModelSpec, name: str, tp: int, utilization: float = 1.0) -> list[str]:
+    with pytest.raises(DeviceMemoryError) as refused:
+        require_fit(model, instance(name), tp, SHAPE, utilization)
+    assert refused.value.exit_code == 2
+    return str(refused.value).splitlines()
+
+
+def test_a_refusal_says_what_lacks_who_needs_it_and_the_smallest_part_that_would_do() -> None:
+    first, head, core, advice = refusal(LLAMA_8B, "inf2.xlarge", 1)
+    assert first == (
+        "NRT_RESOURCE (4): LlamaForCausalLM with 8.03B parameters in bfloat16 does not fit on inf2.xlarge with "
+        "tensor_parallel_size 1: each core lacks 0.89 GiB "
+        "(kv is the least that one sequence of max_model_len 8192 needs)"
+    )
+    assert head.split() == ["core", "weights", "kv", "scratchpad", "collectives", "runtime", "budget", "free", "(MiB)"]
+    assert core.split() == ["ND", "0:NC", "0", "15,317.0", "1,028.0", "133.9", "8.0", "807.0", "16,384.0", "-909.9"]
+    assert advice == "the smallest that holds it: --device inf2.xlarge --tensor-parallel-size 2"
+
+
+def test_the_account_has_a_line_for_every_core() -> None:
+    rows = refusal(LLAMA_70B, "inf2.24xlarge", 4)[2:-1]
+    assert [row[:9] for row in rows] == ["ND 0:NC 0", "ND 0:NC 1", "ND 1:NC 0", "ND 1:NC 1"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "tp", "advice"),
+    [
+        (LLAMA_70B, "inf2.xlarge", 2, "--device inf2.24xlarge --tensor-parallel-size 12"),
+        (LLAMA_70B, "trn1.2xlarge", 2, "--device trn1.32xlarge --tensor-parallel-size 16"),  # of the same family
+        (LLAMA_70B, "inf1.24xlarge", 24, "--device inf2.24xlarge --tensor-parallel-size 12"),  # 24 x 2 GiB: too small
+    ],
+)
+def test_the_advice_stays_in_the_family_while_that_can_hold_it(
+    model: ModelSpec, name: str, tp: int, advice: str
+) -> None:
+    assert refusal(model, name, tp)[-1] == f"the smallest that holds it: {advice}"
+
+
+def test_what_nothing_holds_is_said_so() -> None:
+    assert names(LLAMA_405B) == []
+    assert refusal(LLAMA_405B, "inf2.48xlarge", 24)[-1] == (
+        "no instance of the catalogue holds it; a shorter max_model_len or a smaller model may"
+    )
+
+
+@pytest.mark.parametrize("model", [LLAMA_1B, LLAMA_8B, LLAMA_70B], ids=["1b", "8b", "70b"])
+def test_alternatives_are_exactly_what_would_be_accepted_and_the_cheapest_comes_first(model: ModelSpec) -> None:
+    accepted = set()
+    for part in INSTANCES:
+        for tp in part.allowed_tp:
+            try:
+                require_fit(model, part, tp, SHAPE, 0.9)
+                accepted.add((part.name, tp))
+            except DeviceMemoryError:
+                continue
+    listed = names(model, utilization=0.9)
+    assert set(listed) == accepted
+    assert len(listed) == len(accepted)
+    prices = [instance(name).on_demand_usd or float("inf") for name, _ in listed]
+    assert prices == sorted(prices)
+
+
+def test_a_share_of_the_memory_is_a_share_of_the_budget() -> None:
+    part = instance("inf2.xlarge")
+    assert budget_bytes(part, 0.5) == 8 * GIB
+    require_fit(LLAMA_8B, part, 2, SHAPE, 0.7)
+    first, *_ = refusal(LLAMA_8B, "inf2.xlarge", 2, utilization=0.5)
+    assert "lacks 1.3" in first
+
+
+def test_a_shorter_context_can_make_it_fit() -> None:
+    short = dataclasses.replace(SHAPE, max_model_len=512)
+    with pytest.raises(DeviceMemoryError, match="max_model_len 8192"):
+        require_fit(LLAMA_8B, instance("inf2.xlarge"), 1, SHAPE, 1.0)
+    assert require_fit(LLAMA_8B, instance("inf2.xlarge"), 1, short, 1.0).min_blocks == 17
+
+
+def test_a_degree_the_part_does_not_allow_is_refused_before_memory_is_asked_about() -> None:
+    with pytest.raises(DeviceError, match=r"tensor_parallel_size is 4: inf2\.xlarge has 2 NeuronCores") as refused:
+        require_fit(LLAMA_405B, instance("inf2.xlarge"), 4, SHAPE, 1.0)
+    assert not isinstance(refused.value, DeviceMemoryError)
