@@ -38,7 +38,7 @@ def test_argv_wins_over_environment_over_file(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("NEURONSERVE_PORT", "2222")
     monkeypatch.setenv("NEURONSERVE_MAX_NUM_SEQS", "4")
     settings = load("--config", str(file), "--port", "3333")
-    assert (settings.port, settings.max_num_seqs, settings.block_size) == (3333, 4, 8)
+    assert (settings.port, settings.max_num_seqs, settings.block_size) == (3333, 4, 16)
     assert settings.enable_prefix_caching is False
     monkeypatch.setenv("NEURONSERVE_CONFIG", str(file))
     assert load().block_size == 16

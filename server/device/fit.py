@@ -46,7 +46,7 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     return (
         f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} "
         f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
-        f"(kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
+        f"(each shown as the fullest; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
         f"{account_table(cores)}\n{_advice(model, instance, shape, utilization)}"
     )
 

@@ -14,6 +14,8 @@ from server.device.shard import ShardSpec
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 FLOAT32_BYTES = 4
+GROUP_BYTES = 8  # int32 begin and end of one KV head's query heads
+CACHE_LINE = 64
 ATTENTION_ROWS = 64  # (token, head) rows of one attention tile
 
 # What the real runtime keeps on a core besides the model: 96 MB of microcode (SDK device-memory.rst), and from the one
@@ -105,7 +107,7 @@ class ActivationSizes:
     attended: int
     gate_up: int
     activated: int
-    rope: int  # cos and sin
+    tables: int  # rotary cos and sin, and the head groups
     attention_scratch: int  # of one worker
     tile_tokens: int
 
@@ -127,14 +129,15 @@ class ActivationSizes:
             attended=rows * w.attended * cell,
             gate_up=rows * 2 * w.intermediate * FLOAT32_BYTES,
             activated=rows * w.intermediate * cell,
-            rope=shape.max_model_len * (model.head_dim // 2) * FLOAT32_BYTES * 2,
+            tables=shape.max_model_len * (model.head_dim // 2) * FLOAT32_BYTES * 2
+            + round_up(shard.kv_heads_per_core * GROUP_BYTES, CACHE_LINE),
             attention_scratch=round_up(round_up(tile_tokens * group, 4) * row_bytes, 64),
             tile_tokens=tile_tokens,
         )
 
     def scratchpad(self, num_workers: int) -> int:
         """On core 0, which also holds what is shared."""
-        shared = self.hidden + self.normed + self.sampled + self.logits + self.rope
+        shared = self.hidden + self.normed + self.sampled + self.logits + self.tables
         own = self.qkv + self.attended + self.gate_up + self.activated
         return shared + own + num_workers * self.attention_scratch
 

@@ -11,9 +11,13 @@ from server.errors import HostMemoryError
 
 _CGROUP_V2 = Path("/sys/fs/cgroup")
 _CGROUP_V1 = Path("/sys/fs/cgroup/memory")
-_LIMITS = (
-    (_CGROUP_V2 / "memory.max", _CGROUP_V2 / "memory.current"),
-    (_CGROUP_V1 / "memory.limit_in_bytes", _CGROUP_V1 / "memory.usage_in_bytes"),
+_LIMITS = (  # limit, usage, and the counters of file cache in memory.stat, which the kernel gives back when asked
+    (_CGROUP_V2 / "memory.max", _CGROUP_V2 / "memory.current", ("inactive_file", "active_file")),
+    (
+        _CGROUP_V1 / "memory.limit_in_bytes",
+        _CGROUP_V1 / "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
 )
 SPARE_BYTES = GIB // 2  # left to the API process, the kernel and the file cache
 
@@ -26,13 +30,23 @@ def _number(path: Path) -> int | None:
         return None
 
 
+def _counters(path: Path, names: tuple[str, ...]) -> int:
+    """Sum of the named lines of a memory.stat file; 0 without one."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return 0
+    return sum(int(value) for name, value in lines if name in names)
+
+
 def available_bytes() -> int:
     """Memory this process can still take: what the host has free, or its container's limit where that is less."""
     least: int = psutil.virtual_memory().available
-    for limit_file, usage_file in _LIMITS:
+    for limit_file, usage_file, cache_counters in _LIMITS:
         limit, usage = _number(limit_file), _number(usage_file)
         if limit is not None and usage is not None:
-            least = min(least, max(0, limit - usage))
+            used = usage - _counters(limit_file.with_name("memory.stat"), cache_counters)
+            least = min(least, max(0, limit - used))
     return least
 
 

@@ -91,12 +91,11 @@ class _Loading:
 
     def _require_host(self) -> None:
         """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
-        footprint, tp = self._footprint, self._config.tensor_parallel_size
-        per_core = (
-            footprint.fixed["weights"] + footprint.fixed["scratchpad"] + footprint.min_blocks * footprint.kv_block
-        )
-        model = f"{self._config.model_path} with tensor_parallel_size {tp}"
-        host.require_host_memory(tp * per_core, model, host.available_bytes())
+        tp, footprint = self._config.tensor_parallel_size, self._footprint
+        blocks = max(footprint.min_blocks, self._config.num_blocks_override or 0)
+        needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + footprint.fixed["scratchpad"]
+        model = f"{self._config.model_path} with tensor_parallel_size {tp} and {blocks} KV blocks"
+        host.require_host_memory(needed, model, host.available_bytes())
 
     def _compile(self) -> KernelSet:
         use_cache(self._config.kernel_cache_dir)
@@ -125,8 +124,13 @@ class _Loading:
         host_blocks = host.host_kv_blocks(self._footprint.kv_block * ledger.num_cores, host.available_bytes())
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
         chosen = min(device, host_blocks, usable)
+        if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
+            least = self._footprint.min_blocks * self._footprint.kv_block * ledger.num_cores
+            host.require_host_memory(least, "the KV cache of one full sequence", host.available_bytes())
+            chosen = self._footprint.min_blocks
         reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
-        self._report(f"KV cache: {chosen} blocks, limited by {reasons[chosen]} (the part would hold {device})")
+        limit = reasons.get(chosen, "max_model_len")
+        self._report(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
         return chosen
 
     def _overridden(self, device: int) -> int:

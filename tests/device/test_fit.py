@@ -66,10 +66,10 @@ def test_a_kv_block_of_one_core(model: ModelSpec, tp: int, kv_block: int) -> Non
     ("tp", "scratchpad", "collectives"),
     [
         # shared: hidden 4 MiB, normed 2, rope 2, sampled 1/4, logits 64 x 32000 x 4; workers: 2 x 64 rows x 448 bytes;
-        # own: qkv 6 MiB, attended 2, gate and up 32, activated 8
-        (1, (8 * MIB + MIB // 4 + 8_192_000) + 57_344 + 48 * MIB, 4 * MIB),
+        # head groups 64; own: qkv 6 MiB, attended 2, gate and up 32, activated 8
+        (1, (8 * MIB + MIB // 4 + 8_192_000) + 57_344 + 64 + 48 * MIB, 4 * MIB),
         # own halves; a partial sum for each core, and the rings
-        (2, (8 * MIB + MIB // 4 + 8_192_000) + 57_344 + 24 * MIB, 2 * 4 * MIB + 472 * MIB),
+        (2, (8 * MIB + MIB // 4 + 8_192_000) + 57_344 + 64 + 24 * MIB, 2 * 4 * MIB + 472 * MIB),
     ],
 )
 def test_working_memory_of_llama_1b(tp: int, scratchpad: int, collectives: int) -> None:
@@ -159,7 +159,7 @@ def test_a_refusal_says_what_lacks_who_needs_it_and_the_smallest_part_that_would
     assert first == (
         "NRT_RESOURCE (4): LlamaForCausalLM with 8.03B parameters in bfloat16 does not fit on inf2.xlarge with "
         "tensor_parallel_size 1: each core lacks 0.89 GiB "
-        "(kv is the least that one sequence of max_model_len 8192 needs)"
+        "(each shown as the fullest; kv is the least that one sequence of max_model_len 8192 needs)"
     )
     assert head.split() == ["core", "weights", "kv", "scratchpad", "collectives", "runtime", "budget", "free", "(MiB)"]
     assert core.split() == ["ND", "0:NC", "0", "15,317.0", "1,028.0", "133.9", "8.0", "807.0", "16,384.0", "-909.9"]

@@ -47,15 +47,27 @@ def test_a_host_without_its_spare_holds_no_block() -> None:
     assert host_kv_blocks(1, 0) == 0
 
 
-def limits(monkeypatch: pytest.MonkeyPatch, *files: tuple[Path, Path]) -> None:
+CACHE = ("inactive_file", "active_file")
+Limit = tuple[Path, Path, tuple[str, str]]
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, *files: Limit) -> None:
     monkeypatch.setattr(host, "_LIMITS", files)
 
 
-def cgroup(folder: Path, limit: str, usage: str) -> tuple[Path, Path]:
+def cgroup(folder: Path, limit: str, usage: str) -> Limit:
     files = folder / "memory.max", folder / "memory.current"
     for file, text in zip(files, (limit, usage), strict=True):
         file.write_text(text)
-    return files
+    return (*files, CACHE)
+
+
+def test_file_cache_counts_as_free_because_the_kernel_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits(monkeypatch, cgroup(tmp_path, "3000\n", "2900\n"))
+    (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 1500\nactive_file 600\nslab 100\n")
+    assert available_bytes() == 2200
 
 
 def test_the_limit_of_the_container_counts_where_it_is_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,5 +93,5 @@ def test_without_a_limit_the_host_itself_counts(
 
 
 def test_without_cgroup_files_the_host_itself_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits(monkeypatch, (tmp_path / "absent", tmp_path / "absent too"))
+    limits(monkeypatch, (tmp_path / "absent", tmp_path / "absent too", CACHE))
     assert GIB // 64 < available_bytes() <= psutil.virtual_memory().total

@@ -1,0 +1,120 @@
+"""The same request gives the same tokens whatever else is in the batch, however it is chunked, cached or preempted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.clock import ManualClock
+from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.engine.load import LoadedEngine, load_engine
+from server.engine.loop import EngineLoop
+from server.engine.messages import Add, Command, Tokens
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import Request, SamplingParams
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+VOCAB = 256
+
+
+@pytest.fixture(scope="module", params=["tiny-qwen2", "tiny-mistral"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
+    directory: Path = tmp_path_factory.mktemp("invariance") / request.param
+    write_checkpoint(request.param, directory, Options())
+    config = EngineConfig(
+        model_path=str(directory),
+        device="inf2.xlarge",
+        tensor_parallel_size=2,
+        dtype="bfloat16",
+        max_model_len=192,
+        max_num_seqs=8,
+        max_num_batched_tokens=96,
+        max_num_queued_reqs=64,
+        block_size=16,
+        enable_prefix_caching=True,
+        device_memory_utilization=0.9,
+        num_blocks_override=64,
+        cpu_threads=2,
+        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+    )
+    loaded = load_engine(config, lambda _: None)
+    yield loaded
+    loaded.runner.close()
+
+
+class _Queue:
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands, self.tokens, self.preempted = commands, dict[str, list[int]](), 0
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        commands, self.commands = self.commands, []
+        return commands
+
+    def put(self, tokens: Tokens) -> None:
+        self.preempted += tokens.report.num_preempted
+        for event in tokens.events:
+            if event.token_id is not None:
+                self.tokens.setdefault(event.request_id, []).append(event.token_id)
+
+
+def generate(
+    engine: LoadedEngine, requests: list[Request], *, budget: int = 96, blocks: int = 64, caching: bool = False
+) -> _Queue:
+    """All requests at once, through the real scheduler."""
+    limits = SchedulerConfig(max_model_len=192, max_num_seqs=8, max_num_batched_tokens=budget, max_num_queued_reqs=64)
+    scheduler = Scheduler(limits, KVCacheManager(CacheConfig(blocks, 16, caching)))
+    queue = _Queue([Add(request) for request in requests])
+    loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
+    loop.step()
+    while scheduler.has_work:
+        loop.step()
+    return queue
+
+
+def requests(count: int, shared: int = 0) -> list[Request]:
+    rng = np.random.default_rng(3)
+    prefix = rng.integers(0, VOCAB, shared).tolist()
+    sampling = SamplingParams(max_tokens=24, temperature=0.8, top_p=0.95, top_k=50, ignore_eos=True)
+    return [
+        Request(
+            f"r{i}",
+            tuple(prefix + rng.integers(0, VOCAB, int(rng.integers(1, 70))).tolist()),
+            dataclasses.replace(sampling, seed=i, temperature=0.8 * (i % 3 != 0)),
+            arrival_time=float(i),
+        )
+        for i in range(count)
+    ]
+
+
+def alone(engine: LoadedEngine, some: list[Request]) -> dict[str, list[int]]:
+    return {r.request_id: generate(engine, [r]).tokens[r.request_id] for r in some}
+
+
+Run = Callable[[LoadedEngine, list[Request]], _Queue]
+
+
+def test_batching_changes_no_token(engine: LoadedEngine) -> None:
+    some = requests(8)
+    assert generate(engine, some).tokens == alone(engine, some)
+
+
+def test_chunking_changes_no_token(engine: LoadedEngine) -> None:
+    some = requests(5)
+    assert generate(engine, some, budget=11).tokens == alone(engine, some)
+
+
+def test_preemption_changes_no_token(engine: LoadedEngine) -> None:
+    some = requests(8)
+    squeezed = generate(engine, some, blocks=14)
+    assert squeezed.preempted > 0
+    assert squeezed.tokens == alone(engine, some)
+
+
+def test_prefix_hits_change_no_token(engine: LoadedEngine) -> None:
+    some = requests(6, shared=50)
+    assert generate(engine, some, caching=True).tokens == alone(engine, some)

@@ -1,0 +1,116 @@
+"""Loading: the account equals the prediction, what cannot be served is refused before it costs anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config import EngineConfig
+from server.device import host
+from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.engine.load import load_engine
+from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
+from tools.random_checkpoint.shapes import TINY
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    for shape in TINY:
+        write_checkpoint(shape, root / shape, Options())
+    return root
+
+
+@pytest.fixture
+def config_of(checkpoints: Path, pytestconfig: pytest.Config) -> Any:
+    def config(shape: str, **changes: Any) -> EngineConfig:
+        base = EngineConfig(
+            model_path=str(checkpoints / shape),
+            device="inf2.48xlarge",
+            tensor_parallel_size=1,
+            dtype="bfloat16",
+            max_model_len=256,
+            max_num_seqs=4,
+            max_num_batched_tokens=64,
+            max_num_queued_reqs=8,
+            block_size=32,
+            enable_prefix_caching=True,
+            device_memory_utilization=0.9,
+            num_blocks_override=40,
+            cpu_threads=2,
+            kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+        )
+        return dataclasses.replace(base, **changes)
+
+    return config
+
+
+def silent(_: str) -> None:
+    """No progress lines."""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("shape", TINY)
+def test_the_ledger_holds_what_the_footprint_predicts(config_of: Any, shape: str, tp: int, dtype: str) -> None:
+    config = config_of(shape, tensor_parallel_size=tp, dtype=dtype)
+    engine = load_engine(config, silent)
+    shape_of = ServingShape(config.dtype, 256, 32, StepLimits(64, 4, 2))
+    predicted = Footprint.of(engine.spec, tp, shape_of).with_kv(40)
+    rounding = 64 * len(engine.ledger.entries(0))  # each buffer begins on a cache line
+    for use, num_bytes in predicted.items():
+        held = engine.ledger.reserved_bytes(0, use)
+        assert num_bytes <= held <= num_bytes + (rounding if use == "weights" else 64), use
+    engine.runner.close()
+
+
+def test_progress_says_what_is_compiled_loaded_and_reserved(config_of: Any) -> None:
+    lines: list[str] = []
+    engine = load_engine(config_of("tiny-llama", num_blocks_override=None), lines.append)
+    text = "\n".join(lines)
+    assert "compiling kernel attention_bf16 (6/8)" in text
+    assert f"loading layer {engine.spec.num_layers}/{engine.spec.num_layers}" in text
+    assert f"KV cache: {engine.cache.num_blocks} blocks, limited by max_num_seqs (the part would hold" in text
+    assert engine.cache.num_blocks == 2 * 4 * 9
+    engine.runner.close()
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_smallest_part_that_would_do(
+    config_of: Any, checkpoints: Path, tmp_path: Path
+) -> None:
+    config = json.loads((checkpoints / "tiny-llama" / "config.json").read_text())
+    assert config["num_hidden_layers"] < 9
+    with pytest.raises(DeviceMemoryError) as refusal:
+        load_engine(config_of("tiny-llama", device="inf1.xlarge", device_memory_utilization=0.39), silent)
+    assert "NRT_RESOURCE (4)" in str(refusal.value)
+    assert "weights" in str(refusal.value)
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"device": "inf2.xlarg"}, DeviceError, "Did you mean inf2.xlarge"),
+        ({"device": "inf2.xlarge", "tensor_parallel_size": 4}, DeviceError, "4"),
+        ({"tensor_parallel_size": 3}, DeviceError, "3"),
+        ({"max_model_len": 10_000_000}, SettingsError, "max_model_len is 10000000"),
+        ({"num_blocks_override": 3}, SettingsError, "num_gpu_blocks_override is 3: max_model_len 256 needs at least 9"),
+        ({"model_path": "/nowhere"}, CheckpointError, "config.json"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(
+    config_of: Any, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        load_engine(config_of("tiny-llama", **changes), silent)
+
+
+def test_a_host_that_is_too_small_is_blamed_itself(config_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(HostMemoryError, match="the host, not the emulated part, is too small"):
+        load_engine(config_of("tiny-llama"), silent)
