@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.body import body_of, documented
 from server.api.collect import collect
-from server.api.generation import Delta, Generation, Planned
+from server.api.generation import Delta, Generation, Planned, require_room
 from server.api.logprobs import chat_logprobs
 from server.api.prompts import chat_prompt
 from server.api.sampling import SamplingBuilder, check_logprobs
@@ -52,6 +52,7 @@ async def _plan(request_id: str, body: ChatRequest, service: Service) -> _Answer
     n = body.n or 1
     refuse_unsupported(body.model_extra, n)
     stream_plan(body)
+    require_room(service, n)
     extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
     sampling = SamplingBuilder(body, model, _num_logprobs(body, service.config.max_logprobs))
     prompt = await chat_prompt(model, body, extra)

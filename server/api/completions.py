@@ -10,9 +10,9 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.body import body_of, documented
 from server.api.collect import collect
-from server.api.generation import Delta, Generation, Planned
+from server.api.generation import Delta, Generation, Planned, require_room
 from server.api.logprobs import completion_logprobs
-from server.api.prompts import Prompt, completion_prompts
+from server.api.prompts import Prompt, completion_prompts, split_prompts
 from server.api.sampling import SamplingBuilder, check_logprobs
 from server.api.schemas_completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from server.api.service import Service, ServiceOf
@@ -46,8 +46,10 @@ async def _plan(request_id: str, body: CompletionRequest, service: Service) -> _
     stream_plan(body)
     if body.echo and body.logprobs is not None:
         raise InvalidRequest("echo with logprobs needs prompt logprobs, which this server does not compute.", "echo")
+    given = split_prompts(body.prompt)
+    require_room(service, len(given) * n)
     sampling = SamplingBuilder(body, model, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
-    prompts = await completion_prompts(model, body.prompt, body.add_special_tokens is not False)
+    prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     planned = [
         Planned(prompt, sampling.build(len(prompt.token_ids), i, most, prompt.param))

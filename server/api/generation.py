@@ -80,13 +80,18 @@ class _Choice:
             delta.finish_reason, delta.stop_reason = "stop", self._detokenizer.matched_stop
 
 
+def require_room(service: Service, count: int) -> None:
+    """Raise QueueFull unless `count` more sequences may be opened; asked before any work is done for them."""
+    check_queue(service.engine.num_open, count, service.model.info.max_num_queued_reqs)
+
+
 class Generation:
     """Checked and ready to run; `deltas` runs it once."""
 
     def __init__(
         self, service: Service, request_id: str, body: GenerationRequest, sequences: Sequence[Planned]
     ) -> None:
-        check_queue(service.engine.num_open, len(sequences), service.model.info.max_num_queued_reqs)
+        require_room(service, len(sequences))
         self._service = service
         self._sequences = sequences
         self._n = body.n or 1

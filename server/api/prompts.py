@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from server.api.schemas_chat import ChatInput, Message
 from server.api.schemas_completions import Prompts
@@ -28,16 +28,23 @@ class Prompt:
     param: str
 
 
-async def completion_prompts(model: ServedModel, given: Prompts, add_special_tokens: bool) -> list[Prompt]:
-    """The prompts of a completions request, in order."""
-    items: Sequence[Any] = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    is_single = items is not given
+def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
+    """Each prompt of a completions request with the name of its field."""
+    if isinstance(given, str):
+        return [("prompt", given)]
+    if isinstance(given[0], int):
+        return [("prompt", cast(list[int], given))]
+    return [(f"prompt[{i}]", item) for i, item in enumerate(cast(list[str] | list[list[int]], given))]
+
+
+async def completion_prompts(
+    model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool
+) -> list[Prompt]:
+    """The token ids of each."""
     prompts = []
-    for index, item in enumerate(items):
-        param = "prompt" if is_single else f"prompt[{index}]"
+    for param, item in given:
         if isinstance(item, str):
-            ids = await encode(model, item, add_special_tokens, param)
-            prompts.append(Prompt(ids, item, param))
+            prompts.append(Prompt(await encode(model, item, add_special_tokens, param), item, param))
         else:
             prompts.append(Prompt(check_ids(item, model.vocab_size, param), None, param))
     return prompts

@@ -175,6 +175,11 @@ def test_a_bad_completion_field_is_named(http: httpx.Client, body: dict[str, Any
     assert (response.status_code, error_of(response)["param"]) == (400, param)
 
 
+def test_more_sequences_than_the_queue_takes_are_refused_at_once(http: httpx.Client) -> None:
+    response = http.post(TEXT, json={"prompt": ["a"] * 2000, "n": 128, "max_tokens": 1})
+    assert (response.status_code, error_of(response)["code"]) == (429, "queue_full")
+
+
 def test_streams_get_plain_errors_too(http: httpx.Client) -> None:
     response = http.post(CHAT, json={"messages": HELLO, "stream": True, "temperature": 9})
     assert response.status_code == 400
