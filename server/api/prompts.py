@@ -32,9 +32,10 @@ def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
     """Each prompt of a completions request with the name of its field."""
     if isinstance(given, str):
         return [("prompt", given)]
-    if isinstance(given[0], int):
-        return [("prompt", cast(list[int], given))]
-    return [(f"prompt[{i}]", item) for i, item in enumerate(cast(list[str] | list[list[int]], given))]
+    items = cast(Sequence[Any], given)
+    if isinstance(items[0], int):
+        return [("prompt", list(items))]
+    return [(f"prompt[{i}]", item) for i, item in enumerate(items)]
 
 
 async def completion_prompts(
