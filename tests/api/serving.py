@@ -150,7 +150,7 @@ def running_server(model: Path, *args: str, env: dict[str, str] | None = None) -
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)
+                process.wait(15)
         if process.poll() is None:
             process.kill()
         process.wait(10)
