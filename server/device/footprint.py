@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.config import Dtype, ModelSpec
+from server.device.hbm import ALIGNMENT
 from server.device.layout import K_TILE, N_TILE, round_up
 from server.device.ledger import MIB, Use
 from server.device.shard import ShardSpec
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 FLOAT32_BYTES = 4
-GROUP_BYTES = 8  # int32 begin and end of one KV head's query heads
-CACHE_LINE = 64
 ATTENTION_ROWS = 64  # (token, head) rows of one attention tile
 
 # What the real runtime keeps on a core besides the model: 96 MB of microcode (SDK device-memory.rst), and from the one
@@ -81,10 +80,15 @@ def weight_bytes(model: ModelSpec, shard: ShardSpec, cell_bytes: int) -> int:
     """Packed matrices and float32 vectors on the fullest core."""
     w = Widths.of(model, shard)
     layer = w.hidden * (w.qkv + w.attended + 3 * w.intermediate) * cell_bytes
-    vectors = 2 * w.hidden
-    vectors += w.qkv * model.has_qkv_bias + w.hidden * model.has_o_bias + 2 * model.head_dim * model.has_qk_norm
+    vectors = _float32_bytes(w.hidden) * (2 + model.has_o_bias) + _float32_bytes(w.qkv) * model.has_qkv_bias
+    vectors += 2 * _float32_bytes(model.head_dim) * model.has_qk_norm
     embeddings = w.vocab * w.hidden * cell_bytes * (1 if model.is_tied else 2)
-    return model.num_layers * (layer + vectors * FLOAT32_BYTES) + embeddings + w.hidden * FLOAT32_BYTES
+    return model.num_layers * (layer + vectors) + embeddings + _float32_bytes(w.hidden)
+
+
+def _float32_bytes(num_values: int) -> int:
+    """Bytes of one buffer of `num_values`, as a core hands it out: in whole cache lines."""
+    return round_up(num_values * FLOAT32_BYTES, ALIGNMENT)
 
 
 def kv_block_bytes(model: ModelSpec, shard: ShardSpec, cell_bytes: int, block_size: int) -> int:
@@ -107,7 +111,7 @@ class ActivationSizes:
     attended: int
     gate_up: int
     activated: int
-    tables: int  # rotary cos and sin, and the head groups
+    tables: int  # cos and sin, and the query range of each KV head (two int32)
     attention_scratch: int  # of one worker
     tile_tokens: int
 
@@ -129,8 +133,8 @@ class ActivationSizes:
             attended=rows * w.attended * cell,
             gate_up=rows * 2 * w.intermediate * FLOAT32_BYTES,
             activated=rows * w.intermediate * cell,
-            tables=shape.max_model_len * (model.head_dim // 2) * FLOAT32_BYTES * 2
-            + round_up(shard.kv_heads_per_core * GROUP_BYTES, CACHE_LINE),
+            tables=2 * _float32_bytes(shape.max_model_len * (model.head_dim // 2))
+            + _float32_bytes(2 * shard.kv_heads_per_core),
             attention_scratch=round_up(round_up(tile_tokens * group, 4) * row_bytes, 64),
             tile_tokens=tile_tokens,
         )

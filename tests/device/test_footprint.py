@@ -1,0 +1,102 @@
+"""The arithmetic that says whether a model fits is the arithmetic of what loading enters in the ledger, to the byte."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.config import CacheConfig, Dtype, ModelSpec
+from server.device.core import NeuronCore
+from server.device.footprint import COLLECTIVES_BYTES, Footprint, ServingShape, StepLimits
+from server.device.ledger import GIB, MemoryLedger, Use
+from server.device.shard import ShardSpec
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.checkpoint import Checkpoint
+from server.engine.model_config import read_model_spec
+from server.engine.weights import WeightLoader
+from tools.random_checkpoint.writer import write_checkpoint
+
+LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 131_072)
+LIMITS = StepLimits(num_tokens=64, num_samples=5, num_workers=2)
+SERVED: tuple[Use, ...] = ("weights", "kv", "scratchpad", "collectives")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@cache
+def checkpoint(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
+    write_checkpoint(name, folder / name)
+    spec = read_model_spec(folder / name)
+    return Checkpoint.open(folder / name, spec), spec
+
+
+def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_blocks: int) -> MemoryLedger:
+    """Everything that a start puts on the cores, without the runtime's own share."""
+    reader, spec = files
+    shard, ledger = ShardSpec.of(spec, tp), MemoryLedger(GIB, tp, 2)
+    cores = [NeuronCore(index, ledger) for index in range(tp)]
+    WeightLoader(reader, spec, shard, cores, shape.dtype).load(lambda _: None)
+    ConstantTables(cores, spec, shard, shape.max_model_len)
+    ActivationBuffers(cores, spec, shard, shape)
+    KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.cell_bytes)
+    return ledger
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-odd"])
+@pytest.mark.parametrize(("dtype", "max_model_len", "block_size"), [("bfloat16", 333, 16), ("float32", 97, 1)])
+def test_what_was_counted_is_what_loading_reserves_on_the_fullest_core(
+    folder: Path, name: str, tp: int, dtype: Dtype, max_model_len: int, block_size: int
+) -> None:
+    shape = ServingShape(dtype, max_model_len, block_size, LIMITS)
+    files = checkpoint(folder, name)
+    footprint = Footprint.of(files[1], tp, shape)
+    counted = footprint.with_kv(footprint.min_blocks)
+    counted["collectives"] -= COLLECTIVES_BYTES * (tp > 1)
+    ledger = load(files, tp, shape, footprint.min_blocks)
+    assert {use: ledger.reserved_bytes(0, use) for use in SERVED} == {use: counted[use] for use in SERVED}
+    assert all(ledger.reserved_bytes(core) <= ledger.reserved_bytes(0) for core in range(tp))
+
+
+def test_one_core_has_nobody_to_talk_to() -> None:
+    shape = ServingShape("bfloat16", 4096, 32, LIMITS)
+    assert Footprint.of(LLAMA_8B, 1, shape).fixed["collectives"] < COLLECTIVES_BYTES
+
+
+def test_replicated_kv_heads_cost_every_core_a_head() -> None:
+    """8 KV heads over 8, 12 and 24 cores: 1, 2 (heads 3 to a core straddle two groups) and 1 to a core."""
+    shape = ServingShape("bfloat16", 4096, 32, LIMITS)
+    blocks = [Footprint.of(LLAMA_8B, tp, shape).kv_block for tp in (8, 12, 24)]
+    assert blocks == [blocks[0], 2 * blocks[0], blocks[0]]
+
+
+@given(st.integers(1, 9000), st.sampled_from([1, 16, 32]), st.integers(0, 40 * GIB))
+@settings(deadline=None)
+def test_a_budget_holds_the_blocks_it_is_said_to_hold_and_not_one_more(
+    max_model_len: int, block_size: int, budget: int
+) -> None:
+    footprint = Footprint.of(LLAMA_8B, 2, ServingShape("bfloat16", max_model_len, block_size, LIMITS))
+    blocks = footprint.max_blocks(budget)
+    assert sum(footprint.with_kv(blocks).values()) <= budget < sum(footprint.with_kv(blocks + 1).values())
+    assert footprint.fits(budget) == (blocks >= footprint.min_blocks)
+
+
+@given(st.integers(1, 9000), st.integers(1, 64))
+def test_the_least_pool_holds_one_full_sequence_beside_the_null_block(max_model_len: int, block_size: int) -> None:
+    shape = ServingShape("bfloat16", max_model_len, block_size, LIMITS)
+    assert (shape.min_blocks - 2) * block_size < max_model_len <= (shape.min_blocks - 1) * block_size
+
+
+def test_a_tied_output_layer_is_stored_once() -> None:
+    shape = ServingShape("bfloat16", 4096, 32, LIMITS)
+    tied = dataclasses.replace(LLAMA_8B, is_tied=True)
+    spared = Footprint.of(LLAMA_8B, 1, shape).fixed["weights"] - Footprint.of(tied, 1, shape).fixed["weights"]
+    assert spared == 128_256 * 4096 * 2
