@@ -17,10 +17,11 @@ DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 FLOAT32_BYTES = 4
 ATTENTION_ROWS = 64  # (token, head) rows of one attention tile
 
-# What the real runtime keeps on a core besides the model: 96 MB of microcode (SDK device-memory.rst), and from the one
-# published breakdown (optimum-neuron 6373c379, Llama-3.1-8B TP8, rank 0): DMA rings 392 MB, NEFF 319 MB, and with more
-# than one core 472 MB for collectives.
-RUNTIME_BYTES = (96 + 392 + 319) * MIB
+# What the real runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
+# Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows): DMA rings 392, NEFF 319, and with more than one
+# core 472 for collectives. The 96 MB of microcode of SDK device-memory.rst are model code and so part of the NEFF line:
+# the lines leave 7 MB of the published total. Taken for every core and part, since no other breakdown is published.
+RUNTIME_BYTES = (392 + 319) * MIB
 COLLECTIVES_BYTES = 472 * MIB
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from server.config import CacheConfig, Dtype, ModelSpec
 from server.device.core import NeuronCore
-from server.device.footprint import COLLECTIVES_BYTES, Footprint, ServingShape, StepLimits
-from server.device.ledger import GIB, MemoryLedger, Use
+from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits
+from server.device.ledger import GIB, MIB, MemoryLedger, Use
 from server.device.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.checkpoint import Checkpoint
@@ -64,6 +64,16 @@ def test_what_was_counted_is_what_loading_reserves_on_the_fullest_core(
     ledger = load(files, tp, shape, footprint.min_blocks)
     assert {use: ledger.reserved_bytes(0, use) for use in SERVED} == {use: counted[use] for use in SERVED}
     assert all(ledger.reserved_bytes(core) <= ledger.reserved_bytes(0) for core in range(tp))
+
+
+def test_the_published_breakdown_of_one_core() -> None:
+    """optimum-neuron 6373c379: Llama-3.1-8B, TP8, batch 32, 4,096 tokens: KV 2,048, collectives 472, the rest 711."""
+    shape = ServingShape("bfloat16", 4096, 32, StepLimits(1, 1, 1))
+    footprint = Footprint.of(LLAMA_8B, 8, shape)
+    assert 32 * 4096 // 32 * footprint.kv_block == 2048 * MIB
+    assert footprint.fixed["runtime"] == RUNTIME_BYTES == 711 * MIB
+    assert footprint.fixed["collectives"] - 472 * MIB < 5 * MIB  # the all-reduce buffer of so small a step
+    assert footprint.fixed["weights"] * 8 == pytest.approx(LLAMA_8B.num_params * 2, rel=0.001)
 
 
 def test_one_core_has_nobody_to_talk_to() -> None:
