@@ -2,52 +2,77 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 import psutil
 
 from server.device.ledger import GIB
 from server.errors import HostMemoryError
 
-_CGROUP_V2 = Path("/sys/fs/cgroup")
-_CGROUP_V1 = Path("/sys/fs/cgroup/memory")
-_LIMITS = (  # limit, usage, and the counters of file cache in memory.stat, which the kernel gives back when asked
-    (_CGROUP_V2 / "memory.max", _CGROUP_V2 / "memory.current", ("inactive_file", "active_file")),
-    (
-        _CGROUP_V1 / "memory.limit_in_bytes",
-        _CGROUP_V1 / "memory.usage_in_bytes",
-        ("total_inactive_file", "total_active_file"),
-    ),
-)
 SPARE_BYTES = GIB // 2  # left to the API process, the kernel and the file cache
 
 
-def _number(path: Path) -> int | None:
-    """The number in a cgroup file; None when there is no such file or no limit ("max")."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
+@dataclass(frozen=True, slots=True)
+class _Controller:
+    """Where one version of Linux control groups keeps its memory files (kernel docs: cgroup-v1/memory, cgroup-v2)."""
+
+    folder: str  # below the root of the file system
+    limit: str
+    usage: str  # of the group and those below it, file cache included
+    cache: tuple[str, ...]  # lines of memory.stat: file cache that the kernel drops before it runs out
 
 
-def _counters(path: Path, names: tuple[str, ...]) -> int:
-    """Sum of the named lines of a memory.stat file; 0 without one."""
-    try:
-        lines = [line.split() for line in path.read_text().splitlines()]
-    except OSError:
-        return 0
-    return sum(int(value) for name, value in lines if name in names)
+_V1 = _Controller(
+    "sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
+_V2 = _Controller("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
-def available_bytes() -> int:
-    """Memory this process can still take: what the host has free, or its container's limit where that is less."""
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory this process can still take: what the host has free, or a container's limit where that leaves less.
+
+    A checkpoint that was just read is in the file cache and counts as free: it goes when memory is needed.
+    `root` is the root of the file system that holds /proc and /sys.
+    """
     least: int = psutil.virtual_memory().available
-    for limit_file, usage_file, cache_counters in _LIMITS:
-        limit, usage = _number(limit_file), _number(usage_file)
-        if limit is not None and usage is not None:
-            used = usage - _counters(limit_file.with_name("memory.stat"), cache_counters)
-            least = min(least, max(0, limit - used))
+    for controller, folder in _groups(root):
+        left = _left(controller, folder)
+        least = least if left is None else min(least, left)
     return least
+
+
+def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:
+    """The memory groups of this process and all above them; any of them may set a limit."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        controller = _V1 if "memory" in names.split(",") else _V2
+        if controller is _V1 or not names:
+            own = PurePosixPath(path)
+            for group in (own, *own.parents):
+                yield controller, root / controller.folder / str(group).lstrip("/")
+
+
+def _left(controller: _Controller, folder: Path) -> int | None:
+    """What one group may still take; None when it has no limit or is not visible from inside a container."""
+    limit, usage = _text(folder / controller.limit).strip(), _text(folder / controller.usage).strip()
+    if not (limit.isdecimal() and usage.isdecimal()):  # no limit is the word "max"
+        return None
+    stat = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines())
+    cache = sum(int(stat.get(name, 0)) for name in controller.cache)
+    return max(0, int(limit) - max(0, int(usage) - cache))
+
+
+def _text(path: Path) -> str:
+    """A file of /proc or /sys; empty when there is none, as on a host without control groups."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def require_host_memory(needed_bytes: int, what: str, available: int) -> None:

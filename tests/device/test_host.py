@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device import host
 from server.device.host import SPARE_BYTES, available_bytes, host_kv_blocks, require_host_memory
 from server.device.ledger import GIB
 from server.errors import DeviceError, HostMemoryError, StartError
@@ -47,37 +47,81 @@ def test_a_host_without_its_spare_holds_no_block() -> None:
     assert host_kv_blocks(1, 0) == 0
 
 
-CACHE = ("inactive_file", "active_file")
-Limit = tuple[Path, Path, tuple[str, str]]
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
-def limits(monkeypatch: pytest.MonkeyPatch, *files: Limit) -> None:
-    monkeypatch.setattr(host, "_LIMITS", files)
+def cgroup_v2(root: Path, group: str, limit: str, usage: str, stat: str = "") -> None:
+    """A memory group of version 2 below `root`, which holds a fake /proc and /sys."""
+    folder = root / "sys/fs/cgroup" / group.lstrip("/")
+    for name, text in (("memory.max", limit), ("memory.current", usage), ("memory.stat", stat)):
+        write(folder / name, text)
 
 
-def cgroup(folder: Path, limit: str, usage: str) -> Limit:
-    files = folder / "memory.max", folder / "memory.current"
-    for file, text in zip(files, (limit, usage), strict=True):
-        file.write_text(text)
-    return (*files, CACHE)
+def cgroup_v1(root: Path, group: str, limit: str, usage: str, stat: str = "") -> None:
+    """The same of version 1."""
+    folder = root / "sys/fs/cgroup/memory" / group.lstrip("/")
+    for name, text in (("limit_in_bytes", limit), ("usage_in_bytes", usage), ("stat", stat)):
+        write(folder / f"memory.{name}", text)
 
 
-def test_file_cache_counts_as_free_because_the_kernel_gives_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def process_in(root: Path, *lines: str) -> None:
+    write(root / "proc/self/cgroup", "".join(f"{line}\n" for line in lines))
+
+
+def assert_host_counts(root: Path) -> None:
+    assert GIB // 64 < available_bytes(root) <= psutil.virtual_memory().total
+
+
+def test_the_limit_of_the_container_counts_where_it_is_lower(tmp_path: Path) -> None:
+    process_in(tmp_path, "0::/")
+    cgroup_v2(tmp_path, "/", "3000\n", "1000\n")
+    assert available_bytes(tmp_path) == 2000
+
+
+def test_a_container_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
+    process_in(tmp_path, "0::/")
+    cgroup_v2(tmp_path, "/", "3000\n", "4000\n")
+    assert available_bytes(tmp_path) == 0
+
+
+@pytest.mark.parametrize("cgroup", [cgroup_v1, cgroup_v2])
+@pytest.mark.parametrize("tight", ["/pod", "/pod/slice", "/pod/slice/server"])
+def test_the_tightest_of_the_groups_around_the_process_counts(
+    cgroup: Callable[..., None], tight: str, tmp_path: Path
 ) -> None:
-    limits(monkeypatch, cgroup(tmp_path, "3000\n", "2900\n"))
-    (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 1500\nactive_file 600\nslab 100\n")
-    assert available_bytes() == 2200
+    process_in(tmp_path, "9:name=systemd:/", "4:cpu,memory:/pod/slice/server", "0::/pod/slice/server")
+    for group in ("/pod", "/pod/slice", "/pod/slice/server"):
+        cgroup(tmp_path, group, "3000\n" if group == tight else "8000\n", "1000\n")
+    cgroup(tmp_path, "/neighbour", "1001\n", "1000\n")
+    assert available_bytes(tmp_path) == 2000
 
 
-def test_the_limit_of_the_container_counts_where_it_is_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits(monkeypatch, cgroup(tmp_path, "3000\n", "1000\n"))
-    assert available_bytes() == 2000
+def test_a_container_that_sees_only_its_own_folder_finds_its_limit_there(tmp_path: Path) -> None:
+    """Version 1 without namespaces: /proc has the host's path, the mount has the container's group as its root."""
+    process_in(tmp_path, "4:memory:/docker/0123abcd")
+    cgroup_v1(tmp_path, "/", "3000\n", "1000\n")
+    assert available_bytes(tmp_path) == 2000
 
 
-def test_a_container_over_its_limit_has_nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits(monkeypatch, cgroup(tmp_path, "3000\n", "4000\n"))
-    assert available_bytes() == 0
+def test_a_checkpoint_in_the_file_cache_leaves_its_memory_available(tmp_path: Path) -> None:
+    process_in(tmp_path, "0::/")
+    cgroup_v2(tmp_path, "/", "3000\n", "2900\n", "anon 300\nfile 2600\ninactive_file 2000\nactive_file 600\n")
+    assert available_bytes(tmp_path) == 3000 - 300
+
+
+def test_version_1_counts_the_cache_of_the_groups_below(tmp_path: Path) -> None:
+    process_in(tmp_path, "4:memory:/pod")
+    stat = "inactive_file 1\nactive_file 1\ntotal_inactive_file 2000\ntotal_active_file 600\n"
+    cgroup_v1(tmp_path, "/pod", "3000\n", "2900\n", stat)
+    assert available_bytes(tmp_path) == 3000 - 300
+
+
+def test_cache_counted_a_moment_later_than_usage_makes_no_memory(tmp_path: Path) -> None:
+    process_in(tmp_path, "0::/")
+    cgroup_v2(tmp_path, "/", "3000\n", "100\n", "inactive_file 200\n")
+    assert available_bytes(tmp_path) == 3000
 
 
 @pytest.mark.parametrize(
@@ -85,13 +129,15 @@ def test_a_container_over_its_limit_has_nothing_left(tmp_path: Path, monkeypatch
     [("max\n", "1000\n"), ("9223372036854771712\n", "1000\n"), ("3000\n", ""), ("garbage", "1")],
     ids=["unlimited-v2", "unlimited-v1", "no-usage", "unreadable"],
 )
-def test_without_a_limit_the_host_itself_counts(
-    limit: str, usage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits(monkeypatch, cgroup(tmp_path, limit, usage))
-    assert GIB // 64 < available_bytes() <= psutil.virtual_memory().total
+def test_without_a_limit_the_host_itself_counts(limit: str, usage: str, tmp_path: Path) -> None:
+    process_in(tmp_path, "0::/")
+    cgroup_v2(tmp_path, "/", limit, usage)
+    assert_host_counts(tmp_path)
 
 
-def test_without_cgroup_files_the_host_itself_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits(monkeypatch, (tmp_path / "absent", tmp_path / "absent too", CACHE))
-    assert GIB // 64 < available_bytes() <= psutil.virtual_memory().total
+def test_without_control_groups_the_host_itself_counts(tmp_path: Path) -> None:
+    assert_host_counts(tmp_path)
+
+
+def test_the_real_host_has_memory() -> None:
+    assert 0 < available_bytes() <= psutil.virtual_memory().total
