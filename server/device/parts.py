@@ -1,7 +1,8 @@
 """Data sheet of the chips: Inferentia1 to Trainium3. Facts with their source, never a formula or a guess.
 
 Sources: SDK = pages of github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21): inferentia.rst, inferentia2.rst,
-trainium.rst, trainium2.rst, trainium3.rst, neuron-core-v*.rst, data-types.rst and feature-guide.rst (NxD Inference).
+trainium.rst, trainium2.rst, trainium3.rst, neuron-core-v*.rst, data-types.rst, logical-neuroncore-config.rst, and
+feature-guide.rst and api-guide.rst (NxD Inference).
 ON = github.com/huggingface/optimum-neuron at 213224e6 (2026-08-19). None = not published on the pages read.
 
 AWS prints the same bandwidths as GiB/s on one page and as GB/s on another (7.4 % apart); GB/s, the smaller, is taken.
@@ -30,13 +31,14 @@ class Chip:
 
     name: str
     core_name: str
-    cores_per_chip: int
+    cores_per_chip: int  # as software sees them: logical cores where the default groups physical ones
     memory_gib: int  # device memory, GiB
     bandwidth_gb_s: float  # device memory, 10**9 bytes/s
     tflops: Mapping[str, float | None] = field(hash=False)  # dense peak by element type, 10**12 op/s; None: not listed
     dtypes: tuple[str, ...]  # element types that the hardware computes in
     link: Link | None
     tp_degrees: tuple[int, ...]  # tensor-parallel degrees; empty: no list is published
+    lnc: int = 1  # physical cores in one logical core (logical NeuronCore configuration)
 
 
 INFERENTIA1 = Chip(
@@ -99,7 +101,8 @@ TRAINIUM1 = Chip(
 TRAINIUM2 = Chip(
     name="Trainium2",
     core_name="NeuronCore-v3",  # SDK trainium2.rst
-    cores_per_chip=8,  # SDK trainium2.rst
+    # SDK logical-neuroncore-config.rst: of 8 physical ones two make one logical core by default, with 24 GiB.
+    cores_per_chip=4,
     memory_gib=96,  # SDK trainium2.rst
     bandwidth_gb_s=2900,  # SDK trainium2.rst: 2.9 TB/s
     tflops={
@@ -113,14 +116,14 @@ TRAINIUM2 = Chip(
     # SDK data-types.rst (all of NeuronCore-v2, and 64-bit integers) and trainium2.rst
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "fp8", "uint8", "int32", "uint32", "int64", "uint64"),
     link=Link("NeuronLink-v3", 1280 * GB / GIB),  # SDK trainium2.rst: 1.28 TB/s
-    # SDK feature-guide.rst, which counts logical cores of two (LNC2, 24 GiB); a core here is a physical one of 12 GiB.
-    tp_degrees=(1, 2, 4, 8, 16, 32, 64),
+    tp_degrees=(1, 2, 4, 8, 16, 32, 64),  # SDK feature-guide.rst: of logical cores
+    lnc=2,  # SDK api-guide.rst: default on trn2
 )
 
 TRAINIUM3 = Chip(
     name="Trainium3",
     core_name="NeuronCore-v4",  # SDK trainium3.rst
-    cores_per_chip=8,  # SDK trainium3.rst
+    cores_per_chip=8,  # SDK trainium3.rst: physical; logical cores exist, their default is not given
     memory_gib=144,  # SDK trainium3.rst
     bandwidth_gb_s=4900,  # SDK trainium3.rst: 4.9 TB/s
     tflops={

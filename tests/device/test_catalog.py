@@ -26,7 +26,7 @@ PUBLISHED_TOTALS = {
     "trn1.2xlarge": (2, 32, 820, 190),
     "trn1.32xlarge": (32, 512, 13120, 3040),
     "trn1n.32xlarge": (32, 512, 13120, 3040),
-    "trn2.48xlarge": (128, 1536, 46400, 10672),  # TFLOPS printed as 10.7 PFLOPS
+    "trn2.48xlarge": (64, 1536, 46400, 10672),  # 64 logical cores (128 physical); printed as 10.7 PFLOPS
 }
 
 all_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
@@ -47,7 +47,9 @@ def test_cores_share_exactly_the_memory_of_their_chip(part: Instance) -> None:
     assert part.core_memory_bytes * part.num_cores == part.num_chips * part.chip.memory_gib * GIB
 
 
-@pytest.mark.parametrize(("name", "gib"), [("inf1.xlarge", 2), ("inf2.xlarge", 16), ("inf2.48xlarge", 16)])
+@pytest.mark.parametrize(
+    ("name", "gib"), [("inf1.xlarge", 2), ("inf2.xlarge", 16), ("inf2.48xlarge", 16), ("trn2.48xlarge", 24)]
+)
 def test_memory_of_one_core_is_what_the_device_guides_say(name: str, gib: int) -> None:
     assert instance(name).core_memory_bytes == gib * GIB
 

@@ -185,9 +185,15 @@ def test_the_advice_stays_in_the_family_while_that_can_hold_it(
     assert refusal(model, name, tp)[-1] == f"the smallest that holds it: {advice}"
 
 
+def test_llama_405b_needs_a_whole_trainium2_instance() -> None:
+    """The Neuron documentation serves it so (trn2-llama3.1-405b-tutorial.rst): bfloat16, TP64 of logical cores."""
+    assert names(LLAMA_405B, utilization=0.9) == [("trn2.48xlarge", 64)]
+
+
 def test_what_nothing_holds_is_said_so() -> None:
-    assert names(LLAMA_405B) == []
-    assert refusal(LLAMA_405B, "inf2.48xlarge", 24)[-1] == (
+    twice = dataclasses.replace(LLAMA_405B, num_layers=252)
+    assert names(twice) == []
+    assert refusal(twice, "inf2.48xlarge", 24)[-1] == (
         "no instance of the catalogue holds it; a shorter max_model_len or a smaller model may"
     )
 
