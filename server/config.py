@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["bfloat16", "float32"]
+Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
+WeightFormat = Dtype | Quantization
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 
@@ -73,6 +75,24 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightFormats:
+    """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out."""
+
+    dtype: Dtype
+    quantization: Quantization | None = None
+    modules_to_not_convert: tuple[str, ...] = ()
+
+    def of(self, *modules: str) -> WeightFormat:
+        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named."""
+        if self.quantization is None or any(self._is_left_out(module) for module in modules):
+            return self.dtype
+        return self.quantization
+
+    def _is_left_out(self, module: str) -> bool:
+        return any(f".{name}." in f".{module}." for name in self.modules_to_not_convert)
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """The paged KV cache: `num_blocks` blocks of `block_size` tokens on every core."""
 
@@ -98,7 +118,7 @@ class EngineConfig:
     model_path: str  # a local checkpoint directory
     device: str  # instance name, such as inf2.xlarge
     tensor_parallel_size: int
-    dtype: Dtype
+    dtype: Dtype  # of activations and the KV cache, and of weights that are not quantized
     max_model_len: int | None  # None = the model's own
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -109,3 +129,9 @@ class EngineConfig:
     num_blocks_override: int | None  # fixed KV block count instead of what the ledger has left
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
+    quantization: Quantization | None = None
+    modules_to_not_convert: tuple[str, ...] = ()
+
+    @property
+    def formats(self) -> WeightFormats:
+        return WeightFormats(self.dtype, self.quantization, self.modules_to_not_convert)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from server.bench.bandwidth import BandwidthProbe
 from server.bench.options import Workload
 from server.clock import MonotonicClock
-from server.device.footprint import Widths
+from server.device.footprint import head_matrix, layer_matrices
 from server.device.shard import ShardSpec
 from server.engine.load import LoadedEngine
 from server.engine.loop import EngineLoop
@@ -81,8 +81,7 @@ class LatencyBench:
         self._engine, self._on_run = engine, on_run
         self._random = random.Random(seed)
         self._probe = BandwidthProbe(engine.runner.pool)
-        shard = ShardSpec.of(engine.spec, engine.info.tensor_parallel_size)
-        self._weight_bytes = weight_bytes_per_step(engine, shard)
+        self._weight_bytes = weight_bytes_per_step(engine)
 
     def measure(self, workload: Workload, runs: int) -> LatencyResult:
         """Medians of `runs` runs after one that is not counted. Raises SettingsError when the workload cannot fit."""
@@ -151,9 +150,9 @@ class LatencyBench:
         )
 
 
-def weight_bytes_per_step(engine: LoadedEngine, shard: ShardSpec) -> int:
+def weight_bytes_per_step(engine: LoadedEngine) -> int:
     """Packed weights that one decode step reads, over all cores; of an untied embedding it reads single rows only."""
-    spec, widths = engine.spec, Widths.of(engine.spec, shard)
-    cell = 2 if engine.info.dtype == "bfloat16" else 4
-    layer = widths.hidden * (widths.qkv + widths.attended + 3 * widths.intermediate)
-    return shard.tp * cell * (spec.num_layers * layer + widths.vocab * widths.hidden)
+    spec, formats = engine.spec, engine.formats
+    shard = ShardSpec.of(spec, engine.info.tensor_parallel_size)
+    matrices = [m for i in range(spec.num_layers) for m in layer_matrices(spec, shard, i).values()]
+    return shard.tp * sum(m.num_bytes(formats) for m in [*matrices, head_matrix(spec, shard)])

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config import Dtype, ModelSpec
+from server.config import Dtype, ModelSpec, Quantization, WeightFormats
 from server.device.hbm import ALIGNMENT
-from server.device.layout import K_TILE, N_TILE, round_up
+from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up
 from server.device.ledger import MIB, Use
 from server.device.shard import ShardSpec
 
@@ -42,9 +42,16 @@ class ServingShape:
     max_model_len: int
     block_size: int
     limits: StepLimits
+    quantization: Quantization | None = None
+    modules_to_not_convert: tuple[str, ...] = ()
+
+    @property
+    def formats(self) -> WeightFormats:
+        return WeightFormats(self.dtype, self.quantization, self.modules_to_not_convert)
 
     @property
     def cell_bytes(self) -> int:
+        """Of one KV element, or one element of a panel at most."""
         return DTYPE_BYTES[self.dtype]
 
     @property
@@ -68,23 +75,58 @@ class Widths:
     def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
         heads = shard.heads_per_core + 2 * shard.kv_heads_per_core
         return cls(
-            hidden=round_up(model.hidden_size, K_TILE),
+            hidden=round_up(model.hidden_size, K_MULTIPLE),
             qkv=round_up(heads * model.head_dim, N_TILE),
-            attended=round_up(shard.heads_per_core * model.head_dim, K_TILE),
+            attended=round_up(shard.heads_per_core * model.head_dim, K_MULTIPLE),
             intermediate=shard.intermediate_per_core,
             vocab=shard.vocab_per_core,
             head=round_up(model.head_dim, N_TILE),
         )
 
 
-def weight_bytes(model: ModelSpec, shard: ShardSpec, cell_bytes: int) -> int:
-    """Packed matrices and float32 vectors on the fullest core."""
+@dataclass(frozen=True, slots=True)
+class MatrixShape:
+    """One packed matrix on one core: padded to tiles, in the format of the modules it is made of."""
+
+    modules: tuple[str, ...]  # as the checkpoint names them
+    n: int
+    k: int
+
+    def num_bytes(self, formats: WeightFormats) -> int:
+        """Tiles, and for each column of an 8-bit format a scale and a sum."""
+        weights = formats.of(*self.modules)
+        columns = 2 * _float32_bytes(self.n) if is_scaled(weights) else 0
+        return self.n * self.k * WEIGHT_BYTES[weights] + columns
+
+
+def layer_matrices(model: ModelSpec, shard: ShardSpec, layer: int) -> dict[str, MatrixShape]:
+    """The four matrices of a layer, by what they compute."""
+    w, prefix = Widths.of(model, shard), f"model.layers.{layer}."
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    return {
+        "qkv": MatrixShape(tuple(f"{attention}{x}_proj" for x in "qkv"), w.qkv, w.hidden),
+        "o": MatrixShape((f"{attention}o_proj",), w.hidden, w.attended),
+        "gate_up": MatrixShape((f"{mlp}gate_proj", f"{mlp}up_proj"), 2 * w.intermediate, w.hidden),
+        "down": MatrixShape((f"{mlp}down_proj",), w.hidden, w.intermediate),
+    }
+
+
+def head_matrix(model: ModelSpec, shard: ShardSpec) -> MatrixShape:
+    """The output layer."""
     w = Widths.of(model, shard)
-    layer = w.hidden * (w.qkv + w.attended + 3 * w.intermediate) * cell_bytes
+    return MatrixShape(("lm_head",), w.vocab, w.hidden)
+
+
+def weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
+    """Packed matrices, and float32 vectors, on the fullest core."""
+    w = Widths.of(model, shard)
+    layers = range(model.num_layers)
+    matrices = [matrix for i in layers for matrix in layer_matrices(model, shard, i).values()]
+    total = sum(matrix.num_bytes(formats) for matrix in [*matrices, head_matrix(model, shard)])
     vectors = _float32_bytes(w.hidden) * (2 + model.has_o_bias) + _float32_bytes(w.qkv) * model.has_qkv_bias
     vectors += 2 * _float32_bytes(model.head_dim) * model.has_qk_norm
-    embeddings = w.vocab * w.hidden * cell_bytes * (1 if model.is_tied else 2)
-    return model.num_layers * (layer + vectors) + embeddings + _float32_bytes(w.hidden)
+    embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
+    return total + model.num_layers * vectors + embedding + _float32_bytes(w.hidden)
 
 
 def _float32_bytes(num_values: int) -> int:
@@ -103,18 +145,20 @@ class ActivationSizes:
     """Bytes of every activation buffer. `shared` ones would be replicated on each core; the host keeps one copy."""
 
     rows: int
+    tile_tokens: int
     hidden: int
     normed: int
     partial: int  # of one core
     sampled: int
     logits: int  # of all cores
-    qkv: int
-    attended: int
-    gate_up: int
-    activated: int
     tables: int  # cos and sin, and the query range of each KV head (two int32)
-    attention_scratch: int  # of one worker
-    tile_tokens: int
+    worker_scratch: int  # of one worker: attention rows, a normed row, weights on their way to bfloat16
+    qkv: int
+    attended: int  # float32 rows
+    attended_panels: int
+    activated: int
+    activated_panels: int
+    row_scales: int
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ActivationSizes:
@@ -122,29 +166,34 @@ class ActivationSizes:
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
         group = max(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core))
         tile_tokens = max(1, ATTENTION_ROWS // group)
-        row_bytes = 64 + FLOAT32_BYTES * (shape.block_size + w.head)
+        attention_rows = round_up(tile_tokens * group, 4) * (64 + FLOAT32_BYTES * (shape.block_size + w.head))
+        longest_k = max(w.hidden, w.attended, w.intermediate)
         return cls(
             rows=rows,
+            tile_tokens=tile_tokens,
             hidden=rows * w.hidden * FLOAT32_BYTES,
             normed=rows * w.hidden * cell,
             partial=rows * w.hidden * FLOAT32_BYTES,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            qkv=rows * w.qkv * FLOAT32_BYTES,
-            attended=rows * w.attended * cell,
-            gate_up=rows * 2 * w.intermediate * FLOAT32_BYTES,
-            activated=rows * w.intermediate * cell,
             tables=2 * _float32_bytes(shape.max_model_len * (model.head_dim // 2))
             + _float32_bytes(2 * shard.kv_heads_per_core),
-            attention_scratch=round_up(round_up(tile_tokens * group, 4) * row_bytes, 64),
-            tile_tokens=tile_tokens,
+            worker_scratch=round_up(
+                max(attention_rows, w.hidden * FLOAT32_BYTES, 2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"]), 64
+            ),
+            qkv=rows * w.qkv * FLOAT32_BYTES,
+            attended=rows * w.attended * FLOAT32_BYTES,
+            attended_panels=rows * w.attended * cell,
+            activated=rows * w.intermediate * FLOAT32_BYTES,
+            activated_panels=rows * w.intermediate * cell,
+            row_scales=_float32_bytes(max(rows, samples)),
         )
 
     def scratchpad(self, num_workers: int) -> int:
         """On core 0, which also holds what is shared."""
-        shared = self.hidden + self.normed + self.sampled + self.logits + self.tables
-        own = self.qkv + self.attended + self.gate_up + self.activated
-        return shared + own + num_workers * self.attention_scratch
+        shared = self.hidden + self.normed + self.sampled + self.logits + self.tables + self.row_scales
+        own = self.qkv + self.attended + self.attended_panels + self.activated + self.activated_panels
+        return shared + own + self.row_scales + num_workers * self.worker_scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +210,7 @@ class Footprint:
         shard = ShardSpec.of(model, tp)
         sizes = ActivationSizes.of(model, shard, shape)
         fixed: dict[Use, int] = {
-            "weights": weight_bytes(model, shard, shape.cell_bytes),
+            "weights": weight_bytes(model, shard, shape.formats),
             "scratchpad": sizes.scratchpad(shape.limits.num_workers),
             "collectives": tp * sizes.partial + (COLLECTIVES_BYTES if tp > 1 else 0),
             "runtime": RUNTIME_BYTES,

@@ -1,7 +1,7 @@
 """How matrices lie in a core's memory: packed once, when a checkpoint is loaded or compiled.
 
-Weights [N, K] become [N/16][K/32] tiles in the order the matmul kernels stream them. Seen as 32-bit words (one float32,
-or two bfloat16 neighbours in k) both element types have one layout: [N/16][K words][16 n].
+Weights [N, K] become [N/16][K/k_tile] tiles in the order the matmul kernels stream them. Seen as 32-bit words (one
+float32, or two bfloat16 or four 8-bit neighbours in k) all formats have one layout: [N/16][K words][16 n].
 """
 
 from __future__ import annotations
@@ -11,10 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from server.config import WeightFormat
 from server.device.kernels.jit import HostFunction
 
 N_TILE = 16  # columns of one tile
-K_TILE = 32  # elements of k in one tile or panel
+K_MULTIPLE = 64  # k is padded to whole tiles of 8-bit weights, whatever the format
+K_TILES: dict[WeightFormat, int] = {  # elements of k in one tile of weights
+    "float32": 32,
+    "bfloat16": 32,
+    "int8": 64,
+    "int8-weight-only": 64,
+    "fp8": 64,
+    "fp8_e5m2": 64,
+}
+WEIGHT_BYTES: dict[WeightFormat, int] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "int8": 1,
+    "int8-weight-only": 1,
+    "fp8": 1,
+    "fp8_e5m2": 1,
+}
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -30,8 +47,13 @@ def _pack(rows: npt.NDArray[np.uint32], tiles: npt.NDArray[np.uint32]) -> None:
             tile[k, n % 16] = rows[n, k]
 
 
+def is_scaled(weights: WeightFormat) -> bool:
+    """Whether the format has a scale for each output column."""
+    return WEIGHT_BYTES[weights] == 1
+
+
 def pack_weights(rows: npt.NDArray[Any], into: npt.NDArray[np.uint8]) -> None:
-    """`rows` [N, K] (uint16 bfloat16 bits or float32; N a multiple of 16, K of 32) to tiles in `into`."""
+    """`rows` [N, K] (float32, bfloat16 bits or 8-bit codes; N a multiple of 16, K of 64) to tiles in `into`."""
     words = np.ascontiguousarray(rows).view(np.uint32)
     _pack(words, into.view(np.uint32).reshape(rows.shape[0] // N_TILE, words.shape[1], N_TILE))
 

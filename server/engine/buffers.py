@@ -74,18 +74,25 @@ class ActivationBuffers:
         first = cores[0]
         self.hidden = first.allocate("scratchpad", "hidden", sizes.hidden)
         self.normed = first.allocate("scratchpad", "normed", sizes.normed)
+        self.normed_scales = first.allocate("scratchpad", "row scales", sizes.row_scales)
         self.sampled = first.allocate("scratchpad", "sampled", sizes.sampled)
         self.logits = first.allocate("scratchpad", "logits", sizes.logits)
         self.partials = first.allocate("collectives", "all-reduce", len(cores) * sizes.partial)
-        scratch = shape.limits.num_workers * sizes.attention_scratch
-        self.attention_scratch = first.allocate("scratchpad", "attention", scratch)
+        scratch = shape.limits.num_workers * sizes.worker_scratch
+        self.worker_scratch = first.allocate("scratchpad", "workers", scratch)
         self.logits_width = len(cores) * self.widths.vocab
-        self.qkv = tuple(core.allocate("scratchpad", "qkv", sizes.qkv) for core in cores)
-        self.attended = tuple(core.allocate("scratchpad", "attended", sizes.attended) for core in cores)
-        self.gate_up = tuple(core.allocate("scratchpad", "gate_up", sizes.gate_up) for core in cores)
-        self.activated = tuple(core.allocate("scratchpad", "activated", sizes.activated) for core in cores)
+        self.qkv = _on_each(cores, "qkv", sizes.qkv)
+        self.attended = _on_each(cores, "attended", sizes.attended)
+        self.attended_panels = _on_each(cores, "attended panels", sizes.attended_panels)
+        self.activated = _on_each(cores, "activated", sizes.activated)
+        self.activated_panels = _on_each(cores, "activated panels", sizes.activated_panels)
+        self.row_scales = _on_each(cores, "row scales", sizes.row_scales)
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """The logits of the last step, [samples, padded vocabulary]; overwritten by the next."""
         whole: npt.NDArray[np.float32] = self.logits.array(np.float32, -1, self.logits_width)
         return whole
+
+
+def _on_each(cores: Sequence[NeuronCore], name: str, num_bytes: int) -> tuple[Buffer, ...]:
+    return tuple(core.allocate("scratchpad", name, num_bytes) for core in cores)

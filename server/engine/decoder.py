@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import CacheConfig, ModelSpec
+from server.config import CacheConfig, Dtype, ModelSpec
 from server.device.core import NeuronCore
-from server.device.dispatch import KernelSet
+from server.device.formats import Isa, LinearKernels, linear_kernels, shared_kernels
 from server.device.hbm import Buffer
 from server.device.kernels.records import (
     STEP,
@@ -29,14 +29,16 @@ from server.device.kernels.records import (
     EmbedOperands,
     MatmulOperands,
     NormOperands,
+    PackOperands,
     RopeOperands,
-    SwigluOperands,
 )
-from server.device.layout import K_TILE, N_TILE
+from server.device.layout import K_TILES, N_TILE
 from server.device.program import Program
 from server.device.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.weights import LayerWeights, ModelWeights, PackedMatrix
+
+Inputs = Sequence[tuple[int, int]]  # panels and row scales, for each core
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,13 @@ class Placement:
     buffers: ActivationBuffers
     kv: KVPool
     cache: CacheConfig
+    dtype: Dtype  # of the KV cache
+    isa: Isa | None = None  # None = the host's best
 
 
-def build_program(placement: Placement, kernels: KernelSet) -> Program:
+def build_program(placement: Placement) -> Program:
     """The program of a placed model; it computes the rows of one step record."""
-    return _Builder(placement, kernels).build()
+    return _Builder(placement).build()
 
 
 def float_bits(value: float) -> int:
@@ -72,9 +76,10 @@ def _addresses(shards: Sequence[Buffer]) -> list[int]:
 
 
 class _Builder:
-    def __init__(self, placement: Placement, kernels: KernelSet) -> None:
-        self._at, self._kernels = placement, kernels
+    def __init__(self, placement: Placement) -> None:
+        self._at = placement
         self._spec, self._shard, self._buffers = placement.spec, placement.shard, placement.buffers
+        self._shared = shared_kernels(placement.dtype)
         self._num_cores = len(placement.cores)
         self._width = placement.weights.lm_head.k
         self._program = Program("decoder", placement)
@@ -84,22 +89,32 @@ class _Builder:
         self._embed(weights)
         num_partials = 0
         for i, layer in enumerate(weights.layers):
-            self._norm(f"layer {i} attention norm", layer.attention_norm, num_partials, None)
+            self._norm(f"layer {i} attention norm", layer.attention_norm, num_partials, None, layer.qkv)
             self._attention(i, layer)
             num_partials = self._num_cores
-            self._norm(f"layer {i} ffn norm", layer.ffn_norm, num_partials, layer.o_bias)
+            self._norm(f"layer {i} ffn norm", layer.ffn_norm, num_partials, layer.o_bias, layer.gate_up)
             self._feed_forward(i, layer)
         self._logits(weights, num_partials)
         return self._program
 
+    def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
+        return linear_kernels(matrix.weights, self._at.isa)
+
     def _embed(self, weights: ModelWeights) -> None:
-        kernel = self._kernels.embed_tiles if self._spec.is_tied else self._kernels.embed_rows
         hidden, per_core = self._buffers.hidden.address, self._shard.vocab_per_core
-        operands = [EmbedOperands(part.address, hidden, per_core, self._width) for part in weights.embedding]
+        if weights.embedding is not None:
+            kernel = self._shared.embed_rows
+            tables = [(part.address, 0) for part in weights.embedding]
+        else:
+            kernel = self._kernels(weights.lm_head).embed_tiles
+            tables = [(part.tiles.address, _address(part.scales)) for part in weights.lm_head.shards]
+        operands = [EmbedOperands(table, scales, hidden, per_core, self._width) for table, scales in tables]
         self._program.add("embed", kernel, operands)
 
-    def _norm(self, label: str, weight: Buffer, num_partials: int, bias: Buffer | None) -> None:
-        self._program.add(label, self._kernels.reduce_norm, [self._norm_operands(weight, num_partials, bias)])
+    def _norm(self, label: str, weight: Buffer, num_partials: int, bias: Buffer | None, reader: PackedMatrix) -> None:
+        """The norm before `reader`, whose format decides the panels."""
+        operands = [self._norm_operands(weight, num_partials, bias)]
+        self._program.add(label, self._kernels(reader).reduce_norm, operands)
 
     def _norm_operands(self, weight: Buffer, num_partials: int, bias: Buffer | None) -> NormOperands:
         buffers = self._buffers
@@ -111,6 +126,8 @@ class _Builder:
             bias=_address(bias),
             weight=weight.address,
             panels=buffers.normed.address,
+            row_scales=buffers.normed_scales.address,
+            scratch=buffers.worker_scratch.address,
             width=self._width,
             size=self._spec.hidden_size,
             eps=float_bits(self._spec.rms_norm_eps),
@@ -118,36 +135,54 @@ class _Builder:
             index_field=0,
         )
 
-    def _matmul(self, label: str, matrix: PackedMatrix, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        """One shard on each core; output rows are as wide as the shard."""
-        self._program.add(label, self._kernels.matmul, self._matmul_operands(matrix, inputs, outputs))
-
     def _matmul_operands(
-        self, matrix: PackedMatrix, inputs: Sequence[int], outputs: Sequence[int]
+        self, matrix: PackedMatrix, inputs: Inputs, outputs: Sequence[int], ldc: int
     ) -> list[MatmulOperands]:
-        shapes = (matrix.n // N_TILE, matrix.k // K_TILE, matrix.n, STEP.num_tokens)
+        """One shard on each core."""
+        buffers = self._buffers
         return [
-            MatmulOperands(source, shard.address, target, *shapes)
-            for source, shard, target in zip(inputs, matrix.shards, outputs, strict=True)
+            MatmulOperands(
+                activations=panels,
+                row_scales=row_scales,
+                weights=shard.tiles.address,
+                column_scales=_address(shard.scales),
+                column_sums=_address(shard.sums),
+                output=output,
+                n_tiles=matrix.n // N_TILE,
+                k_tiles=matrix.k // K_TILES[matrix.weights],
+                ldc=ldc,
+                rows_field=STEP.num_tokens,
+                scratch=buffers.worker_scratch.address,
+                scratch_stride=buffers.sizes.worker_scratch,
+            )
+            for (panels, row_scales), shard, output in zip(inputs, matrix.shards, outputs, strict=True)
         ]
 
-    def _normed(self) -> list[int]:
+    def _normed(self) -> Inputs:
         """The normed panels, which every core reads."""
-        return [self._buffers.normed.address] * self._num_cores
+        return [(self._buffers.normed.address, self._buffers.normed_scales.address)] * self._num_cores
 
-    def _partials(self) -> list[int]:
-        """Where each core leaves its part of a row-parallel matmul."""
-        return [self._buffers.partials.address + c * self._buffers.sizes.partial for c in range(self._num_cores)]
+    def _row_parallel(self, label: str, matrix: PackedMatrix, rows: Sequence[Buffer], panels: Sequence[Buffer]) -> None:
+        """Pack each core's rows, then leave its partial sum for the all-reduce."""
+        kernels, scales = self._kernels(matrix), self._buffers.row_scales
+        packs = [
+            PackOperands(source.address, target.address, scale.address, matrix.k)
+            for source, target, scale in zip(rows, panels, scales, strict=True)
+        ]
+        self._program.add(f"{label} pack", kernels.pack_rows, packs)
+        partials = [self._buffers.partials.address + c * self._buffers.sizes.partial for c in range(self._num_cores)]
+        inputs = [(panel.address, scale.address) for panel, scale in zip(panels, scales, strict=True)]
+        operands = self._matmul_operands(matrix, inputs, partials, self._width)
+        self._program.add(label, kernels.matmul, operands)
 
     def _attention(self, i: int, layer: LayerWeights) -> None:
-        buffers = self._buffers
-        self._matmul(f"layer {i} qkv", layer.qkv, self._normed(), _addresses(buffers.qkv))
-        cores = range(self._num_cores)
-        self._program.add(f"layer {i} rope", self._kernels.rope_kv, [self._rope_operands(c, i, layer) for c in cores])
-        self._program.add(
-            f"layer {i} attention", self._kernels.attention, [self._attention_operands(c, i) for c in cores]
-        )
-        self._matmul(f"layer {i} o", layer.o, _addresses(buffers.attended), self._partials())
+        buffers, cores = self._buffers, range(self._num_cores)
+        operands = self._matmul_operands(layer.qkv, self._normed(), _addresses(buffers.qkv), buffers.widths.qkv)
+        self._program.add(f"layer {i} qkv", self._kernels(layer.qkv).matmul, operands)
+        self._program.add(f"layer {i} rope", self._shared.rope_kv, [self._rope_operands(c, i, layer) for c in cores])
+        attention = [self._attention_operands(c, i) for c in cores]
+        self._program.add(f"layer {i} attention", self._shared.attention, attention)
+        self._row_parallel(f"layer {i} o", layer.o, buffers.attended, buffers.attended_panels)
 
     def _rope_operands(self, core: int, i: int, layer: LayerWeights) -> RopeOperands:
         return RopeOperands(
@@ -175,39 +210,34 @@ class _Builder:
             ldc=self._buffers.widths.qkv,
             k_cache=self._at.kv.k(core, i),
             v_cache=self._at.kv.v(core, i),
-            panels=self._buffers.attended[core].address,
-            k_tiles=self._buffers.widths.attended // K_TILE,
+            output=self._buffers.attended[core].address,
+            output_width=self._buffers.widths.attended,
             kv_heads=self._shard.kv_heads_per_core,
             head_dim=self._spec.head_dim,
             head_pad=self._buffers.widths.head,
             block_size=self._at.cache.block_size,
             window=self._spec.window(i),
             groups=self._at.tables.groups[core].address,
-            scratch=self._buffers.attention_scratch.address,
-            scratch_stride=self._buffers.sizes.attention_scratch,
+            scratch=self._buffers.worker_scratch.address,
+            scratch_stride=self._buffers.sizes.worker_scratch,
             tile_tokens=self._buffers.sizes.tile_tokens,
         )
 
     def _feed_forward(self, i: int, layer: LayerWeights) -> None:
-        buffers, size = self._buffers, self._shard.intermediate_per_core
-        self._matmul(f"layer {i} gate_up", layer.gate_up, self._normed(), _addresses(buffers.gate_up))
-        operands = [
-            SwigluOperands(source.address, target.address, size)
-            for source, target in zip(buffers.gate_up, buffers.activated, strict=True)
-        ]
-        self._program.add(f"layer {i} swiglu", self._kernels.swiglu, operands)
-        self._matmul(f"layer {i} down", layer.down, _addresses(buffers.activated), self._partials())
+        buffers = self._buffers
+        outputs, width = _addresses(buffers.activated), buffers.widths.intermediate
+        operands = self._matmul_operands(layer.gate_up, self._normed(), outputs, width)
+        self._program.add(f"layer {i} gate_up", self._kernels(layer.gate_up).swiglu, operands)
+        self._row_parallel(f"layer {i} down", layer.down, buffers.activated, buffers.activated_panels)
 
     def _logits(self, weights: ModelWeights, num_partials: int) -> None:
         """Only the rows that will be sampled."""
         buffers, head = self._buffers, weights.lm_head
         norm = self._norm_operands(weights.final_norm, num_partials, None)
         norm = norm._replace(panels=buffers.sampled.address, rows_field=STEP.num_samples, index_field=STEP.sample_rows)
-        self._program.add("final norm", self._kernels.reduce_norm, [norm])
+        self._program.add("final norm", self._kernels(head).reduce_norm, [norm])
         outputs = [buffers.logits.address + core * head.n * 4 for core in range(self._num_cores)]
-        operands = self._matmul_operands(head, [buffers.sampled.address] * self._num_cores, outputs)
-        self._program.add(
-            "logits",
-            self._kernels.matmul,
-            [o._replace(ldc=buffers.logits_width, rows_field=STEP.num_samples) for o in operands],
-        )
+        inputs = [(buffers.sampled.address, buffers.normed_scales.address)] * self._num_cores
+        operands = self._matmul_operands(head, inputs, outputs, buffers.logits_width)
+        operands = [o._replace(rows_field=STEP.num_samples) for o in operands]
+        self._program.add("logits", self._kernels(head).matmul, operands)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig
+from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
 from server.device import host
 from server.device.catalog import Instance, instance
 from server.device.core import NeuronCore
-from server.device.dispatch import KernelSet, kernel_set
 from server.device.fit import require_fit
 from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits
+from server.device.formats import linear_kernels
 from server.device.kernels.jit import compile_kernels, use_cache
 from server.device.kernels.sample import sample
 from server.device.ledger import GIB, MemoryLedger
@@ -39,6 +39,7 @@ class LoadedEngine:
 
     runner: ModelRunner
     spec: ModelSpec
+    formats: WeightFormats
     cache: CacheConfig
     scheduler: SchedulerConfig
     ledger: MemoryLedger
@@ -67,6 +68,8 @@ class _Loading:
             self._max_model_len,
             config.block_size,
             StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads),
+            config.quantization,
+            config.modules_to_not_convert,
         )
         self._instance: Instance = instance(config.device)
         tp = config.tensor_parallel_size
@@ -75,19 +78,23 @@ class _Loading:
         self._require_host()
 
     def run(self) -> LoadedEngine:
-        kernels = self._compile()
+        use_cache(self._config.kernel_cache_dir)
         ledger, cores = self._cores()
         begin = time.perf_counter()
-        weights = WeightLoader(self._checkpoint, self._spec, self._shard, cores, self._config.dtype).load(self._report)
+        weights = WeightLoader(self._checkpoint, self._spec, self._shard, cores, self._config.formats).load(
+            self._report
+        )
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
         kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.cell_bytes)
-        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache)
-        runner = self._runner(placement, kernels)
+        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, self._config.dtype)
+        runner = self._runner(placement)
         runner.warm_up()
         self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
-        return LoadedEngine(runner, self._spec, cache, self._scheduler(), ledger, self._info(cache, kernels, ledger))
+        return LoadedEngine(
+            runner, self._spec, self._config.formats, cache, self._scheduler(), ledger, self._info(cache, ledger)
+        )
 
     def _require_host(self) -> None:
         """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
@@ -96,13 +103,6 @@ class _Loading:
         needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + footprint.fixed["scratchpad"]
         model = f"{self._config.model_path} with tensor_parallel_size {tp} and {blocks} KV blocks"
         host.require_host_memory(needed, model, host.available_bytes())
-
-    def _compile(self) -> KernelSet:
-        use_cache(self._config.kernel_cache_dir)
-        kernels = kernel_set(self._config.dtype)
-        seconds = compile_kernels((*kernels.kernels, sample), self._report)
-        self._report(f"kernels for {kernels.isa} ready in {seconds:.1f} s")
-        return kernels
 
     def _cores(self) -> tuple[MemoryLedger, Sequence[NeuronCore]]:
         """The group's cores, with what the runtime itself would keep on each."""
@@ -143,8 +143,11 @@ class _Loading:
             )
         return blocks
 
-    def _runner(self, placement: Placement, kernels: KernelSet) -> ModelRunner:
+    def _runner(self, placement: Placement) -> ModelRunner:
         limits, block_size = self._shape.limits, self._config.block_size
+        program = build_program(placement)
+        seconds = compile_kernels((*program.kernels, sample), self._report)
+        self._report(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         inputs = StepInputs(
             limits.num_tokens,
@@ -154,7 +157,7 @@ class _Loading:
             placement.buffers.sizes.tile_tokens,
         )
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size)
-        return ModelRunner(pool, build_program(placement, kernels), inputs, sampler, placement.cache)
+        return ModelRunner(pool, program, inputs, sampler, placement.cache)
 
     def _scheduler(self) -> SchedulerConfig:
         return SchedulerConfig(
@@ -164,15 +167,17 @@ class _Loading:
             max_num_queued_reqs=self._config.max_num_queued_reqs,
         )
 
-    def _info(self, cache: CacheConfig, kernels: KernelSet, ledger: MemoryLedger) -> EngineInfo:
+    def _info(self, cache: CacheConfig, ledger: MemoryLedger) -> EngineInfo:
         config = self._config
+        weights = config.formats.of("model.layers.0.mlp.gate_proj")
+        isa = linear_kernels(weights).isa
         used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
         notes = [
-            f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {config.dtype}, "
+            f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
             f"{config.device}, {ledger.num_cores} NeuronCore(s): {used / GIB:.2f} of "
             f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s), "
-            f"{kernels.isa} kernels",
+            f"{isa} kernels",
         ]
         if self._checkpoint.surplus:
             notes.append(f"tensors that this model does not use: {', '.join(self._checkpoint.surplus[:4])}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from server.config import Dtype, EngineConfig
-from server.settings.sources import ENV_PREFIX, cache_home
+from server.settings.sources import ENV_PREFIX, Texts, cache_home, split_text
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 
@@ -22,7 +22,13 @@ class EngineSettings(BaseSettings):
 
     model: str = Field(str(DEFAULT_MODEL), description="checkpoint directory or hub id (default: the built-in model)")
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
-    dtype: Literal["auto", "bfloat16", "float32"] = Field("auto", description="weights and KV cache; auto is bfloat16")
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto", description="activations, KV cache and unquantized weights; auto is bfloat16"
+    )
+    quantization: Literal["none", "int8", "int8-weight-only", "fp8", "fp8_e5m2"] = Field(
+        "none", description="format of the weights; int8 also quantizes activations, token by token"
+    )
+    modules_to_not_convert: Texts = Field((), description="module that is not quantized, such as lm_head; repeatable")
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
     tensor_parallel_size: int = Field(1, ge=1, le=64, description="NeuronCores the model is sharded over")
     max_model_len: int | None = Field(None, ge=2, description="longest context in tokens (default: the model's)")
@@ -40,6 +46,11 @@ class EngineSettings(BaseSettings):
         None, description="where compiled kernels are kept (default: under XDG_CACHE_HOME or ~/.cache)"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
+
+    @field_validator("modules_to_not_convert", mode="before")
+    @classmethod
+    def _split_modules(cls, value: Any) -> Any:
+        return split_text(value)
 
     @model_validator(mode="after")
     def _every_sequence_gets_a_token(self) -> Self:
@@ -80,5 +91,7 @@ class EngineSettings(BaseSettings):
             device_memory_utilization=self.device_memory_utilization,
             num_blocks_override=self.num_gpu_blocks_override,
             cpu_threads=self.cpu_threads or len(os.sched_getaffinity(0)),
+            quantization=None if self.quantization == "none" else self.quantization,
+            modules_to_not_convert=self.modules_to_not_convert,
             kernel_cache_dir=self.kernel_cache_dir or str(cache_home() / "neuronserve" / "kernels"),
         )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, field_validator
-from pydantic_settings import NoDecode
 
 from server.api.config import ApiConfig
 from server.engine.process import EngineMode
 from server.settings.engine import DEFAULT_MODEL, EngineSettings
-
-Texts = Annotated[tuple[str, ...], NoDecode]
+from server.settings.sources import Texts, split_text
 
 
 class ServeSettings(EngineSettings):
@@ -34,8 +32,7 @@ class ServeSettings(EngineSettings):
     @field_validator("served_model_name", "api_key", "allowed_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """The environment and YAML may give one text with commas."""
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        return split_text(value)
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -9,18 +9,24 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode
 
 from server.errors import SettingsError
 
 ENV_PREFIX = "NEURONSERVE_"
 
 Settings = TypeVar("Settings", bound=BaseSettings)
+Texts = Annotated[tuple[str, ...], NoDecode]  # a flag that may be repeated
+
+
+def split_text(value: Any) -> Any:
+    """The environment and YAML may give several texts as one with commas."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def add_arguments(parser: argparse.ArgumentParser, settings: type[BaseSettings]) -> None:

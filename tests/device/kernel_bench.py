@@ -44,26 +44,29 @@ def rounded(values: Array, cell: str) -> Array:
     return from_cell(to_cell(values, cell))
 
 
+CODES = {"bf16": np.uint16, "f32": np.float32, "i8": np.int8}
+
+
 def to_panels(rows: Array, cell: str) -> Array:
-    """[T, K] to panels [T/16][K/32][16][32]."""
-    num_rows, k = rows.shape
+    """[T, K] to panels [T/16][K/32][16][32], or [T/16][K/64][16][64] of rows that hold int8 codes."""
+    (num_rows, k), k_tile = rows.shape, 64 if cell == "i8" else 32
     padded = np.zeros((round_up(num_rows, 16), k), np.float32)
     padded[:num_rows] = rows
-    panels = padded.reshape(-1, 16, k // 32, 32).transpose(0, 2, 1, 3)
-    out = aligned(panels.shape, np.uint16 if cell == "bf16" else np.float32)
-    out[:] = to_cell(panels, cell)
+    panels = padded.reshape(-1, 16, k // k_tile, k_tile).transpose(0, 2, 1, 3)
+    out = aligned(panels.shape, CODES[cell])
+    out[:] = panels if cell == "i8" else to_cell(panels, cell)
     return out
 
 
 def from_panels(panels: Array, num_rows: int) -> Array:
     """Panels back to [T, K] float32."""
-    tiles, k_tiles = panels.shape[:2]
-    return from_cell(panels).transpose(0, 2, 1, 3).reshape(tiles * 16, k_tiles * 32)[:num_rows]
+    tiles, k_tiles, _, k_tile = panels.shape
+    return from_cell(panels).transpose(0, 2, 1, 3).reshape(tiles * 16, k_tiles * k_tile)[:num_rows]
 
 
 def to_tiles(matrix: Array, cell: str) -> Array:
     """[N, K] to packed weight tiles, as bytes."""
-    cells = to_cell(matrix, cell)
+    cells = matrix if matrix.dtype == np.uint8 else to_cell(matrix, cell)
     out = aligned((cells.nbytes,), np.uint8)
     pack_weights(cells, out)
     return out

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.device.dispatch import kernel_set
-from server.device.kernels.records import STEP, EmbedOperands, NormOperands, RopeOperands, SwigluOperands
+from server.device.formats import linear_kernels, shared_kernels
+from server.device.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
 from server.device.workers import WorkerPool
 from tests.device.kernel_bench import (
     Array,
@@ -23,7 +23,8 @@ from tests.device.kernel_bench import (
     to_tiles,
 )
 
-CELLS = {"bf16": kernel_set("bfloat16"), "f32": kernel_set("float32")}
+LINEAR = {"bf16": linear_kernels("bfloat16"), "f32": linear_kernels("float32"), "i8": linear_kernels("int8")}
+SHARED = {"bf16": shared_kernels("bfloat16"), "f32": shared_kernels("float32")}
 TOLERANCE = {"bf16": 2.0**-8, "f32": 2e-5}  # of the larger of the result and CANCELLED
 CANCELLED = 0.05  # below this a result is a difference of larger numbers
 
@@ -32,7 +33,7 @@ def _close(got: Array, want: Array, cell: str) -> bool:
     return bool(np.all(np.abs(got - want) <= TOLERANCE[cell] * np.maximum(np.abs(want), CANCELLED)))
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", SHARED)
 @pytest.mark.parametrize("tiled", [False, True])
 def test_embedding_takes_each_token_from_the_core_that_holds_it(pool: WorkerPool, cell: str, tiled: bool) -> None:
     rng = np.random.default_rng(0)
@@ -41,19 +42,34 @@ def test_embedding_takes_each_token_from_the_core_that_holds_it(pool: WorkerPool
     stored = [to_tiles(s, cell) if tiled else to_cell(s, cell) for s in shards]
     tokens = np.array([0, 95, 47, 48, 3, 3], np.int32)
     hidden = aligned((6, 64), np.float32)
-    kernel = CELLS[cell].embed_tiles if tiled else CELLS[cell].embed_rows
-    operands = [EmbedOperands(address(s), address(hidden), 48, 64) for s in stored]
+    kernel = LINEAR[cell].embed_tiles if tiled else SHARED[cell].embed_rows
+    operands = [EmbedOperands(address(s), 0, address(hidden), 48, 64) for s in stored]
     run(pool, kernel, operands, step_record(num_tokens=6, token_ids=address(tokens)))
     assert np.array_equal(hidden, table[tokens])
 
 
-@pytest.mark.parametrize("cell", CELLS)
+def _codes(rows: Array) -> tuple[Array, Array]:
+    """int8 codes of each row, and the scales, by the definition."""
+    scales = np.abs(rows).max(1) / 127
+    return np.rint(rows / np.where(scales, scales, 1)[:, None]), scales
+
+
+def _same(panels: Array, scales: Array, want: Array, cell: str) -> bool:
+    """The panels hold `want` as well as their format can; int8 codes may differ by one where rounding is close."""
+    got = from_panels(panels, len(want))
+    if cell != "i8":
+        return _close(got, want, cell)
+    codes, row_scales = _codes(want)
+    return bool(np.abs(got - codes).max() <= 1 and np.allclose(scales[: len(want)], row_scales, rtol=1e-5))
+
+
+@pytest.mark.parametrize("cell", LINEAR)
 @pytest.mark.parametrize("partials", [0, 1, 3])
 @pytest.mark.parametrize("gathered", [False, True])
 def test_norm_adds_partials_and_bias_then_norms(pool: WorkerPool, cell: str, partials: int, gathered: bool) -> None:
     rng = np.random.default_rng(partials)
-    rows, width, size = 19, 96, 90
-    hidden, weight, bias = aligned((rows, width), np.float32), rng.standard_normal(96), rng.standard_normal(96)
+    rows, width, size = 19, 128, 90
+    hidden, weight, bias = aligned((rows, width), np.float32), rng.standard_normal(width), rng.standard_normal(width)
     hidden[:, :size] = rng.standard_normal((rows, size))
     parts = aligned((3, rows, width), np.float32)
     parts[:, :, :size] = rng.standard_normal((3, rows, size))
@@ -63,30 +79,52 @@ def test_norm_adds_partials_and_bias_then_norms(pool: WorkerPool, cell: str, par
     chosen = index if gathered else np.arange(rows)
     summed = hidden + parts[:partials].sum(0) + bias
     want = summed / np.sqrt((summed[:, :size] ** 2).mean(1, keepdims=True) + 1e-5) * weight
-    panels = to_panels(np.zeros((rows, width)), cell)
+    panels, scales = to_panels(np.zeros((rows, width)), cell), np.zeros(rows, np.float32)
+    scratch = aligned((pool.num_threads, width), np.float32)
     operands = NormOperands(
-        *(address(hidden), address(parts), partials, parts[0].nbytes, address(bias), address(weight), address(panels)),
-        *(width, size, float_bits(1e-5), STEP.num_samples if gathered else STEP.num_tokens),
-        STEP.sample_rows if gathered else 0,
+        hidden=address(hidden),
+        partials=address(parts),
+        num_partials=partials,
+        partial_stride=parts[0].nbytes,
+        bias=address(bias),
+        weight=address(weight),
+        panels=address(panels),
+        row_scales=address(scales),
+        scratch=address(scratch),
+        width=width,
+        size=size,
+        eps=float_bits(1e-5),
+        rows_field=STEP.num_samples if gathered else STEP.num_tokens,
+        index_field=STEP.sample_rows if gathered else 0,
     )
     step = step_record(num_tokens=rows, num_samples=3, sample_rows=address(index))
-    run(pool, CELLS[cell].reduce_norm, [operands], step)
-    assert _close(from_panels(panels, len(chosen)), want[chosen], cell)
+    run(pool, LINEAR[cell].reduce_norm, [operands], step)
+    assert _same(panels, scales, want[chosen], cell)
     assert np.allclose(hidden[chosen], summed[chosen], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("rows", "size"), [(1, 32), (5, 96), (33, 160)])
-def test_swiglu_equals_numpy(pool: WorkerPool, cell: str, rows: int, size: int) -> None:
-    rng = np.random.default_rng(size)
-    gate, up = (rng.standard_normal((rows, size)).astype(np.float32) * 3 for _ in range(2))
-    both = aligned((rows, size // 16, 2, 16), np.float32)
-    both[:, :, 0], both[:, :, 1] = gate.reshape(rows, -1, 16), up.reshape(rows, -1, 16)
-    cores = [to_panels(np.zeros((rows, size)), cell) for _ in range(2)]
-    operands = [SwigluOperands(address(both), address(panels), size) for panels in cores]
-    run(pool, CELLS[cell].swiglu, operands, step_record(num_tokens=rows))
-    want = gate / (1 + np.exp(-gate.astype(np.float64))) * up
-    assert all(_close(from_panels(panels, rows), want, cell) for panels in cores)
+@pytest.mark.parametrize("cell", LINEAR)
+@pytest.mark.parametrize(("rows", "width"), [(1, 64), (5, 128), (33, 192)])
+def test_rows_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    sources = [rng.standard_normal((rows, width)).astype(np.float32) * 3 for _ in range(2)]
+    sources[1][0] = 0
+    panels = [to_panels(np.zeros((rows, width)), cell) for _ in sources]
+    scales = [np.full(rows, 9, np.float32) for _ in sources]
+    operands = [PackOperands(*map(address, part), width) for part in zip(sources, panels, scales, strict=True)]
+    run(pool, LINEAR[cell].pack_rows, operands, step_record(num_tokens=rows))
+    for part in zip(panels, scales, sources, strict=True):
+        assert _same(*part, cell)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_no_number_has_no_scale(two_threads: WorkerPool, bad: float) -> None:
+    rows = np.ones((3, 64), np.float32)
+    rows[1, 40] = bad
+    panels, scales = to_panels(np.zeros((3, 64)), "i8"), np.zeros(3, np.float32)
+    operands = PackOperands(address(rows), address(panels), address(scales), 64)
+    run(two_threads, LINEAR["i8"].pack_rows, [operands], step_record(num_tokens=3))
+    assert np.isfinite(scales).tolist() == [True, False, True]
 
 
 def _rotated(x: Array, cos: Array, sin: Array) -> Array:
@@ -95,7 +133,7 @@ def _rotated(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", SHARED)
 @pytest.mark.parametrize("head_dim", [8, 64, 80])
 @pytest.mark.parametrize("has_norm", [False, True])
 def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str, head_dim: int, has_norm: bool) -> None:
@@ -125,7 +163,7 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
         *(address(k), address(v), heads, kv_heads, head_dim, pad, block, float_bits(1e-6), float_bits(0.25)),
     )
     step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
-    run(pool, CELLS[cell].rope_kv, [operands], step)
+    run(pool, SHARED[cell].rope_kv, [operands], step)
     assert np.allclose(work[:, :heads], turned[:, :heads] * 0.25, rtol=2e-5, atol=2e-6)
     at, offset = slots // block, slots % block
     assert _close(from_cell(k)[at, :, :head_dim, offset], turned[:, heads : heads + kv_heads], cell)

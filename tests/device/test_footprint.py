@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config import CacheConfig, Dtype, ModelSpec
+from server.config import CacheConfig, Dtype, ModelSpec, Quantization
 from server.device.core import NeuronCore
 from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits
 from server.device.ledger import GIB, MIB, MemoryLedger, Use
@@ -43,7 +43,7 @@ def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_
     reader, spec = files
     shard, ledger = ShardSpec.of(spec, tp), MemoryLedger(GIB, tp, 2)
     cores = [NeuronCore(index, ledger) for index in range(tp)]
-    WeightLoader(reader, spec, shard, cores, shape.dtype).load(lambda _: None)
+    WeightLoader(reader, spec, shard, cores, shape.formats).load(lambda _: None)
     ConstantTables(cores, spec, shard, shape.max_model_len)
     ActivationBuffers(cores, spec, shard, shape)
     KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.cell_bytes)
@@ -52,11 +52,20 @@ def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_
 
 @pytest.mark.parametrize("tp", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-odd"])
-@pytest.mark.parametrize(("dtype", "max_model_len", "block_size"), [("bfloat16", 333, 16), ("float32", 97, 1)])
+@pytest.mark.parametrize(
+    ("dtype", "max_model_len", "block_size", "quantization"),
+    [("bfloat16", 333, 16, None), ("float32", 97, 1, None), ("bfloat16", 200, 32, "int8"), ("float32", 64, 16, "fp8")],
+)
 def test_what_was_counted_is_what_loading_reserves_on_the_fullest_core(
-    folder: Path, name: str, tp: int, dtype: Dtype, max_model_len: int, block_size: int
+    folder: Path,
+    name: str,
+    tp: int,
+    dtype: Dtype,
+    max_model_len: int,
+    block_size: int,
+    quantization: Quantization | None,
 ) -> None:
-    shape = ServingShape(dtype, max_model_len, block_size, LIMITS)
+    shape = ServingShape(dtype, max_model_len, block_size, LIMITS, quantization, ("o_proj", "layers.1.mlp"))
     files = checkpoint(folder, name)
     footprint = Footprint.of(files[1], tp, shape)
     counted = footprint.with_kv(footprint.min_blocks)

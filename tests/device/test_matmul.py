@@ -1,78 +1,151 @@
-"""Every matmul kernel of this host against numpy in float64, over odd shapes, cores and threads."""
+"""Every matmul kernel of this host against numpy in float64, over odd shapes, formats, cores and threads."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
-from server.device.dispatch import ISAS, host_isas, kernel_set
+from server.config import WeightFormat
+from server.device import formats
+from server.device.formats import ISAS, Isa, host_isas, linear_kernels
 from server.device.kernels.records import STEP, MatmulOperands
-from server.device.layout import round_up
+from server.device.layout import K_TILES, interleave, round_up
 from server.device.workers import WorkerPool
+from server.engine.quantize import dequantize_rows, quantize_rows
 from server.errors import DeviceError
 from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_panels, to_tiles
 
-KERNELS = [("f32", None), *(("bf16", isa) for isa in ISAS)]
+FORMATS: list[WeightFormat] = ["bfloat16", "int8", "int8-weight-only", "fp8", "fp8_e5m2"]
+OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a format has kernels for
+    "float32": ("portable",),
+    "bfloat16": ("amx", "avx512", "portable"),
+    "int8": ISAS,
+    "int8-weight-only": ("amx", "portable"),
+    "fp8": ("amx", "portable"),
+    "fp8_e5m2": ("amx", "portable"),
+}
+CASES: list[tuple[WeightFormat, Isa]] = [(weights, isa) for weights, isas in OWN.items() for isa in isas]
 
 
-def _kernel(cell: str, isa: str | None):  # type: ignore[no-untyped-def]
-    if cell == "f32":
-        return kernel_set("float32").matmul
+class Shard:
+    """One core's matrix [n, k] in a format: what the kernel is told, and what its codes stand for."""
+
+    def __init__(self, matrix: Array, weights: WeightFormat) -> None:
+        self.scales = self.sums = None
+        if weights in ("bfloat16", "float32"):
+            cell = "bf16" if weights == "bfloat16" else "f32"
+            self.value, self.tiles = rounded(matrix, cell), to_tiles(matrix, cell)
+            return
+        quantized = quantize_rows(matrix.astype(np.float32), weights)  # type: ignore[arg-type]
+        self.value = dequantize_rows(quantized, weights)  # type: ignore[arg-type]
+        self.tiles, self.scales, self.sums = to_tiles(quantized.codes, ""), quantized.scales, quantized.sums
+
+
+class Inputs:
+    """Activations [T, k] in the form that the format's matmul reads, and what they stand for."""
+
+    def __init__(self, rows: Array, weights: WeightFormat) -> None:
+        self.scales = np.zeros(len(rows), np.float32)
+        if weights == "int8":
+            self.scales = (np.abs(rows).max(1) / 127).astype(np.float32) if len(rows) else self.scales
+            codes = np.rint(rows / self.scales[:, None])
+            self.value, self.panels = codes * self.scales[:, None], to_panels(codes, "i8")
+        else:
+            cell = "f32" if weights == "float32" else "bf16"
+            self.value, self.panels = rounded(rows, cell), to_panels(rows, cell)
+
+
+def multiply(
+    pool: WorkerPool, kernel: Any, weights: WeightFormat, x: Inputs, shards: list[Shard], columns: int
+) -> list[Array]:
+    """The kernel's output [T, columns] on each core."""
+    rows, (n, k) = len(x.value), shards[0].value.shape
+    outputs = [aligned((round_up(rows, 16), columns), np.float32) for _ in shards]
+    scratch = aligned((pool.num_threads, 64 * k), np.uint8)
+    operands = [
+        MatmulOperands(
+            activations=address(x.panels),
+            row_scales=address(x.scales),
+            weights=address(shard.tiles),
+            column_scales=address(shard.scales),
+            column_sums=address(shard.sums),
+            output=address(output),
+            n_tiles=n // 16,
+            k_tiles=k // K_TILES[weights],
+            ldc=columns,
+            rows_field=STEP.num_tokens,
+            scratch=address(scratch),
+            scratch_stride=64 * k,
+        )
+        for shard, output in zip(shards, outputs, strict=True)
+    ]
+    run(pool, kernel, operands, step_record(num_tokens=rows))
+    return [output[:rows] for output in outputs]
+
+
+def kernels_of(weights: WeightFormat, isa: Isa) -> Any:
     if isa not in host_isas():
         pytest.skip(f"this host has no {isa}")
-    return kernel_set("bfloat16", isa).matmul  # type: ignore[arg-type]
+    kernels = linear_kernels(weights, isa)
+    assert kernels.isa == isa
+    return kernels
 
 
-def _multiply(pool: WorkerPool, cell: str, isa: str | None, x: Array, shards: list[Array]) -> list[Array]:
-    """x @ shard.T for the shard of each core."""
-    rows, n = round_up(len(x), 16), shards[0].shape[0]
-    panels, tiles = to_panels(x, cell), [to_tiles(shard, cell) for shard in shards]
-    outputs = [aligned((rows, n), np.float32) for _ in shards]
-    operands = [
-        MatmulOperands(address(panels), address(t), address(o), n // 16, x.shape[1] // 32, n, STEP.num_tokens)
-        for t, o in zip(tiles, outputs, strict=True)
-    ]
-    run(pool, _kernel(cell, isa), operands, step_record(num_tokens=len(x)))
-    return [o[: len(x)] for o in outputs]
+def close(got: Array, want: Array) -> bool:
+    return bool(np.abs(got - want).max() <= 4e-6 * np.abs(want).max() + 1e-6)
 
 
-@pytest.mark.parametrize(("cell", "isa"), KERNELS)
+@pytest.mark.parametrize(("weights", "isa"), CASES)
 @pytest.mark.parametrize(
-    ("rows", "k", "n", "cores"), [(1, 32, 16, 1), (3, 96, 48, 2), (16, 64, 80, 3), (17, 160, 112, 1), (67, 96, 176, 2)]
+    ("rows", "k", "n", "cores"), [(1, 64, 16, 1), (3, 128, 48, 2), (16, 64, 80, 3), (17, 192, 112, 1), (67, 64, 176, 2)]
 )
 def test_matmul_equals_numpy(
-    pool: WorkerPool, cell: str, isa: str | None, rows: int, k: int, n: int, cores: int
+    pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, k: int, n: int, cores: int
 ) -> None:
-    rng = np.random.default_rng(rows)
-    x = rounded(rng.standard_normal((rows, k)), cell)
-    shards = [rounded(rng.standard_normal((n, k)), cell) for _ in range(cores)]
-    for got, shard in zip(_multiply(pool, cell, isa, x, shards), shards, strict=True):
-        want = x.astype(np.float64) @ shard.T
-        assert np.abs(got - want).max() <= 4e-6 * np.abs(want).max() + 1e-6
+    kernels, rng = kernels_of(weights, isa), np.random.default_rng(rows)
+    x = Inputs(rng.standard_normal((rows, k)), weights)
+    shards = [Shard(rng.standard_normal((n, k)), weights) for _ in range(cores)]
+    for got, shard in zip(multiply(pool, kernels.matmul, weights, x, shards, n), shards, strict=True):
+        assert close(got, x.value.astype(np.float64) @ shard.value.T)
 
 
-@pytest.mark.parametrize(("cell", "isa"), KERNELS)
-def test_a_row_does_not_depend_on_the_batch_or_the_threads(cell: str, isa: str | None) -> None:
-    rng = np.random.default_rng(5)
-    x, w = rng.standard_normal((45, 224)), [rng.standard_normal((112, 224))]
+@pytest.mark.parametrize(("weights", "isa"), CASES)
+@pytest.mark.parametrize(("rows", "size"), [(1, 16), (5, 48), (37, 32)])
+def test_swiglu_equals_numpy(pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int) -> None:
+    kernels, rng = kernels_of(weights, isa), np.random.default_rng(size)
+    x = Inputs(rng.standard_normal((rows, 64)), weights)
+    gate, up = rng.standard_normal((2, size, 64)) * 0.4
+    both = Shard(interleave(gate, up), weights)
+    (got,) = multiply(pool, kernels.swiglu, weights, x, [both], size)
+    sums = (x.value.astype(np.float64) @ both.value.T).reshape(rows, size // 16, 2, 16)
+    g, u = sums[:, :, 0].reshape(rows, size), sums[:, :, 1].reshape(rows, size)
+    assert close(got, g / (1 + np.exp(-g)) * u)
+
+
+@pytest.mark.parametrize(("weights", "isa"), CASES)
+def test_a_row_does_not_depend_on_the_batch_or_the_threads(weights: WeightFormat, isa: Isa) -> None:
+    kernels, rng = kernels_of(weights, isa), np.random.default_rng(5)
+    x, shard = rng.standard_normal((45, 256)), [Shard(rng.standard_normal((112, 256)), weights)]
     one, three = WorkerPool(1), WorkerPool(3)
-    (whole,) = _multiply(one, cell, isa, x, w)
+    (whole,) = multiply(one, kernels.matmul, weights, Inputs(x, weights), shard, 112)
     for first, last in ((0, 1), (7, 9), (20, 45)):
-        (part,) = _multiply(three, cell, isa, x[first:last], w)
+        (part,) = multiply(three, kernels.matmul, weights, Inputs(x[first:last], weights), shard, 112)
         assert np.array_equal(part, whole[first:last])
     one.close()
     three.close()
 
 
-def test_no_rows_is_no_work(two_threads: WorkerPool) -> None:
-    for cell, isa in KERNELS:
-        if isa is None or isa in host_isas():
-            (out,) = _multiply(two_threads, cell, isa, np.zeros((0, 32)), [np.ones((16, 32))])
-            assert out.shape == (0, 16)
+@pytest.mark.parametrize("weights", FORMATS)
+def test_no_rows_is_no_work(two_threads: WorkerPool, weights: WeightFormat) -> None:
+    x, shard = Inputs(np.zeros((0, 64)), weights), Shard(np.ones((16, 64)), weights)
+    (out,) = multiply(two_threads, linear_kernels(weights).matmul, weights, x, [shard], 16)
+    assert out.shape == (0, 16)
 
 
 def test_an_instruction_set_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.device.dispatch.host_isas", lambda: ("portable",))
+    monkeypatch.setattr(formats, "host_isas", lambda: ("portable",))
     with pytest.raises(DeviceError, match="this host has no amx; it has portable"):
-        kernel_set("bfloat16", "amx")
-    assert kernel_set("bfloat16").isa == "portable"
+        linear_kernels("bfloat16", "amx")
+    assert linear_kernels("bfloat16").isa == "portable"

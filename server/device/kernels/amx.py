@@ -81,6 +81,25 @@ def dot_bf16(c: int, a: int, b: int) -> Any:
     return tile_dot_bf16
 
 
+def dot_i8(c: int, a: int, b: int) -> Any:
+    """Intrinsic for tile c += tile a (int8 by fours) times tile b (int8 by fours), accumulated in int32."""
+
+    @emitted(types.void)
+    def tile_dot_i8(builder: Any) -> Any:
+        """c += a @ b."""
+        return _call(builder, "llvm.x86.tdpbssd", _number(c), _number(a), _number(b))
+
+    return tile_dot_i8
+
+
+@emitted(types.int64)
+def stack_tiles(builder: Any) -> Any:
+    """Address of four tiles on the caller's stack, aligned to a cache line."""
+    block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 4 * TILE_BYTES))
+    block.align = 64
+    return builder.ptrtoint(block, _I64)
+
+
 load0, load1, load2, load3, load4, load5, load6, load7 = (_loader(i) for i in range(8))
 store0, store1, store2, store3 = (_storer(i) for i in range(4))
 zero0, zero1, zero2, zero3 = (_zeroer(i) for i in range(4))

@@ -12,9 +12,9 @@ from typing import Any
 
 from server.device.kernels import simd
 from server.device.kernels.attention_rows import STATE, begin_row, four_row_loops, row_stride, softmax_row
-from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell, panel_element
+from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell
 from server.device.kernels.jit import inline, kernel
-from server.device.kernels.memory import fetch_add, load_f32, load_i32, load_i64
+from server.device.kernels.memory import fetch_add, load_f32, load_i32, load_i64, store_f32
 from server.device.kernels.records import ATTENTION, ATTENTION_BYTES, STEP
 
 
@@ -60,34 +60,26 @@ def _block_loop(cell: Cell) -> Any:
     return block
 
 
-def _finisher(cell: Cell) -> Any:
-    size, store, store_one = cell.size, cell.store, cell.store_one
-
-    @inline
-    def finish(op, row, first_head, group, rows, at):  # type: ignore[no-untyped-def]
-        """Accumulators over sums, into the panels."""
-        head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
-        block_size, k_tiles = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.k_tiles)
-        panels = load_i64(op + ATTENTION.panels)
-        whole = 0
-        if head_dim % 16 == 0:  # else a vector would cross from one panel row to the next
-            whole = head_dim
-        for r in range(rows):
-            s = at + r * row_stride(head_pad, block_size)
-            accumulator = s + STATE + 4 * block_size
-            column = (first_head + r % group) * head_dim
-            for d in range(0, whole, 16):
-                value = simd.div(simd.load(accumulator + d * 4), simd.splat(load_f32(s + 4)))
-                store(panels + panel_element(row + r // group, column + d, k_tiles) * size, value)
-            for d in range(whole, head_dim):
-                one = load_f32(accumulator + d * 4) / load_f32(s + 4)
-                store_one(panels + panel_element(row + r // group, column + d, k_tiles) * size, one)
-
-    return finish
+@inline
+def _finish(op, row, first_head, group, rows, at):  # type: ignore[no-untyped-def]
+    """Accumulators over sums, into float32 rows."""
+    head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
+    block_size, width = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.output_width)
+    whole = head_dim - head_dim % 16
+    for r in range(rows):
+        s = at + r * row_stride(head_pad, block_size)
+        accumulator = s + STATE + 4 * block_size
+        column = (first_head + r % group) * head_dim
+        output = load_i64(op + ATTENTION.output) + ((row + r // group) * width + column) * 4
+        total = simd.splat(load_f32(s + 4))
+        for d in range(0, whole, 16):
+            simd.store(output + d * 4, simd.div(simd.load(accumulator + d * 4), total))
+        for d in range(whole, head_dim):
+            store_f32(output + d * 4, load_f32(accumulator + d * 4) / load_f32(s + 4))
 
 
 def _tile_loop(cell: Cell) -> Any:
-    block, finish, size = _block_loop(cell), _finisher(cell), cell.size
+    block, size = _block_loop(cell), cell.size
 
     @inline
     def blocks(op, step, seq, kv_head, q, group, position, tokens, at):  # type: ignore[no-untyped-def]
@@ -120,7 +112,7 @@ def _tile_loop(cell: Cell) -> Any:
         q_row = load_i64(op + ATTENTION.qkv) + row * load_i64(op + ATTENTION.ldc) * 4
         q = q_row + first_head * load_i64(op + ATTENTION.head_dim) * 4
         blocks(op, step, seq, kv_head, q, group, position, tokens, at)
-        finish(op, row, first_head, group, tokens * group, at)
+        _finish(op, row, first_head, group, tokens * group, at)
 
     return tile
 
@@ -149,11 +141,11 @@ _bf16, _f32 = _attention(BFLOAT16), _attention(FLOAT32)
 
 @kernel
 def attention_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a bfloat16 KV cache, into bfloat16 panels."""
+    """Over a bfloat16 KV cache."""
     _bf16(operands, cores, step, worker)
 
 
 @kernel
 def attention_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Over a float32 KV cache, into float32 panels."""
+    """Over a float32 KV cache."""
     _f32(operands, cores, step, worker)

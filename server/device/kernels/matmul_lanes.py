@@ -1,57 +1,234 @@
-"""The loop nest of a matmul without a tile unit: column tiles outside, four rows at a time inside.
+"""output = activations @ weights on vector lanes, for hosts without a tile unit and for float32.
 
-Given the inner loops for four rows and for one, both of which visit k in order, a row's result does not depend on which
-of the two computed it.
+Layouts as in matmul_amx; float32 activations are panels [T/16][K/32][16][32], weights [N/16][K][16 n]. Lanes are
+columns and k runs in order, four rows or one at a time, so an element's sum has one order whatever T or the number of
+workers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from server.device.kernels.jit import inline, share_begin
-from server.device.kernels.memory import load_i64
-from server.device.kernels.records import MATMUL, MATMUL_BYTES
+from server.device.kernels import dots, epilogue, simd, weight_codes
+from server.device.kernels.jit import inline, kernel
+from server.device.kernels.matmul_loop import LINE, converted_weights, matmul_loop, rows_of, stored_weights
+from server.device.kernels.memory import load_f32, load_i64
+from server.device.kernels.records import MATMUL
 
-_LINE = 64  # bytes of 16 float32 columns of one output row
 
-
-def column_tile_loop(four_rows: Any, one_row: Any, row_bytes: int) -> Any:
-    """All rows of one column tile; `row_bytes` is one activation row of a panel."""
+def _products(dot: Any, words: int) -> Any:
+    """Sums of four rows, or one, by two column tiles; `words` of k in one panel row."""
 
     @inline
-    def column_tile(a, b, c, k_tiles, ldc, rows):  # type: ignore[no-untyped-def]
+    def four_rows(a, b0, b1, k_tiles):  # type: ignore[no-untyped-def]
+        c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = simd.splat(0.0)
+        for k in range(k_tiles):
+            for i in range(words):
+                at, line = a + k * 64 * words + i * 4, (k * words + i) * LINE
+                c0, d0 = dot(c0, at, b0 + line), dot(d0, at, b1 + line)
+                c1, d1 = dot(c1, at + 4 * words, b0 + line), dot(d1, at + 4 * words, b1 + line)
+                c2, d2 = dot(c2, at + 8 * words, b0 + line), dot(d2, at + 8 * words, b1 + line)
+                c3, d3 = dot(c3, at + 12 * words, b0 + line), dot(d3, at + 12 * words, b1 + line)
+        return c0, d0, c1, d1, c2, d2, c3, d3
+
+    @inline
+    def one_row(a, b0, b1, k_tiles):  # type: ignore[no-untyped-def]
+        c = d = simd.splat(0.0)
+        for k in range(k_tiles):
+            for i in range(words):
+                at, line = a + k * 64 * words + i * 4, (k * words + i) * LINE
+                c, d = dot(c, at, b0 + line), dot(d, at, b1 + line)
+        return c, d
+
+    return four_rows, one_row
+
+
+def _finisher(value: Any, store_pair: Any, is_int: bool, is_offset: bool) -> Any:
+    """Two column tiles of one row, from sums to the output."""
+
+    @inline
+    def finish(op, row, n, width, left, right):  # type: ignore[no-untyped-def]
+        scale, last = 1.0, (width - 1) * 64
+        scale0 = scale1 = simd.splat(1.0)
+        if load_i64(op + MATMUL.column_scales) != 0:
+            scales = load_i64(op + MATMUL.column_scales) + n * 64
+            scale0, scale1 = simd.load(scales), simd.load(scales + last)
+        if is_int:
+            scale = load_f32(load_i64(op + MATMUL.row_scales) + row * 4)
+            sums0 = sums1 = 0
+            if is_offset:
+                sums0 = load_i64(op + MATMUL.column_sums) + n * 64
+                sums1 = sums0 + last
+            left, right = dots.int_sums(left, sums0), dots.int_sums(right, sums1)
+        output = load_i64(op + MATMUL.output) + row * load_i64(op + MATMUL.ldc) * 4
+        store_pair(output, n, value(left, scale, scale0), value(right, scale, scale1), width)
+
+    return finish
+
+
+def _column_pair(dot: Any, words: int, finish: Any) -> Any:
+    four_rows, one_row = _products(dot, words)
+
+    @inline
+    def column_pair(op, b0, b1, n, width, rows, k_tiles):  # type: ignore[no-untyped-def]
+        """All rows of two column tiles."""
         row = 0
         while row < rows:
-            a_row = a + (row // 16) * k_tiles * 16 * row_bytes + row % 16 * row_bytes
+            a = load_i64(op + MATMUL.activations) + (row // 16) * k_tiles * 64 * words + row % 16 * 4 * words
             if row + 4 <= rows:
-                four_rows(a_row, b, c + row * ldc * 4, k_tiles, ldc)
+                c0, d0, c1, d1, c2, d2, c3, d3 = four_rows(a, b0, b1, k_tiles)
+                finish(op, row, n, width, c0, d0)
+                finish(op, row + 1, n, width, c1, d1)
+                finish(op, row + 2, n, width, c2, d2)
+                finish(op, row + 3, n, width, c3, d3)
                 row += 4
             else:
-                one_row(a_row, b, c + row * ldc * 4, k_tiles)
+                c, d = one_row(a, b0, b1, k_tiles)
+                finish(op, row, n, width, c, d)
                 row += 1
 
-    return column_tile
+    return column_pair
 
 
-def matmul_loop(column_tile: Any, row_bytes: int) -> Any:
-    """All column tiles of all cores, in equal shares."""
+def _matmul(column_pair: Any, weights_of: Any) -> Any:
+    loop = matmul_loop(column_pair, weights_of)
 
     @inline
     def matmul(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
-        rows = load_i64(step + load_i64(operands + MATMUL.rows_field))
-        n_tiles, k_tiles = load_i64(operands + MATMUL.n_tiles), load_i64(operands + MATMUL.k_tiles)
-        ldc = load_i64(operands + MATMUL.ldc)
-        first, last = share_begin(cores * n_tiles, worker, workers), share_begin(cores * n_tiles, worker + 1, workers)
-        for item in range(first, last):
-            n = item % n_tiles
-            op = operands + item // n_tiles * MATMUL_BYTES
-            b = load_i64(op + MATMUL.weights) + n * k_tiles * 16 * row_bytes
-            c = load_i64(op + MATMUL.output) + n * _LINE
-            column_tile(load_i64(op + MATMUL.activations), b, c, k_tiles, ldc, rows)
+        loop(operands, cores, rows_of(operands, step), worker, workers)
 
     return matmul
 
 
-def lane_matmul(four_rows: Any, one_row: Any, row_bytes: int) -> Any:
-    """The whole matmul around its two inner loops."""
-    return matmul_loop(column_tile_loop(four_rows, one_row, row_bytes), row_bytes)
+def _plain(dot: Any, words: int, store: str) -> Any:
+    finish = _finisher(epilogue.unscaled, epilogue.STORES[store], is_int=False, is_offset=False)
+    return _matmul(_column_pair(dot, words, finish), stored_weights(words))
+
+
+def _int8(dot: Any, store: str, is_offset: bool) -> Any:
+    finish = _finisher(epilogue.scaled_both, epilogue.STORES[store], is_int=True, is_offset=is_offset)
+    return _matmul(_column_pair(dot, 16, finish), stored_weights(16))
+
+
+def _codes(convert: Any, store: str) -> Any:
+    finish = _finisher(epilogue.scaled_columns, epilogue.STORES[store], is_int=False, is_offset=False)
+    return _matmul(_column_pair(dots.dot_bf16_portable, 16, finish), converted_weights(convert))
+
+
+_f32, _f32_swiglu = _plain(dots.dot_f32, 32, "plain"), _plain(dots.dot_f32, 32, "swiglu")
+_avx512, _avx512_swiglu = _plain(dots.dot_bf16_avx512, 16, "plain"), _plain(dots.dot_bf16_avx512, 16, "swiglu")
+_bf16, _bf16_swiglu = _plain(dots.dot_bf16_portable, 16, "plain"), _plain(dots.dot_bf16_portable, 16, "swiglu")
+_i8_512, _i8_512_swiglu = _int8(dots.dot_i8_avx512, "plain", True), _int8(dots.dot_i8_avx512, "swiglu", True)
+_i8_256, _i8_256_swiglu = _int8(dots.dot_i8_avx2, "plain", True), _int8(dots.dot_i8_avx2, "swiglu", True)
+_i8, _i8_swiglu = _int8(dots.dot_i8_portable, "plain", False), _int8(dots.dot_i8_portable, "swiglu", False)
+_w8, _w8_swiglu = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "swiglu")
+_e4m3, _e4m3_swiglu = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "swiglu")
+_e5m2, _e5m2_swiglu = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "swiglu")
+
+
+@kernel
+def matmul_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """float32 by float32."""
+    _f32(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """float32 by float32, SwiGLU."""
+    _f32_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, AVX512-BF16."""
+    _avx512(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, AVX512-BF16, SwiGLU."""
+    _avx512_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_bf16_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, any host."""
+    _bf16(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_bf16_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, any host, SwiGLU."""
+    _bf16_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, AVX512-VNNI."""
+    _i8_512(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, AVX512-VNNI, SwiGLU."""
+    _i8_512_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, AVX-VNNI."""
+    _i8_256(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, AVX-VNNI, SwiGLU."""
+    _i8_256_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_i8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, any host."""
+    _i8(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_i8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, any host, SwiGLU."""
+    _i8_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_w8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by int8 weights, any host."""
+    _w8(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_w8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by int8 weights, any host, SwiGLU."""
+    _w8_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_e4m3_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e4m3 weights, any host."""
+    _e4m3(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_e4m3_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e4m3 weights, any host, SwiGLU."""
+    _e4m3_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_e5m2_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e5m2 weights, any host."""
+    _e5m2(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_e5m2_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e5m2 weights, any host, SwiGLU."""
+    _e5m2_swiglu(operands, cores, step, worker, workers)

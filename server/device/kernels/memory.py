@@ -83,6 +83,29 @@ def load_bf16(builder: Any, address: Any) -> Any:
     return builder.bitcast(builder.shl(half, ir.Constant(_I32, 16)), _F32)
 
 
+@emitted(types.float32, types.int64)
+def load_i8(builder: Any, address: Any) -> Any:
+    """An int8 from memory."""
+    return builder.sitofp(builder.load(_pointer(builder, address, _I8), align=1), _F32)
+
+
+def _load_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
+    def load(builder: Any, address: Any) -> Any:
+        """A float8 from memory; codes below the smallest normal number are zero."""
+        x = builder.zext(builder.load(_pointer(builder, address, _I8), align=1), _I32)
+        sign = builder.shl(builder.and_(x, ir.Constant(_I32, 0x80)), ir.Constant(_I32, 24))
+        magnitude = builder.shl(builder.and_(x, ir.Constant(_I32, 0x7F)), ir.Constant(_I32, 23 - mantissa_bits))
+        is_normal = builder.icmp_unsigned(">=", magnitude, ir.Constant(_I32, 1 << 23))
+        number = builder.or_(sign, builder.add(magnitude, ir.Constant(_I32, (127 - bias) << 23)))
+        return builder.bitcast(builder.select(is_normal, number, ir.Constant(_I32, 0)), _F32)
+
+    return load
+
+
+load_e4m3 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=3, bias=7))
+load_e5m2 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=2, bias=15))
+
+
 @emitted(types.void, types.int64, types.float32)
 def store_bf16(builder: Any, address: Any, value: Any) -> Any:
     """A bfloat16 to memory, rounded to nearest even; NaN stays NaN."""

@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from server.device.kernels import simd
-from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell, panel_element
 from server.device.kernels.jit import inline, kernel, share_begin
 from server.device.kernels.memory import load_f32, load_i32, load_i64
+from server.device.kernels.panels import pack_bf16, pack_f32, pack_i8
 from server.device.kernels.records import NORM
 
 
@@ -32,30 +32,36 @@ def _reduce(operands, row, hidden, width):  # type: ignore[no-untyped-def]
     return simd.sum_lanes(squares)
 
 
-def _norm(cell: Cell) -> Any:
-    store, size = cell.store, cell.size
+@inline
+def _norm_row(operands, step, r, normed, width):  # type: ignore[no-untyped-def]
+    """Row `r` of the output, as float32 at `normed`."""
+    row = r
+    index_field = load_i64(operands + NORM.index_field)
+    if index_field != 0:
+        row = load_i32(load_i64(step + index_field) + r * 4)
+    hidden, weight = load_i64(operands + NORM.hidden) + row * width * 4, load_i64(operands + NORM.weight)
+    mean = _reduce(operands, row, hidden, width) / load_i64(operands + NORM.size)
+    scale = simd.splat(1.0 / math.sqrt(mean + load_f32(operands + NORM.eps)))
+    for i in range(0, width, 16):
+        value = simd.mul(simd.mul(simd.load(hidden + i * 4), scale), simd.load(weight + i * 4))
+        simd.store(normed + i * 4, value)
 
+
+def _norm(pack: Any) -> Any:
     @inline
     def norm(operands, step, worker, workers):  # type: ignore[no-untyped-def]
         rows = load_i64(step + load_i64(operands + NORM.rows_field))
         width = load_i64(operands + NORM.width)
-        weight, panels = load_i64(operands + NORM.weight), load_i64(operands + NORM.panels)
-        index_field = load_i64(operands + NORM.index_field)
+        normed = load_i64(operands + NORM.scratch) + worker * width * 4
+        panels, row_scales = load_i64(operands + NORM.panels), load_i64(operands + NORM.row_scales)
         for r in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
-            row = r
-            if index_field != 0:
-                row = load_i32(load_i64(step + index_field) + r * 4)
-            hidden = load_i64(operands + NORM.hidden) + row * width * 4
-            mean = _reduce(operands, row, hidden, width) / load_i64(operands + NORM.size)
-            scale = simd.splat(1.0 / math.sqrt(mean + load_f32(operands + NORM.eps)))
-            for i in range(0, width, 16):
-                value = simd.mul(simd.mul(simd.load(hidden + i * 4), scale), simd.load(weight + i * 4))
-                store(panels + panel_element(r, i, width // 32) * size, value)
+            _norm_row(operands, step, r, normed, width)
+            pack(normed, panels, row_scales, r, width)
 
     return norm
 
 
-_bf16, _f32 = _norm(BFLOAT16), _norm(FLOAT32)
+_bf16, _f32, _i8 = _norm(pack_bf16), _norm(pack_f32), _norm(pack_i8)
 
 
 @kernel
@@ -68,3 +74,9 @@ def reduce_norm_bf16(operands: int, cores: int, step: int, worker: int, workers:
 def reduce_norm_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Into float32 panels. Items are rows."""
     _f32(operands, step, worker, workers)
+
+
+@kernel
+def reduce_norm_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into int8 panels and row scales. Items are rows."""
+    _i8(operands, step, worker, workers)

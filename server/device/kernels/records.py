@@ -48,21 +48,27 @@ STEP = offsets(StepRecord)
 
 
 class MatmulOperands(NamedTuple):
-    """One core's share of `output[:rows, :16 * n_tiles] = activations @ weights`."""
+    """One core's share of `output[:rows, :16 * n_tiles] = activations @ weights`, scaled where the formats say so."""
 
-    activations: int  # panels [rows/16][K/32][16][32]
+    activations: int  # panels [rows/16][K/k_tile][16][k_tile]
+    row_scales: int  # float32 [rows]: int8 activations only
     weights: int  # tiles, see the matmul kernels
+    column_scales: int  # float32 [N]: 8-bit weights only
+    column_sums: int  # int32 [N], sum over k of the int8 weights: kernels with unsigned activations only
     output: int  # float32 rows, `ldc` apart
     n_tiles: int  # N / 16
-    k_tiles: int  # K / 32
+    k_tiles: int  # K / k_tile of the format
     ldc: int  # float32 from one output row to the next
     rows_field: int  # byte offset in the step record of the number of rows
+    scratch: int  # one area of `scratch_stride` bytes for each worker: weights on their way to bfloat16
+    scratch_stride: int
 
 
 class EmbedOperands(NamedTuple):
     """One core's part of the embedding table: `hidden[t] = table[token_ids[t]]`."""
 
     table: int  # this core's vocabulary rows
+    scales: int  # float32 of each row: 8-bit tables only
     hidden: int  # float32 [T, width], the same address on every core
     vocab_per_core: int
     width: int  # hidden size, a multiple of 32
@@ -77,8 +83,10 @@ class NormOperands(NamedTuple):
     partial_stride: int
     bias: int  # float32 [width] or 0
     weight: int  # float32 [width]
-    panels: int  # output, in the model's dtype
-    width: int  # multiple of 32, zero beyond `size`
+    panels: int  # output, in the format of the matmul that reads them
+    row_scales: int  # output, float32 [T]: int8 panels only
+    scratch: int  # float32 [width] for each worker
+    width: int  # a multiple of 64, zero beyond `size`
     size: int  # hidden size
     eps: int  # bits of a float32
     rows_field: int  # byte offset in the step record of the number of rows
@@ -113,8 +121,8 @@ class AttentionOperands(NamedTuple):
     ldc: int
     k_cache: int
     v_cache: int
-    panels: int  # output, in the model's dtype: column = local query head * head_dim + d
-    k_tiles: int  # panels along the columns
+    output: int  # float32 rows: column = local query head * head_dim + d
+    output_width: int  # float32 from one output row to the next
     kv_heads: int
     head_dim: int
     head_pad: int
@@ -124,6 +132,15 @@ class AttentionOperands(NamedTuple):
     scratch: int  # one area of `scratch_stride` bytes for each worker
     scratch_stride: int
     tile_tokens: int
+
+
+class PackOperands(NamedTuple):
+    """One core's activations on their way into a matmul: float32 rows to panels of its format."""
+
+    rows: int  # float32 [T, width]
+    panels: int
+    row_scales: int  # output, float32 [T]: int8 panels only
+    width: int  # a multiple of 64
 
 
 class SampleOperands(NamedTuple):
@@ -142,23 +159,15 @@ class SampleOperands(NamedTuple):
     chosen: int  # int64, output: token id, or -1 where the logits are not numbers
 
 
-class SwigluOperands(NamedTuple):
-    """One core's `panels = silu(gate) * up`; gate_up columns come 16 of gate, 16 of up, and so on."""
-
-    gate_up: int  # float32 [T, 2 * size]
-    panels: int
-    size: int  # intermediate size on this core, a multiple of 32
-
-
 MATMUL = offsets(MatmulOperands)
 EMBED = offsets(EmbedOperands)
 NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)
 SAMPLE = offsets(SampleOperands)
-SWIGLU = offsets(SwigluOperands)
+PACK = offsets(PackOperands)
 MATMUL_BYTES = size_of(MatmulOperands)
 EMBED_BYTES = size_of(EmbedOperands)
 ROPE_BYTES = size_of(RopeOperands)
 ATTENTION_BYTES = size_of(AttentionOperands)
-SWIGLU_BYTES = size_of(SwigluOperands)
+PACK_BYTES = size_of(PackOperands)

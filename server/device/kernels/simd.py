@@ -23,6 +23,7 @@ _F32, _I16, _I32 = ir.FloatType(), ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(_F32, LANES)
 _VI = ir.VectorType(_I32, LANES)
 _VH = ir.VectorType(_I16, LANES)
+_VB = ir.VectorType(ir.IntType(8), LANES)
 
 
 class Float32x16(types.Type):  # type: ignore[misc]
@@ -79,6 +80,26 @@ def load_bf16(builder: Any, address: Any) -> Any:
     """Sixteen bfloat16 from memory, exact in float32."""
     half = builder.load(builder.inttoptr(address, _VH.as_pointer()), align=2)
     return builder.bitcast(builder.shl(builder.zext(half, _VI), _const(16)), _V)
+
+
+@emitted(float32x16, types.int64)
+def load_i32(builder: Any, address: Any) -> Any:
+    """Sixteen int32 from memory, as float32."""
+    return builder.sitofp(builder.load(builder.inttoptr(address, _VI.as_pointer()), align=4), _V)
+
+
+@emitted(types.void, types.int64, float32x16)
+def store_i8(builder: Any, address: Any, value: Any) -> Any:
+    """Sixteen whole numbers in -128..127 to memory, as int8."""
+    narrow = builder.trunc(builder.fptosi(value, _VI), _VB)
+    builder.store(narrow, builder.inttoptr(address, _VB.as_pointer()), align=1)
+    return NOTHING
+
+
+@emitted(float32x16, float32x16)
+def absolute(builder: Any, value: Any) -> Any:
+    """|value|."""
+    return _call(builder, "llvm.fabs.v16f32", _V, value)
 
 
 def _round_to_bf16(builder: Any, value: Any) -> Any:
@@ -179,7 +200,8 @@ def max_lanes(builder: Any, value: Any) -> Any:
 
 
 @emitted(float32x16, float32x16)
-def _rint(builder: Any, value: Any) -> Any:
+def rint(builder: Any, value: Any) -> Any:
+    """To the nearest whole number, ties to even."""
     return _call(builder, "llvm.rint.v16f32", _V, value)
 
 
@@ -197,7 +219,7 @@ def exp(x: Any) -> Any:
     Cody-Waite reduction by ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln(2)/2.
     """
     x = maximum(sub(splat(0.0), maximum(sub(splat(0.0), x), splat(-88.0))), splat(-87.0))
-    n = _rint(mul(x, splat(1.4426950408889634)))
+    n = rint(mul(x, splat(1.4426950408889634)))
     r = fma(n, splat(-0.693359375), x)
     r = fma(n, splat(2.12194440e-4), r)
     p = fma(splat(1.0 / 5040.0), r, splat(1.0 / 720.0))

@@ -1,0 +1,120 @@
+"""The number formats of weights and activations, and which kernels compute each on this host's instruction set.
+
+The one place that looks at the CPU. A matrix has a format; whoever produces its activations packs them as it wants.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import llvmlite.binding
+
+from server.config import Dtype, WeightFormat
+from server.device.kernels import amx, attention, embedding, matmul_amx, matmul_lanes, norm, pack, rope
+from server.device.kernels.jit import Kernel
+from server.errors import DeviceError
+
+Isa = Literal["amx", "avx512", "avx2", "portable"]
+ISAS: tuple[Isa, ...] = ("amx", "avx512", "avx2", "portable")  # best first
+
+
+@dataclass(frozen=True, slots=True)
+class LinearKernels:
+    """How matrices of one format are multiplied, and their inputs made."""
+
+    isa: Isa
+    matmul: Kernel
+    swiglu: Kernel  # matmul of interleaved gate and up, then silu(gate) * up
+    reduce_norm: Kernel
+    pack_rows: Kernel
+    embed_tiles: Kernel
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.matmul, self.swiglu, self.reduce_norm, self.pack_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKernels:
+    """What does not depend on the format of weights, for one type of KV cache."""
+
+    embed_rows: Kernel
+    rope_kv: Kernel
+    attention: Kernel
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.rope_kv, self.attention)
+
+
+@functools.cache
+def host_isas() -> tuple[Isa, ...]:
+    """The instruction sets this host can run, best first."""
+    features = llvmlite.binding.get_host_cpu_features()
+    can: list[Isa] = []
+    if all(features.get(name) for name in ("amx-tile", "amx-bf16", "amx-int8")) and amx.request_permission():
+        can.append("amx")
+    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512bf16", "avx512vnni")):
+        can.append("avx512")
+    if features.get("avxvnni") or (features.get("avx512vnni") and features.get("avx512vl")):
+        can.append("avx2")
+    return (*can, "portable")
+
+
+def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKernels:
+    """The kernels of a format, on the host's best instruction set or the one named; DeviceError where it lacks that."""
+    chosen = host_isas()[0] if isa is None else isa
+    if chosen not in host_isas():
+        raise DeviceError(f"this host has no {chosen}; it has {', '.join(host_isas())}")
+    if weights == "float32":
+        return _float32()
+    if weights == "int8":
+        return _int8(chosen)
+    return _bfloat16_activations(weights, chosen)
+
+
+def shared_kernels(dtype: Dtype) -> SharedKernels:
+    """The kernels around the matmuls, with a KV cache of `dtype`."""
+    if dtype == "float32":
+        return SharedKernels(embedding.embed_rows_f32, rope.rope_kv_f32, attention.attention_f32)
+    return SharedKernels(embedding.embed_rows_bf16, rope.rope_kv_bf16, attention.attention_bf16)
+
+
+def _float32() -> LinearKernels:
+    products = matmul_lanes.matmul_f32, matmul_lanes.swiglu_f32
+    return LinearKernels("portable", *products, norm.reduce_norm_f32, pack.pack_rows_f32, embedding.embed_tiles_f32)
+
+
+def _int8(isa: Isa) -> LinearKernels:
+    products: dict[Isa, tuple[Kernel, Kernel]] = {
+        "amx": (matmul_amx.matmul_i8_amx, matmul_amx.swiglu_i8_amx),
+        "avx512": (matmul_lanes.matmul_i8_avx512, matmul_lanes.swiglu_i8_avx512),
+        "avx2": (matmul_lanes.matmul_i8_avx2, matmul_lanes.swiglu_i8_avx2),
+        "portable": (matmul_lanes.matmul_i8_portable, matmul_lanes.swiglu_i8_portable),
+    }
+    return LinearKernels(isa, *products[isa], norm.reduce_norm_i8, pack.pack_rows_i8, embedding.embed_tiles_i8)
+
+
+def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
+    lanes, tiles = matmul_lanes, matmul_amx
+    portable: dict[WeightFormat, tuple[Kernel, Kernel, Kernel]] = {
+        "bfloat16": (lanes.matmul_bf16_portable, lanes.swiglu_bf16_portable, embedding.embed_tiles_bf16),
+        "int8-weight-only": (lanes.matmul_w8_portable, lanes.swiglu_w8_portable, embedding.embed_tiles_i8),
+        "fp8": (lanes.matmul_e4m3_portable, lanes.swiglu_e4m3_portable, embedding.embed_tiles_e4m3),
+        "fp8_e5m2": (lanes.matmul_e5m2_portable, lanes.swiglu_e5m2_portable, embedding.embed_tiles_e5m2),
+    }
+    amx_products: dict[WeightFormat, tuple[Kernel, Kernel]] = {
+        "bfloat16": (tiles.matmul_bf16_amx, tiles.swiglu_bf16_amx),
+        "int8-weight-only": (tiles.matmul_w8_amx, tiles.swiglu_w8_amx),
+        "fp8": (tiles.matmul_e4m3_amx, tiles.swiglu_e4m3_amx),
+        "fp8_e5m2": (tiles.matmul_e5m2_amx, tiles.swiglu_e5m2_amx),
+    }
+    matmul, swiglu, embed = portable[weights]
+    used: Isa = "portable"
+    if isa == "amx":
+        (matmul, swiglu), used = amx_products[weights], "amx"
+    elif isa == "avx512" and weights == "bfloat16":
+        matmul, swiglu, used = lanes.matmul_bf16_avx512, lanes.swiglu_bf16_avx512, "avx512"
+    return LinearKernels(used, matmul, swiglu, norm.reduce_norm_bf16, pack.pack_rows_bf16, embed)

@@ -1,0 +1,60 @@
+"""Rows of float32 to the panels that a matmul reads: bfloat16, float32, or int8 with a scale for each row.
+
+Panels are [rows/16][K/k_tile][16][k_tile]: what one tile load or one cache line of broadcasts wants. int8 is symmetric:
+scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.device.kernels import simd
+from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell
+from server.device.kernels.jit import inline
+from server.device.kernels.memory import store_f32
+
+K_TILE_16 = 32  # elements of a bfloat16 or float32 panel row
+K_TILE_8 = 64  # elements of an int8 panel row
+
+
+@inline
+def _panel_row(row, width, k_tile):  # type: ignore[no-untyped-def]
+    """Index of a row's first element; its next k_tile elements are 16 * k_tile further."""
+    return (row // 16) * 16 * width + row % 16 * k_tile
+
+
+def _plain(cell: Cell) -> Any:
+    store, size = cell.store, cell.size
+
+    @inline
+    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+        """One row of float32 at `source` into row `row` of the panels."""
+        first = _panel_row(row, width, K_TILE_16)
+        for i in range(0, width, 16):
+            at = first + (i // K_TILE_16) * 16 * K_TILE_16 + i % K_TILE_16
+            store(panels + at * size, simd.load(source + i * 4))
+
+    return pack
+
+
+@inline
+def _pack_i8(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+    """One row of float32 at `source` into row `row` of the panels, and its scale."""
+    highest = strange = zero = simd.splat(0.0)
+    for i in range(0, width, 16):
+        value = simd.load(source + i * 4)
+        highest = simd.maximum(highest, simd.absolute(value))
+        strange = simd.fma(value, zero, strange)  # NaN where a value is NaN or infinite, which a maximum may hide
+    largest = simd.max_lanes(highest)
+    inverse, scale = 0.0, simd.sum_lanes(strange)
+    if largest > 0.0:
+        inverse, scale = 127.0 / largest, largest / 127.0 + scale
+    by = simd.splat(inverse)
+    store_f32(row_scales + row * 4, scale)
+    first = _panel_row(row, width, K_TILE_8)
+    for i in range(0, width, 16):
+        at = first + (i // K_TILE_8) * 16 * K_TILE_8 + i % K_TILE_8
+        simd.store_i8(panels + at, simd.rint(simd.mul(simd.load(source + i * 4), by)))
+
+
+pack_bf16, pack_f32, pack_i8 = _plain(BFLOAT16), _plain(FLOAT32), _pack_i8

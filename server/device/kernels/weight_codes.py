@@ -1,0 +1,75 @@
+"""8-bit weight codes to bfloat16: a pair of column tiles is converted once, then serves all rows of activations.
+
+Codes lie as int8 tiles do, [K/64][16 groups][16 n][4 k]; one row of a tile becomes two rows of bfloat16 pairs, so the
+result is two tiles of [16 pairs][16 n][2]. Scales are applied to the sums. Codes are converted exactly; those below the
+smallest normal number of their format are zero, as a tile unit would treat them (see server/engine/quantize.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from server.device.kernels.jit import inline
+from server.device.kernels.memory import NOTHING, emitted
+
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_BYTES = ir.VectorType(_I8, 64)
+_CODES = ir.VectorType(_I8, 32)
+_HALVES = ir.VectorType(_I16, 32)
+_WORDS = ir.VectorType(_I32, 32)
+_FLOATS = ir.VectorType(ir.FloatType(), 32)
+
+
+def _all(value: int) -> Any:
+    return ir.Constant(_HALVES, [value] * 32)
+
+
+def _from_int8(builder: Any, codes: Any) -> Any:
+    """Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
+    words = builder.bitcast(builder.sitofp(codes, _FLOATS), _WORDS)
+    return builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * 32)), _HALVES)
+
+
+def _from_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
+    """Sign, exponent and mantissa move to bfloat16's places, and the exponent's bias changes."""
+    rebias = (127 - bias) << 7
+
+    def convert(builder: Any, codes: Any) -> Any:
+        x = builder.zext(codes, _HALVES)
+        sign = builder.shl(builder.and_(x, _all(0x80)), _all(8))
+        magnitude = builder.shl(builder.and_(x, _all(0x7F)), _all(7 - mantissa_bits))
+        is_normal = builder.icmp_unsigned(">=", magnitude, _all(1 << 7))
+        number = builder.or_(sign, builder.add(magnitude, _all(rebias)))
+        return builder.select(is_normal, number, _all(0))
+
+    return convert
+
+
+def _converter(convert: Callable[[Any, Any], Any]) -> Any:
+    @emitted(types.void, types.int64, types.int64)
+    def convert_row(builder: Any, codes: Any, halves: Any) -> Any:
+        """64 codes to 64 bfloat16."""
+        data = builder.load(builder.inttoptr(codes, _BYTES.as_pointer()), align=1)
+        for half in range(2):
+            order = ir.Constant(ir.VectorType(_I32, 32), [4 * n + 2 * half + i for n in range(16) for i in range(2)])
+            part = builder.shuffle_vector(data, ir.Constant(_BYTES, ir.Undefined), order)
+            target = builder.add(halves, ir.Constant(ir.IntType(64), 64 * half))
+            builder.store(convert(builder, part), builder.inttoptr(target, _HALVES.as_pointer()), align=2)
+        return NOTHING
+
+    @inline
+    def convert_tiles(codes, halves, num_tiles):  # type: ignore[no-untyped-def]
+        """`num_tiles` tiles of 1 KiB to twice as many."""
+        for row in range(num_tiles * 16):
+            convert_row(codes + row * 64, halves + row * 128)
+
+    return convert_tiles
+
+
+from_int8 = _converter(_from_int8)
+from_e4m3 = _converter(_from_float8(mantissa_bits=3, bias=7))
+from_e5m2 = _converter(_from_float8(mantissa_bits=2, bias=15))

@@ -1,0 +1,65 @@
+"""8-bit codes: nearest, symmetric, within the Neuron range, and the same numbers as ml_dtypes where both have them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from server.config import Quantization, WeightFormats
+from server.engine.quantize import E4M3_MAX, E5M2_MAX, dequantize_rows, float8_table, quantize_rows
+
+ALL: list[Quantization] = ["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
+ROWS = np.random.default_rng(0).standard_normal((40, 300)).astype(np.float32) * np.logspace(-6, 6, 40)[:, None]
+ROWS = ROWS.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "largest"),
+    [("fp8", ml_dtypes.float8_e4m3, E4M3_MAX), ("fp8_e5m2", ml_dtypes.float8_e5m2, E5M2_MAX)],
+)
+def test_float8_codes_are_the_nearest_numbers(quantization: Quantization, dtype: type, largest: float) -> None:
+    quantized = quantize_rows(ROWS, quantization)
+    scaled = ROWS * (np.float32(largest) / np.abs(ROWS).max(1))[:, None]
+    want = scaled.astype(dtype).astype(np.float32)
+    got = float8_table(quantization)[quantized.codes]
+    smallest = float(ml_dtypes.finfo(dtype).smallest_normal)
+    normal = np.abs(want) >= smallest
+    assert np.array_equal(got[normal], want[normal])
+    assert (np.abs(got - scaled)[~normal] <= smallest / 2).all()
+    assert np.abs(got).max() == largest
+
+
+@pytest.mark.parametrize("quantization", ALL)
+def test_the_error_is_at_most_half_a_step(quantization: Quantization) -> None:
+    quantized = quantize_rows(ROWS, quantization)
+    error = np.abs(dequantize_rows(quantized, quantization) - ROWS)
+    largest = np.abs(ROWS).max(1, keepdims=True)
+    step = {"fp8": 2.0**-4, "fp8_e5m2": 2.0**-3}.get(quantization)
+    limit = largest / 254 if step is None else np.maximum(np.abs(ROWS) * step, largest * 2.0**-14)
+    assert (error <= limit * 1.0001).all()
+
+
+def test_int8_sums_are_the_sums_of_the_codes() -> None:
+    quantized = quantize_rows(ROWS, "int8")
+    codes = quantized.codes.view(np.int8)
+    assert np.array_equal(quantized.sums, codes.astype(np.int32).sum(1))
+    assert codes.min() == -127 or codes.max() == 127
+    assert codes.min() >= -127
+
+
+@pytest.mark.parametrize("quantization", ALL)
+def test_a_row_of_zeros_stays_zero(quantization: Quantization) -> None:
+    quantized = quantize_rows(np.zeros((2, 64), np.float32), quantization)
+    assert not dequantize_rows(quantized, quantization).any()
+    assert np.isfinite(quantized.scales).all()
+
+
+def test_modules_left_out_are_named_whole_or_by_a_parent() -> None:
+    formats = WeightFormats("bfloat16", "int8", ("lm_head", "layers.1.mlp", "o_proj"))
+    assert formats.of("lm_head") == "bfloat16"
+    assert formats.of("model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj") == "bfloat16"
+    assert formats.of("model.layers.0.self_attn.o_proj") == "bfloat16"
+    assert formats.of("model.layers.11.mlp.gate_proj") == "int8"
+    assert formats.of("model.layers.0.self_attn.q_proj") == "int8"
+    assert WeightFormats("float32").of("lm_head") == "float32"
