@@ -162,7 +162,7 @@ def test_a_refusal_says_what_lacks_who_needs_it_and_the_smallest_part_that_would
         "(each shown as the fullest; kv is the least that one sequence of max_model_len 8192 needs)"
     )
     assert head.split() == ["core", "weights", "kv", "scratchpad", "collectives", "runtime", "budget", "free", "(MiB)"]
-    assert core.split() == ["ND", "0:NC", "0", "15,317.0", "1,028.0", "133.9", "8.0", "711.0", "16,384.0", "-813.9"]
+    assert core.split() == ["ND", "0:NC", "0", "15,317.0", "1,028.0", "115.6", "8.0", "711.0", "16,384.0", "-795.6"]
     assert advice == "the smallest that holds it: --device inf2.xlarge --tensor-parallel-size 2"
 
 
