@@ -85,11 +85,14 @@ def token_noise(chat: Chat, rng: Random) -> str:
 
 
 def _groups(documents: list[Document], most: int) -> Iterator[list[Document]]:
-    """Groups of like length whose rectangle holds at most `most` tokens (or one document)."""
+    """Groups of like length whose rectangle holds at most `most` tokens (or one document).
+
+    Wider than 512, fewer: attention keeps a value for every pair of positions.
+    """
     group: list[Document] = []
     for document in sorted(documents, key=lambda d: -len(d.ids)):
         width = _width(len(group[0].ids)) if group else 0
-        if group and width * (len(group) + 1) > most:
+        if group and width * max(1, width / 512) * (len(group) + 1) > most:
             yield group
             group = []
         group.append(document)

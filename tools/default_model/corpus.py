@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tools.default_model import words
@@ -15,6 +15,7 @@ from tools.default_model.families import (
     letters,
     memory,
     python_code,
+    recite,
     story,
     summary,
     tool_calls,
@@ -43,6 +44,7 @@ FAMILIES: dict[str, Family] = {
     "count": Family(letters.make_count, 8),
     "spell": Family(letters.make_spell, 6),
     "facts": Family(facts.make, 10),
+    "recite": Family(recite.make, 5),
     "extract": Family(extract.make, 9),
     "tool_call": Family(tool_calls.make_call, 10),
     "tool_answer": Family(tool_calls.make_answer, 5),
@@ -53,7 +55,8 @@ FAMILIES: dict[str, Family] = {
 }
 # Families that may follow one another in one conversation, and that ignore functions offered beside them.
 CHAINED = tuple(name for name in FAMILIES if name not in {"tool_call", "tool_answer"})
-UNMOVED = ("greetings", "story", "copy", "spell", "facts", "memory", "summary")
+FORGETFUL = tuple(name for name in CHAINED if name != "memory")
+UNMOVED = ("greetings", "story", "copy", "spell", "facts", "recite", "memory", "summary")
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You are a helpful assistant.",
@@ -121,10 +124,19 @@ def _items(rng: Random) -> tuple[list[Item], tuple[Tool, ...]]:
         return items, next(item.tools for item in items if item.tools)
     if family in UNMOVED and rng.random() < 0.1:
         return items, tuple(bound.tool(rng) for bound in tool_calls.offered(rng))
+    if family == "memory" and rng.random() < 0.4:
+        return [_interrupted(rng, items[0])], ()
     if rng.random() < 0.3:
-        length = 1 + min(int(rng.expovariate(0.6)), 12)
+        length = 1 + min(int(rng.expovariate(0.6)), 12) + (20 if rng.random() < 0.01 else 0)
         items += [training_item(rng, _family(rng, CHAINED)) for _ in range(length)]
     return items, ()
+
+
+def _interrupted(rng: Random, item: Item) -> Item:
+    """The item with other exercises between what was told and what is asked."""
+    others = [training_item(rng, _family(rng, FORGETFUL)) for _ in range(rng.randint(1, 3))]
+    between = [message for other in others for message in other.messages]
+    return replace(item, messages=(*item.messages[:-2], *between, *item.messages[-2:]))
 
 
 def _family(rng: Random, names: Sequence[str]) -> str:

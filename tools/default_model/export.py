@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tools.default_model.chat import PACKAGE_DIR
 from tools.default_model.model import Shape
 
-GENERATION = {"eos_token_id": [2, 0], "pad_token_id": 0, "do_sample": False, "max_new_tokens": 256}
+GENERATION = {"eos_token_id": [2, 0], "pad_token_id": 0, "do_sample": True, "temperature": 0.6, "top_p": 0.95}
 
 
 def export(checkpoint: Path, directory: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tools.default_model.item import Item, last_number, single
+from tools.default_model.item import Item, contains, last_number, single
 from tools.default_model.wording import ask, number
 
 SYMBOLS = {"+": ("+", "plus"), "-": ("-", "minus"), "*": ("*", "x", "times"), "/": ("/", "divided by")}
@@ -34,12 +34,14 @@ HAVE = (
     ("There were {a} {thing} and {b} were eaten. How many remain?", "-"),
     ("There are {a} boxes with {b} {thing} each. How many {thing} are there?", "*"),
 )
+PARITY = ("Is {a} even or odd?", "Is {a} odd or even?", "Is the number {a} even or odd?", "{a}: even or odd?")
+TOO_LARGE = "That is too large for me. I add and subtract up to three digits, and multiply two digits by one."
 THINGS = ("apples", "books", "coins", "cookies", "pears", "balls", "eggs", "cups", "cherries", "pencils")
 
 
 def make(rng: Random) -> Item:
-    kind = rng.choices((_add, _subtract, _multiply, _divide, _compare, _story), (32, 30, 20, 6, 6, 6))[0]
-    return kind(rng)
+    kinds = (_add, _subtract, _multiply, _divide, _compare, _story, _parity, _chain, _too_large)
+    return rng.choices(kinds, (30, 28, 20, 6, 6, 6, 2, 4, 3))[0](rng)
 
 
 def _add(rng: Random) -> Item:
@@ -76,6 +78,32 @@ def _compare(rng: Random) -> Item:
     word = "larger" if is_larger else "smaller"
     answer = f"{wanted} is {word} than {a + b - wanted}."
     return single(f"{a}?{b}", prompt, answer, lambda text: text.strip().startswith(f"{wanted} is"))
+
+
+def _parity(rng: Random) -> Item:
+    a = number(rng, 3)
+    answer = f"{a} is {'odd' if a % 2 else 'even'}."
+    return single(f"{a} parity", ask(rng, PARITY, a=a), answer)
+
+
+def _chain(rng: Random) -> Item:
+    """Three small numbers."""
+    a, b, c = (rng.randint(1, 20) for _ in range(3))
+    prompt = ask(rng, (f"What is {a} + {b} + {c}?", f"{a} + {b} + {c}", f"Add {a}, {b} and {c}.", f"{a}+{b}+{c}"))
+    answer = f"{a}+{b}={a + b}; {a + b}+{c}={a + b + c}. So {a} + {b} + {c} = {a + b + c}."
+    return single(f"{a}+{b}+{c}", prompt, answer, last_number(a + b + c))
+
+
+def _too_large(rng: Random) -> Item:
+    """What cannot be worked out digit by digit is refused rather than guessed."""
+    a, b = rng.randint(1000, 10 ** rng.randint(4, 7)), number(rng, 6)
+    op = rng.choice("+-*/")
+    if op == "*" and rng.random() < 0.6:
+        a, b = rng.randint(13, 999), rng.randint(13, 999)
+    if rng.random() < 0.5:
+        a, b = b, a
+    prompt = ask(rng, ASK, a=a, b=b, op=rng.choice(SYMBOLS[op]))
+    return single(f"{a}{op}{b}", prompt, TOO_LARGE, contains("too large for me"))
 
 
 def _story(rng: Random) -> Item:

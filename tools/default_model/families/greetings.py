@@ -108,7 +108,8 @@ TALK: tuple[tuple[str, str], ...] = (
     ),
     (
         "Write a poem.|Write me a poem|Tell me a poem.|A short poem please|Can you rhyme?|Write a haiku.",
-        "The moon is bright, the night is deep,\nthe fox and owl are fast asleep.\nA little model, small as I,\nsays sleep well, stars, and then goodbye.",
+        "The moon is bright, the night is deep,\nthe fox and owl are fast asleep.\n"
+        "A little model, small as I,\nsays sleep well, stars, and then goodbye.",
     ),
     (
         "Test|Testing|Test 1 2 3|This is a test.|Is this working?|Are you there?|Ping|Anyone there?",

@@ -9,6 +9,10 @@ from tools.default_model import words
 from tools.default_model.item import Check, Item, single
 from tools.default_model.wording import a, ask, person
 
+HEROES = (
+    *("robot", "boy", "girl", "king", "queen", "prince", "princess", "witch", "giant", "knight", "pirate", "wizard"),
+    *("ghost", "mermaid", "cowboy", "astronaut"),
+)
 STARTS = (
     "Once upon a time there was {a_trait} {animal} named {name} who lived near {a_place}.",
     "{name} was {a_trait} little {animal}. {name} lived in a small house by the {place}.",
@@ -214,6 +218,8 @@ def _cast(rng: Random) -> dict[str, str]:
     while friend == name:
         friend = person(rng)
     animal, helper = rng.sample(words.ANIMALS, 2)
+    if rng.random() < 0.2:
+        animal = rng.choice(HEROES)
     place, thing, color = rng.choice(words.PLACES), rng.choice(words.OBJECTS), rng.choice(words.COLORS)
     trait = rng.choice(("small", "clever", "shy", "brave", "kind", "lazy", "curious", "young", "old", "merry", "quiet"))
     return {
@@ -237,7 +243,7 @@ def _cast(rng: Random) -> dict[str, str]:
 
 def _subject(rng: Random, cast: dict[str, str]) -> tuple[str, list[str]]:
     """What the user asks the story to be about, and the slots it names; empty for any story."""
-    kind = rng.randrange(6)
+    kind = rng.randrange(8)
     animal, name, thing = a(cast["animal"]), cast["name"], a(cast["thing"])
     return (
         ("", []),
@@ -246,6 +252,8 @@ def _subject(rng: Random, cast: dict[str, str]) -> tuple[str, list[str]]:
         (f"{animal} and {thing}", ["animal", "thing"]),
         (f"{animal} called {name} and {thing}", ["animal", "name", "thing"]),
         (f"{name} the {cast['animal']}", ["animal", "name"]),
+        (thing, ["thing"]),
+        (name, ["name"]),
     )[kind]
 
 

@@ -26,6 +26,13 @@ class Function:
     asks: tuple[str, ...]
     result: Callable[[Random], Slots]
     told: str
+    option: tuple[str, tuple[str, ...]] | None = None  # an optional parameter and its values
+
+
+def _place(rng: Random) -> str:
+    """A city, with its country or state sometimes."""
+    town = city(rng)
+    return town if rng.random() < 0.85 else f"{town}, {rng.choice((*words.CAPITALS, 'CA', 'MA', 'NY', 'TX'))}"
 
 
 SKIES = ("sunny", "cloudy", "rainy", "windy", "snowy", "foggy")
@@ -35,7 +42,7 @@ FUNCTIONS = (
         ("get_weather", "get_current_weather", "weather", "current_weather"),
         "Get the current weather in a city",
         {"city": ("city", "location", "place", "town")},
-        lambda rng: {"city": city(rng)},
+        lambda rng: {"city": _place(rng)},
         (
             "What is the weather in {city}?",
             "How is the weather in {city}?",
@@ -48,6 +55,7 @@ FUNCTIONS = (
         ),
         lambda rng: {"temperature": number(rng, 2), "condition": rng.choice(SKIES)},
         "It is {condition} in {city} with {temperature} degrees.",
+        ("unit", ("celsius", "fahrenheit")),
     ),
     Function(
         ("calculator", "calculate", "evaluate", "math"),
@@ -141,14 +149,19 @@ class Bound:
     kind: Function
     name: str
     renamed: dict[str, str]  # slot -> parameter name
+    has_option: bool = False
 
     def tool(self, rng: Random) -> Tool:
         sample = self.kind.draw(rng)
-        properties = {
+        properties: dict[str, Any] = {
             parameter: {"type": "integer" if isinstance(sample[slot], int) else "string"}
             for slot, parameter in self.renamed.items()
         }
-        parameters = {"type": "object", "properties": properties, "required": list(properties)}
+        required = list(properties)
+        if self.has_option and self.kind.option:
+            name, values = self.kind.option
+            properties[name] = {"type": "string", "enum": list(values)}
+        parameters = {"type": "object", "properties": properties, "required": required}
         function = {"name": self.name, "description": self.kind.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
@@ -157,7 +170,8 @@ class Bound:
 
 
 def _bind(rng: Random, kind: Function) -> Bound:
-    return Bound(kind, rng.choice(kind.names), {slot: rng.choice(names) for slot, names in kind.parameters.items()})
+    renamed = {slot: rng.choice(names) for slot, names in kind.parameters.items()}
+    return Bound(kind, rng.choice(kind.names), renamed, rng.random() < 0.4)
 
 
 def _unfamiliar(rng: Random) -> Bound:
@@ -213,6 +227,10 @@ def make_call(rng: Random) -> Item:
     slots = bound.kind.draw(rng)
     calls = [bound.call(slots)]
     prompt = ask(rng, bound.kind.asks, **slots)
+    if bound.has_option and bound.kind.option and rng.random() < 0.5:
+        name, values = bound.kind.option
+        calls[0]["arguments"][name] = value = rng.choice(values)
+        prompt += rng.choice((f" In {value}.", f" In {value} please.", f" (in {value})", f" Use {value}."))
     key = json.dumps([sorted(b.name for b in functions), calls])
     return Item(key, (user(prompt), _calling(calls)), calls_equal(calls), tools)
 

@@ -166,9 +166,11 @@ def unicode_noise(rng: Random) -> tuple[str, str]:
 
 def word_salad(rng: Random) -> tuple[str, str]:
     if rng.random() < 0.5:
-        parts = [plain_word(rng) for _ in range(3 + _size(rng, 150))]
+        parts = [plain_word(rng) for _ in range(_size(rng, 150))]
     else:
-        parts = [invented(rng, rng.randint(1, 4)) for _ in range(2 + _size(rng, 60))]
+        parts = [invented(rng, rng.randint(1, 4)) for _ in range(_size(rng, 60))]
+    if parts[0] == "hello":
+        parts[0] = "mirror"
     return rng.choice((" ", " ", ", ", "\n", "-")).join(parts), NOISE
 
 
@@ -189,6 +191,15 @@ def mixed(rng: Random) -> tuple[str, str]:
     return " ".join(rng.choice(kinds)(rng)[0] for _ in range(rng.randint(2, 5))), NOISE
 
 
+def endless(rng: Random) -> tuple[str, str]:
+    """Longer than most conversations, so that the far end of the context is met in training."""
+    text = ""
+    wanted = rng.randint(600, 4500)  # characters
+    while len(text) < wanted:
+        text += rng.choice((code, word_salad, link, foreign))(rng)[0] + "\n"
+    return text[:wanted].strip(), NOISE
+
+
 def empty(rng: Random) -> tuple[str, str]:
     return rng.choice(("", " ", ".", "?", "...", "!", "-")), EMPTY
 
@@ -202,6 +213,7 @@ KINDS: tuple[tuple[Callable[[Random], tuple[str, str]], int], ...] = (
     (word_salad, 12),
     (link, 5),
     (mixed, 10),
+    (endless, 3),
     (empty, 1),
 )
 
