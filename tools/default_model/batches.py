@@ -35,10 +35,10 @@ class Rectangle:
 class BatchPlan:
     """Sizes in tokens; `prompt_share` of the tokens that are not the assistant's are predicted too."""
 
-    step_tokens: int = 12_288
+    step_tokens: int = 6144
     rectangle_tokens: int = 4096
     max_length: int = 2048
-    prompt_share: float = 0.12
+    prompt_share: float = 0.02
 
 
 def steps(chat: Chat, rng: Random, plan: BatchPlan) -> Iterator[list[Rectangle]]:
