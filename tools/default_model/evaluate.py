@@ -8,6 +8,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, get_args
@@ -19,7 +20,8 @@ from tools.default_model.corpus import FAMILIES, held_out_item, system_prompt
 from tools.default_model.item import Item
 from tools.default_model.strangers import prompts as stranger_prompts
 
-MAX_TOKENS = 256
+CONTEXT = 2048
+MAX_TOKENS = 256  # of one answer
 NUM_STRANGERS = 200
 TEXT_PER_FAMILY = 12  # held-out conversations of each family that bits per byte are measured on
 
@@ -84,10 +86,11 @@ def _only(ids: list[int], marks: list[bool]) -> list[int]:
 
 
 def strangers(chat: Chat, backend: Backend) -> list[tuple[str, Answer]]:
-    """Random prompts and the answers to them."""
-    texts = stranger_prompts(NUM_STRANGERS)
-    ids = [chat.encode_prompt([{"role": "user", "content": text}]) for text in texts]
-    return list(zip(texts, backend.generate(ids, MAX_TOKENS), strict=True))
+    """Random prompts that leave room for an answer, and the answers to them."""
+    encoded = ((text, chat.encode_prompt([{"role": "user", "content": text}])) for text in stranger_prompts())
+    met = list(islice(((text, ids) for text, ids in encoded if len(ids) <= CONTEXT - MAX_TOKENS), NUM_STRANGERS))
+    answers = backend.generate([ids for _, ids in met], MAX_TOKENS)
+    return [(text, answer) for (text, _), answer in zip(met, answers, strict=True)]
 
 
 def backend_of(name: str, directory: Path, dtype: Dtype) -> Backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -78,8 +78,9 @@ UNSEEN: tuple[Callable[[Random], str], ...] = (
 )
 
 
-def prompts(count: int, seed: str = "strangers") -> list[str]:
-    """Half of kinds that training shows (none of these very texts), half of kinds it does not."""
+def prompts(seed: str = "strangers") -> Iterator[str]:
+    """Without end; by turns of a kind that training shows (never a text it showed) and of a kind it does not."""
     rng = Random(seed)
-    seen = [str(held_out_item(rng, "unknown").messages[0]["content"]) for _ in range(count // 2)]
-    return seen + [rng.choice(UNSEEN)(rng) for _ in range(count - len(seen))]
+    while True:
+        yield str(held_out_item(rng, "unknown").messages[0]["content"])
+        yield rng.choice(UNSEEN)(rng)
