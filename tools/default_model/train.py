@@ -1,13 +1,16 @@
 """Trains the default model: warm-up, constant rate, linear decay (WSD), all measured in tokens, never in time.
 
-So a paused process loses nothing. `decay-now` in the output directory starts the decay early; `before_decay.pt` is
-kept, so that a finished run can be taken up again from there with a larger `--tokens`.
+So a paused process loses nothing, and SIGTERM saves before it ends. Where other programs share the CPU, set
+OMP_WAIT_POLICY=passive: threads that spin while they wait for one another take away the time they wait for.
+`decay-now` in the output directory starts the decay early; `before_decay.pt` is kept, so that a finished run can be
+taken up again from there with a larger `--tokens`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -51,6 +54,7 @@ class Run:
         self.optimizer = Optimizer(self.model, args.muon_lr, args.adam_lr)
         self.progress = Progress()
         self.recent: deque[tuple[float, int]] = deque(maxlen=50)  # (seconds, tokens) of the last steps
+        self.is_told_to_stop = False
         if args.resume:
             self._load(args.resume)
         compiled = torch.compile(self.model, dynamic=True)
@@ -61,16 +65,20 @@ class Run:
         losses: deque[float] = deque(maxlen=50)
         for rectangles in steps(Chat(), rng, BatchPlan(step_tokens=self.args.step_tokens)):
             factor = self._factor()
-            if factor <= 0:
+            if factor <= 0 or self.is_told_to_stop:
                 break
             start = time.monotonic()
             losses.append(self._step(rectangles, factor))
             self._account(time.monotonic() - start, sum(r.tokens.size for r in rectangles))
             if self.progress.step % 20 == 0:
                 self._report(sum(losses) / len(losses), factor)
-            if self.progress.step % 200 == 0:
+            if self.progress.step % 100 == 0:
                 self._save("latest.pt")
-        self._save("final.pt")
+        self._save("latest.pt" if self.is_told_to_stop else "final.pt")
+
+    def stop(self, *_: object) -> None:
+        """Save and end after the step under way (the handler of SIGTERM)."""
+        self.is_told_to_stop = True
 
     def _step(self, rectangles: list[Any], factor: float) -> float:
         count = sum(len(r.rows) for r in rectangles)
@@ -138,8 +146,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--decay-tokens", type=float, default=10e6)
     p.add_argument("--step-tokens", type=int, default=6144)
     p.add_argument("--warmup-steps", type=int, default=60)
-    p.add_argument("--muon-lr", type=float, default=0.016)
-    p.add_argument("--adam-lr", type=float, default=0.003)
+    p.add_argument("--muon-lr", type=float, default=0.006)
+    p.add_argument("--adam-lr", type=float, default=0.0015)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
@@ -150,7 +158,9 @@ def main() -> None:
     args = parser().parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "pid").write_text(f"{os.getpid()}\n")
-    Run(args).train()
+    run = Run(args)
+    signal.signal(signal.SIGTERM, run.stop)
+    run.train()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
+from tools.default_model import words
 from tools.default_model.item import Item, last_number, single
-from tools.default_model.wording import ask, listed, number, plain_word
+from tools.default_model.wording import ask, invented, listed, number, plain_word
 
+BY_INITIAL = {letter: [w for w in words.PLAIN if w[0] == letter] for letter in "abcdefghijklmnopqrstuvwxyz"}
 SPELL = (
     "Spell {w}.",
     "Spell the word {w}.",
@@ -82,14 +84,15 @@ def make_spell(rng: Random) -> Item:
         prompt, answer = ask(rng, FIRST, w=word), f'The first letter of "{word}" is {word[0]}.'
     elif kind < 0.4:
         prompt, answer = ask(rng, LAST, w=word), f'The last letter of "{word}" is {word[-1]}.'
-    return single(word, prompt, answer)
+    return single(_key(word, prompt), prompt, answer)
 
 
 def make_reverse(rng: Random) -> Item:
     """A word letter by letter, or a list item by item."""
     if rng.random() < 0.7:
         word = plain_word(rng)
-        return single(word, ask(rng, REVERSE, w=word), f"{' '.join(word)} -> {' '.join(reversed(word))}")
+        prompt = ask(rng, REVERSE, w=word)
+        return single(_key(word, prompt), prompt, f"{' '.join(word)} -> {' '.join(reversed(word))}")
     parts = _parts(rng, 2, 6)
     return single(" ".join(parts), ask(rng, REVERSE_LIST, t=_joined(rng, parts)), ", ".join(reversed(parts)))
 
@@ -106,11 +109,12 @@ def make_count(rng: Random) -> Item:
     if kind < 0.65:
         aloud = " ".join(f"{letter}{i}" for i, letter in enumerate(word, 1))
         answer = f"{aloud}: {_plural(len(word), 'letter')}."
-        return single(word, ask(rng, COUNT, w=word), answer, last_number(len(word)))
+        prompt = ask(rng, COUNT, w=word)
+        return single(_key(word, prompt), prompt, answer, last_number(len(word)))
     letter = rng.choice(word) if rng.random() < 0.85 else rng.choice("abcdefghijklmnopqrstuvwxyz")
     answer = f"{_marked(word, letter)}: {word.count(letter)}."
     prompt = ask(rng, COUNT_ONE, w=word, c=letter)
-    return single(f"{letter} in {word}", prompt, answer, last_number(word.count(letter)))
+    return single(_key(word, prompt), prompt, answer, last_number(word.count(letter)))
 
 
 def make_sort(rng: Random) -> Item:
@@ -138,6 +142,11 @@ def make_copy(rng: Random) -> Item:
     return single(text, ask(rng, COPY, t=text), text)
 
 
+def _key(word: str, prompt: str) -> str:
+    """The word itself when invented; how a listed word is spelled is a fact, so there the wording is held out."""
+    return prompt if word in words.PLAIN else word
+
+
 def _parts(rng: Random, least: int, most: int) -> list[str]:
     return [plain_word(rng) if rng.random() < 0.8 else str(number(rng, 3)) for _ in range(rng.randint(least, most))]
 
@@ -147,11 +156,10 @@ def _joined(rng: Random, parts: list[str]) -> str:
 
 
 def _word_with(rng: Random, initial: str) -> str:
-    for _ in range(40):
-        word = plain_word(rng)
-        if word[0] == initial:
-            return word
-    return initial + plain_word(rng)[1:]
+    listed_words = BY_INITIAL.get(initial)
+    if listed_words and rng.random() < 0.8:
+        return rng.choice(listed_words)
+    return initial + rng.choice("aeiou") + invented(rng, rng.randint(1, 2))
 
 
 def _marked(word: str, letter: str) -> str:
