@@ -36,22 +36,22 @@ class Family:
 
 FAMILIES: dict[str, Family] = {
     "greetings": Family(greetings.make, 5),
-    "story": Family(story.make, 4, is_open=True),
+    "story": Family(story.make, 3, is_open=True),
     "arithmetic": Family(arithmetic.make, 18),
-    "copy": Family(letters.make_copy, 7),
+    "copy": Family(letters.make_copy, 6),
     "reverse": Family(letters.make_reverse, 9),
-    "sort": Family(letters.make_sort, 10),
+    "sort": Family(letters.make_sort, 12),
     "count": Family(letters.make_count, 9),
     "spell": Family(letters.make_spell, 8),
-    "facts": Family(facts.make, 10),
-    "recite": Family(recite.make, 6),
-    "extract": Family(extract.make, 8),
-    "tool_call": Family(tool_calls.make_call, 7),
+    "facts": Family(facts.make, 12),
+    "recite": Family(recite.make, 9),
+    "extract": Family(extract.make, 6),
+    "tool_call": Family(tool_calls.make_call, 9),
     "tool_answer": Family(tool_calls.make_answer, 3),
-    "memory": Family(memory.make, 6),
+    "memory": Family(memory.make, 5),
     "unknown": Family(unknown.make, 5),
-    "summary": Family(summary.make, 3),
-    "python": Family(python_code.make, 6),
+    "summary": Family(summary.make, 2),
+    "python": Family(python_code.make, 5),
 }
 # Families that may follow one another in one conversation, and that ignore functions offered beside them.
 CHAINED = tuple(name for name in FAMILIES if name not in {"tool_call", "tool_answer"})
