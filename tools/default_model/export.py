@@ -21,6 +21,7 @@ def export(checkpoint: Path, directory: Path) -> int:
     tensors = {f"model.{name}": tensor.bfloat16().contiguous() for name, tensor in weights.items()}
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(0o644)  # it is written for its owner alone
     (directory / "config.json").write_text(json.dumps(Shape().hugging_face(), indent=2) + "\n")
     (directory / "generation_config.json").write_text(json.dumps(GENERATION, indent=2) + "\n")
     return sum(tensor.numel() for tensor in tensors.values())

@@ -57,8 +57,7 @@ class Run:
         self.is_told_to_stop = False
         if args.resume:
             self._load(args.resume)
-        compiled = torch.compile(self.model, dynamic=True)
-        self.forward = compiled if args.compile else self.model
+        self.forward = torch.compile(self.model, dynamic=True) if args.compile else self.model
 
     def train(self) -> None:
         rng = Random(f"{self.args.seed} {self.progress.step}")
