@@ -1,0 +1,163 @@
+"""The coefficients of the cost model, with their meaning, and the file they are stored in. Fits nothing.
+
+Each coefficient is one physical quantity, not a table of measurements; server/planner/fit.py finds them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from server.errors import SettingsError
+
+VERSION = 1
+
+# What each coefficient is, and its unit. An efficiency is the share reached of the figure in the data sheet.
+MEANING: dict[str, tuple[str, str]] = {
+    "memory_efficiency": ("1", "device memory bandwidth reached while streaming weights and KV"),
+    "compute_efficiency": ("1", "tensor-engine peak reached in the matmuls with weights"),
+    "attention_efficiency": ("1", "tensor-engine peak reached in attention over a prompt"),
+    "link_efficiency": ("1", "chip link bandwidth reached by the all-reduces"),
+    "layer_launch_s": ("s", "issue of one layer's instructions and its collectives' start, in a decode step"),
+    "prefill_launch_s": ("s", "the same in a prefill, where most of it hides behind the matmuls"),
+    "slot_layer_s": ("s", "fixed work of one decode slot in one layer, per 4,096 of hidden size"),
+    "hop_s": ("s", "latency of one hop between neighbouring chips"),
+    "dequant_value_s": ("s", "widening of one 8-bit weight on one core"),
+    "kv_gather_s": ("s", "continuous batching: fetch of one cached position of one slot in one layer"),
+    "prefill_host_s": ("s", "host work around a prefill call"),
+    "old_launch_s": ("s", "added to layer_launch_s for each SDK minor release before 2.16"),
+    "old_kv_gather_s": ("s", "continuous batching before SDK 2.19: added per cached position, slot, layer, KV head"),
+    "old_reshard_s": ("s", "grouped-query models with more cores than KV heads before SDK 2.18: one of tp^2 messages"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """All positive; MEANING says what each is. Defaults are the starting point of a fit, not a result."""
+
+    memory_efficiency: float = 0.62
+    compute_efficiency: float = 0.5
+    attention_efficiency: float = 0.3
+    link_efficiency: float = 0.3
+    layer_launch_s: float = 1e-4
+    prefill_launch_s: float = 3e-5
+    slot_layer_s: float = 4e-6
+    hop_s: float = 1.5e-6  # SDK intranode-collective-comm.rst: 1 to 2 us
+    dequant_value_s: float = 1.7e-12
+    kv_gather_s: float = 1.25e-9
+    prefill_host_s: float = 1e-2
+    old_launch_s: float = 2.5e-5
+    old_kv_gather_s: float = 1.6e-10
+    old_reshard_s: float = 1.5e-6  # a mesh of single hops
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorStats:
+    """Of the absolute relative errors of some predictions."""
+
+    mean: float
+    median: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupError:
+    """Errors of one group of published times."""
+
+    n: int
+    all: ErrorStats  # of the calibration at hand
+    left_out: ErrorStats | None = None  # of fits without the time's own model; None when not worked out
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat: n, mean, median, p90, and the same as left_out_* where there are any."""
+        held = {} if self.left_out is None else {f"left_out_{k}": v for k, v in asdict(self.left_out).items()}
+        return {"n": self.n, **asdict(self.all), **held}
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any]) -> GroupError:
+        """The inverse of `as_dict`."""
+        names = ("mean", "median", "p90")
+        held = ErrorStats(*(float(entry[f"left_out_{k}"]) for k in names)) if "left_out_mean" in entry else None
+        return cls(int(entry["n"]), ErrorStats(*(float(entry[k]) for k in names)), held)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Coefficients, the data they come from, and how wrong they are on it."""
+
+    coefficients: Coefficients
+    date: str  # ISO, of the fit
+    data_sha256: str
+    num_rows: int  # that took part in the fit
+    errors: dict[str, GroupError]
+
+    @property
+    def version(self) -> str:
+        """Identifies the calibration in inventories and reports."""
+        return f"{VERSION}-{self.date}-{self.data_sha256[:12]}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stored form: every coefficient with its unit and meaning."""
+        rows = {
+            name: {"value": value, "unit": MEANING[name][0], "meaning": MEANING[name][1]}
+            for name, value in asdict(self.coefficients).items()
+        }
+        return {
+            "version": VERSION,
+            "date": self.date,
+            "data_sha256": self.data_sha256,
+            "num_rows": self.num_rows,
+            "coefficients": rows,
+            "errors": {name: error.as_dict() for name, error in self.errors.items()},
+        }
+
+    def to_json(self) -> str:
+        """`as_dict` as text."""
+        return json.dumps(self.as_dict(), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Calibration:
+        """Read `to_json`, or a report of `neuronserve calibrate` that holds it.
+
+        Raises SettingsError, naming `where`, when the text is not a calibration of this version.
+        """
+        try:
+            record = json.loads(text)
+            return _parse(record.get("calibration", record))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SettingsError(f"{where} is not a calibration of version {VERSION}: {error}") from error
+
+
+def _parse(record: Any) -> Calibration:
+    if record["version"] != VERSION:
+        raise ValueError(f"version is {record['version']}")
+    values = {name: float(entry["value"]) for name, entry in record["coefficients"].items()}
+    missing = {field.name for field in fields(Coefficients)} - set(values)
+    if missing:
+        raise ValueError(f"{', '.join(sorted(missing))} missing")
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name} is {value}, must be positive")
+    errors = {name: GroupError.from_dict(entry) for name, entry in record["errors"].items()}
+    return Calibration(
+        Coefficients(**values), str(record["date"]), str(record["data_sha256"]), int(record["num_rows"]), errors
+    )
+
+
+def load_calibration(path: Path) -> Calibration:
+    """Read a stored calibration. Raises SettingsError when the file is missing or is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"cannot read the calibration {path}: {error.strerror}") from error
+    return Calibration.from_json(text, str(path))
+
+
+@cache
+def default_calibration() -> Calibration:
+    """The calibration shipped with the package."""
+    return Calibration.from_json(files("server.device").joinpath("calibration.json").read_text(), "calibration.json")
