@@ -25,6 +25,7 @@ FLOORS = {
     "engine": ENGINE,
     "api": SERVICES,
     "bench": SERVICES,
+    "planner": SERVICES,
     "settings": ROOF,
     "__main__": ROOF,
     "cli": ROOF,
@@ -38,6 +39,7 @@ ALLOWED = {
     "kv_cache": set(),
     "scheduler": set(),
     "device": {"numpy", "numba", "llvmlite", "ml_dtypes", "psutil"},
+    "planner": {"numpy", "rich"},
 }
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 50
