@@ -1,0 +1,65 @@
+"""A calibration report as tables for a terminal. Formats only."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.console import Group
+from rich.table import Table
+
+from server.device.calibration import MEANING
+from server.planner.calibrate import Report
+
+
+def render(report: Report, with_rows: bool = True) -> Group:
+    """Coefficients (of a fit), errors by group, errors by row, and how much was skipped."""
+    parts = [_coefficients(report)] if report.is_fit else []
+    parts.append(_groups(report))
+    if with_rows:
+        parts.append(_rows(report))
+    footer = (
+        f"calibration {report.calibration.version}; {len(report.rows)} times compared, {len(report.skipped)} skipped"
+    )
+    return Group(*parts, footer)
+
+
+def _coefficients(report: Report) -> Table:
+    table = Table("coefficient", "value", "unit", "meaning", title="Coefficients")
+    for name, value in asdict(report.calibration.coefficients).items():
+        unit, meaning = MEANING[name]
+        table.add_row(name, f"{value:.4g}", unit, meaning)
+    return table
+
+
+def _groups(report: Report) -> Table:
+    title = "Absolute relative error by group"
+    table = Table("group", "n", "mean", "median", "p90", title=title)
+    if report.is_fit:
+        for column in ("mean", "median", "p90"):
+            table.add_column(f"{column}, model left out", justify="right")
+    for name, group in report.groups.items():
+        figures = [group.all.mean, group.all.median, group.all.p90]
+        if report.is_fit:
+            held = group.left_out
+            figures += [held.mean, held.median, held.p90] if held else [float("nan")] * 3
+        table.add_row(name, str(group.n), *(f"{figure:.1%}" for figure in figures))
+    return table
+
+
+def _rows(report: Report) -> Table:
+    table = Table("row", "group", "model", "measured ms", "predicted ms", "error", title="Rows")
+    if report.is_fit:
+        table.add_column("error, model left out", justify="right")
+    for row in report.rows:
+        cells = [
+            row.row_id,
+            row.group,
+            row.model,
+            f"{row.measured_ms:.2f}",
+            f"{row.predicted_ms:.2f}",
+            f"{row.error:+.1%}",
+        ]
+        if report.is_fit:
+            cells.append("" if row.left_out is None else f"{row.left_out:+.1%}")
+        table.add_row(*cells)
+    return table
