@@ -70,7 +70,7 @@ def parse_rows(lines: Iterable[str], where: str) -> list[PublishedRow]:
             raise SettingsError(f"{where}, line 1: the header has no column {', '.join(missing)}")
         rows = [_row(cells, reader.line_num, where) for cells in reader]
     except csv.Error as error:
-        raise SettingsError(f"{where}, line {reader.line_num}: {error}") from error
+        raise SettingsError(f"{where}, line {reader.reader.line_num}: {error}") from error
     if not rows:
         raise SettingsError(f"{where} has a header and no rows")
     return rows

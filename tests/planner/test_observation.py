@@ -1,0 +1,208 @@
+"""Which work a published figure is the time of: one test for each definition in use, and for each reason to pass."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.device.catalog import instance
+from server.device.cost_shape import CostShape
+from server.device.cost_work import Runtime, Term, Workload
+from server.planner.known_shapes import known_shape
+from server.planner.observation import NOTHING, Observation, Unusable, bucket, mean_bucket, observe, shape_of
+from server.planner.published import COLUMNS, PublishedRow, parse_rows
+
+SHAPE = CostShape(32, 4096, 32, 8, 128, 14336, 128256)
+STATED = {
+    "n_layers": "32",
+    "hidden_size": "4096",
+    "n_heads": "32",
+    "n_kv_heads": "8",
+    "head_dim": "128",
+    "ffn_size": "14336",
+    "vocab_size": "128256",
+}
+NEURON_DOCS = {
+    **STATED,
+    "model": "Some-8B",
+    "params_b": "8.03",
+    "arch": "dense",
+    "weight_dtype": "bf16",
+    "instance": "inf2.48xlarge",
+    "framework": "Transformers NeuronX",
+    "neuron_sdk": "2.18.0",
+    "quality": "A",
+    "tpot_stat": "P50, excl. first token",
+    "use_decode_fit": "yes",
+    "use_prefill_fit": "yes",
+    "tp": "24",
+    "batch_size": "4",
+    "max_seq_len": "8192",
+    "input_len": "128",
+    "output_len": "8064",
+    "tpot_ms": "7",
+    "ttft_ms": "30",
+}
+OPTIMUM = NEURON_DOCS | {
+    "framework": "optimum-neuron (transformers-neuronx)",
+    "tpot_stat": "mean ITL",
+    "tp": "8",
+    "max_seq_len": "4096",
+    "input_len": "256",
+    "output_len": "256",
+    "use_prefill_fit": "yes, coarse (0.1 s rounding)",
+    "ttft_ms": "1100",
+}
+
+
+def row(base: dict[str, str], **changes: str) -> PublishedRow:
+    cells = base | changes
+    (parsed,) = parse_rows([",".join(COLUMNS), ",".join(f'"{cells.get(n, "")}"' for n in COLUMNS)], "t.csv")
+    return parsed
+
+
+def both(base: dict[str, str], **changes: str) -> tuple[Observation, Observation]:
+    (decode, prefill), reasons = observe(row(base, **changes))
+    assert not reasons
+    return decode, prefill
+
+
+def work(tp: int, is_continuous: bool, sdk: int = 18) -> Workload:
+    return Workload(SHAPE, instance("inf2.48xlarge"), tp, Runtime("bf16", is_continuous, sdk))
+
+
+def test_a_median_is_the_step_of_the_bucket_that_holds_the_median_token() -> None:
+    decode, prefill = both(NEURON_DOCS)
+    assert decode.decode == work(24, False).decode(4, 8192)  # token 128 + 4032
+    assert decode.prefill == NOTHING
+    assert decode.seconds == pytest.approx(7e-3)
+    assert both(NEURON_DOCS, output_len="2000")[0].decode == work(24, False).decode(4, 2048)
+    assert prefill.prefill == work(24, False).prefill(128, 4)  # a static batch is encoded at once
+    assert (decode.group, prefill.group) == ("decode_dense_inf2", "prefill_dense_inf2")
+
+
+def test_continuous_batching_has_one_bucket_and_encodes_one_prompt_after_the_other() -> None:
+    decode, prefill = both(OPTIMUM)
+    assert decode.decode == work(8, True).decode(4, 4096)
+    one = work(8, True).prefill(4096)
+    assert prefill.prefill[Term.MATMUL] == pytest.approx(4 * one[Term.MATMUL])
+    assert prefill.prefill[Term.HOST] == 1
+    served = both(OPTIMUM, framework="TGI (optimum-neuron)", ttft_ms="1100")[1]
+    assert served.prefill == pytest.approx(one)
+
+
+def test_a_mean_over_a_static_batch_is_the_mean_over_buckets() -> None:
+    decode, _ = both(OPTIMUM, batch_size="1", output_len="512")
+    assert decode.decode == work(8, False).decode(1, 768)  # half the tokens on 512, half on 1024
+
+
+def test_a_time_that_includes_prefill_has_its_share_in_each_token() -> None:
+    decode, _ = both(NEURON_DOCS, tpot_stat="derived: e2e/output tokens (includes prefill)", output_len="128")
+    assert decode.prefill[Term.HOST] == pytest.approx(1 / 128)
+    assert decode.decode[Term.LAUNCH] == 32
+
+
+def test_a_time_that_includes_the_first_token_is_freed_of_it() -> None:
+    decode, _ = both(NEURON_DOCS, tpot_stat="llmperf inter-token (includes TTFT)", output_len="100")
+    assert decode.seconds == pytest.approx(7e-3 - 30e-3 / 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "group"),
+    [
+        ({"instance": "trn1.32xlarge", "tp": "32"}, "decode_trn1"),
+        ({"instance": "trn1n.32xlarge", "tp": "32"}, "decode_trn1"),
+        ({"arch": "moe", "n_experts": "8", "experts_per_token": "2", "params_b": "46.7"}, "decode_moe_inf2"),
+    ],
+)
+def test_groups_are_named_by_kind_architecture_and_part(changes: dict[str, str], group: str) -> None:
+    assert both(NEURON_DOCS, **changes)[0].group == group
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"use_decode_fit": "no"}, "decode: use_decode_fit is 'no'"),
+        ({"use_prefill_fit": "coarse"}, "prefill: use_prefill_fit is 'coarse'"),
+        ({"use_prefill_fit": "yes, coarse", "ttft_ms": "900"}, "prefill: 900 ms rounded to 0.1 s"),
+        ({"quality": "C"}, "decode: quality is C"),
+        ({"tpot_ms": ""}, "decode: no tpot_ms"),
+        ({"ttft_ms": "-7"}, "prefill: no ttft_ms"),
+        ({"tp": ""}, "decode: the tensor-parallel degree is not stated"),
+        ({"tp": "48"}, "decode: tensor_parallel_size is 48: inf2.48xlarge has 24 NeuronCores"),
+        ({"instance": "p5.48xlarge"}, "decode: there is no device 'p5.48xlarge'"),
+        ({"weight_dtype": "int3"}, "decode: weight dtype 'int3'"),
+        ({"arch": "encoder-decoder"}, "decode: architecture encoder-decoder is not modelled"),
+        ({"n_layers": ""}, "decode: the shape is not stated and the model is not a known one"),
+        ({"n_kv_heads": "5"}, "decode: 32 heads cannot share 5 KV heads"),
+        ({"max_seq_len": "", "input_len": "", "output_len": ""}, "decode: no length is stated"),
+        ({"input_len": ""}, "prefill: no input_len"),
+    ],
+)
+def test_what_cannot_be_compared_is_skipped_with_a_reason(changes: dict[str, str], reason: str) -> None:
+    _, reasons = observe(row(NEURON_DOCS, **changes))
+    assert any(r.startswith(reason) for r in reasons), reasons
+
+
+def test_a_missing_shape_is_that_of_the_known_model_of_that_name() -> None:
+    blank = dict.fromkeys(STATED, "")
+    assert shape_of(row(NEURON_DOCS | blank, model="meta-llama/Llama-3.1-8B-Instruct")) == SHAPE
+    assert shape_of(row(NEURON_DOCS, head_dim="")) == SHAPE
+    with pytest.raises(Unusable, match="not a known one"):
+        shape_of(row(NEURON_DOCS | blank, model="Llama-3-8B", params_b="70"))
+
+
+def test_plain_and_gated_feed_forward_are_told_apart_by_the_stated_size() -> None:
+    opt = {"n_layers": "40", "hidden_size": "5120", "n_heads": "40", "n_kv_heads": "40", "ffn_size": "20480"}
+    assert shape_of(row(NEURON_DOCS | opt, vocab_size="50272", params_b="12.85")).ffn_matrices == 2
+    assert shape_of(row(NEURON_DOCS)).ffn_matrices == 3
+    assert shape_of(row(NEURON_DOCS, params_b="")).ffn_matrices == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "params_b"),
+    [
+        ("Llama-2-7b", 6.74),
+        ("Llama-2-70B-chat", 68.98),
+        ("Llama-3.2-1B", 1.24),
+        ("Llama-3.3-70B-Instruct", 70.55),
+        ("mistralai/Mistral-7B-Instruct-v0.2", 7.24),
+        ("Mistral-Small-3.1-24B", 23.6),
+        ("Mistral-Small-Instruct-2409", 22.2),
+        ("Mixtral-8x7B-v0.1", 46.7),
+        ("CodeLlama-13b", 13.02),
+        ("Qwen2.5-0.5B", 0.49),
+        ("Qwen2.5-7B-Instruct", 7.62),
+        ("DeepSeek-R1-Distill-Qwen-32B", 32.8),
+        ("Qwen3-0.6B", 0.6),
+        ("Qwen3-30B-A3B", 30.5),
+        ("granite-3.1-8b-instruct", 8.17),
+        ("SmolLM3-3B", 3.08),
+        ("TinyLlama-1.1B", 1.1),
+        ("phi-4", 14.7),
+        ("opt-66b", 66.0),
+        ("gpt-neox-20b", 20.6),
+        ("bloom-7b1", 7.07),
+    ],
+)
+def test_known_shapes_have_the_size_that_is_published_of_them(name: str, params_b: float) -> None:
+    assert known_shape(name, params_b) is not None
+
+
+def test_unknown_names_have_no_shape() -> None:
+    assert known_shape("phi-4-mini", None) is None
+    assert known_shape("grok-1", 314) is None
+
+
+@given(st.integers(1, 5000), st.integers(1, 3000), st.sampled_from([1024, 4096, 16384]))
+def test_the_mean_bucket_is_that_of_the_tokens_one_by_one(prompt: int, output: int, longest: int) -> None:
+    sizes = [min(bucket(prompt + i + 1), longest) for i in range(output)]
+    assert mean_bucket(prompt, output, longest) == pytest.approx(sum(sizes) / output, abs=0.51)
+
+
+def test_buckets_are_powers_of_two_from_128() -> None:
+    assert [bucket(n) for n in (1, 128, 129, 4096, 4097)] == [128, 128, 256, 4096, 8192]
+    assert all(a <= b for a, b in pairwise(bucket(n) for n in range(1, 600)))
