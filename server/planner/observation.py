@@ -69,6 +69,8 @@ def shape_of(row: PublishedRow) -> CostShape:
     if numbers[2] % numbers[3]:
         raise Unusable(f"{numbers[2]} heads cannot share {numbers[3]} KV heads")
     experts = [counts.get(name, 0) for name in EXPERTS]
+    if bool(experts[0]) != bool(experts[1]):
+        raise Unusable("only one of n_experts and experts_per_token is stated")
     shapes = [CostShape(*(*numbers, matrices, *experts)) for matrices in (3, 2)]
     params_b = row.measures.get("params_b")
     return shapes[0] if not params_b else min(shapes, key=lambda s: size_error(s, params_b))
@@ -171,6 +173,8 @@ def _decode(row: PublishedRow) -> Observation:
         prefill = _scaled(_whole_prefill(setup, prompt), 1 / output)
     elif "includes ttft" in stat and output:
         measured -= row.measures.get("ttft_ms", 0.0) / output
+        if measured <= 0:
+            raise Unusable("ttft_ms leaves no time for the other tokens")
     return setup.observation("decode", measured, setup.work.decode(setup.batch, size), prefill)
 
 

@@ -17,11 +17,12 @@ from server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
-COUNTS = ("tp", "batch_size", "max_seq_len", "input_len", "output_len")
+COUNTS = ("tp", "batch_size", "max_seq_len")
+LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = ("n_layers", "hidden_size", "n_heads", "n_kv_heads", "head_dim", "ffn_size", "vocab_size")
 EXPERTS = ("n_experts", "experts_per_token")
 MEASURES = ("params_b", "tpot_ms", "ttft_ms")
-COLUMNS = (*TEXT, *LABELS, *COUNTS, *SHAPE, *EXPERTS, *MEASURES)
+COLUMNS = (*TEXT, *LABELS, *COUNTS, *LENGTHS, *SHAPE, *EXPERTS, *MEASURES)
 
 _SDK = re.compile(r"2\.(\d+)")
 
@@ -32,7 +33,7 @@ class PublishedRow:
 
     line: int  # of the file, the header being 1
     texts: dict[str, str]
-    counts: dict[str, int]  # positive
+    counts: dict[str, int]  # positive; lengths among them
     measures: dict[str, float]
 
     @property
@@ -53,7 +54,7 @@ class PublishedRow:
 def read_rows(path: Path) -> list[PublishedRow]:
     """All rows of the file. Raises SettingsError with the line number when it cannot be read as such a table."""
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             return parse_rows(lines, str(path))
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
@@ -80,15 +81,15 @@ def _row(cells: dict[str | None, str], line: int, where: str) -> PublishedRow:
     if None in cells or None in cells.values():
         raise SettingsError(f"{where}, line {line}: the number of cells is not that of the header")
     at = f"{where}, line {line}"
-    numbers = {name: _number(cells[name], name, at) for name in (*COUNTS, *SHAPE, *EXPERTS, *MEASURES)}
+    numbers = {name: _number(cells[name], name, at) for name in COLUMNS[len(TEXT) + len(LABELS) :]}
     known = {name: value for name, value in numbers.items() if value is not None}
-    for name in known.keys() - set(MEASURES):
+    for name in known.keys() - {*MEASURES, *LENGTHS}:
         if known[name] < 1 or known[name] != int(known[name]):
             raise SettingsError(f"{at}: {name} is {cells[name]}, must be a whole number of at least 1")
     return PublishedRow(
         line=line,
         texts={name: cells[name].strip() for name in (*TEXT, *LABELS)},
-        counts={name: int(value) for name, value in known.items() if name not in MEASURES},
+        counts={name: round(value) for name, value in known.items() if name not in MEASURES and value >= 0.5},
         measures={name: value for name, value in known.items() if name in MEASURES},
     )
 

@@ -140,6 +140,8 @@ def test_groups_are_named_by_kind_architecture_and_part(changes: dict[str, str],
         ({"n_kv_heads": "5"}, "decode: 32 heads cannot share 5 KV heads"),
         ({"max_seq_len": "", "input_len": "", "output_len": ""}, "decode: no length is stated"),
         ({"input_len": ""}, "prefill: no input_len"),
+        ({"n_experts": "8"}, "decode: only one of n_experts and experts_per_token is stated"),
+        ({"tpot_stat": "includes TTFT", "ttft_ms": "90000"}, "decode: ttft_ms leaves no time for the other tokens"),
     ],
 )
 def test_what_cannot_be_compared_is_skipped_with_a_reason(changes: dict[str, str], reason: str) -> None:

@@ -35,6 +35,15 @@ def test_the_release_is_read_where_one_is_named(text: str, minor: int) -> None:
     assert only(neuron_sdk=text).sdk == minor
 
 
+def test_mean_lengths_are_rounded_and_no_length_is_not_stated() -> None:
+    assert only(input_len="1499.6", output_len="0").counts == {"input_len": 1500}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    (tmp_path / "bom.csv").write_text("\ufeff" + "".join(table(tp="8")), encoding="utf-8")
+    assert read_rows(tmp_path / "bom.csv")[0].counts == {"tp": 8}
+
+
 def test_other_columns_and_their_order_do_not_matter() -> None:
     names = ["extra", *reversed(COLUMNS)]
     cells = ["x" if n == "extra" else "4" if n == "tp" else "" for n in names]
