@@ -70,6 +70,8 @@ class StepPlan:
     decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
     preempted: tuple[str, ...] = ()
     expired: tuple[str, ...] = ()
+    admitted: tuple[str, ...] = ()  # placed for the first time; not those that come back after a preemption
+    time: float = 0.0  # when this was decided
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
@@ -134,14 +136,24 @@ class StepReport:
     """What an observer may know of one step."""
 
     step_id: int
-    time: float
+    start_time: float  # when it was scheduled
+    time: float  # when its results were recorded
     num_running: int
     num_waiting: int
     num_prefill_tokens: int
     num_decode_tokens: int
-    num_preempted: int
+    admitted: tuple[str, ...]  # ids placed for the first time
+    preempted: tuple[str, ...]  # ids that lost their place
     num_free_blocks: int
     num_blocks: int
     prefix_queries: int  # prompt tokens looked up since start
     prefix_hits: int  # of those, found in the cache
     step_seconds: float
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prefill_tokens + self.num_decode_tokens
+
+    @property
+    def num_preempted(self) -> int:
+        return len(self.preempted)

@@ -13,10 +13,24 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from server.engine.messages import Abort, Add, Command, EngineInfo, Failed, Output, Progress, Ready, Shutdown, Tokens
+from server.engine.messages import (
+    Abort,
+    Add,
+    Command,
+    EngineInfo,
+    Failed,
+    Output,
+    Progress,
+    Ready,
+    ResetPrefixCache,
+    Shutdown,
+    Tokens,
+)
 from server.engine.process import EngineProcess
 from server.errors import EngineDead, NeuronserveError, RequestError, StartError
 from server.types import Request, StepReport, TokenEvent
+
+Observer = Callable[[Tokens], None]
 
 
 class Stream:
@@ -82,6 +96,7 @@ class EngineClient:
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._say: Callable[[str], None] = lambda _: None
         self._dead: str | None = None
+        self._observers: list[Observer] = []
         self.info: EngineInfo | None = None
         self.report: StepReport | None = None
 
@@ -94,6 +109,10 @@ class EngineClient:
     def num_open(self) -> int:
         """Sequences waiting or running, as the API sees it."""
         return len(self._streams)
+
+    def observe(self, observer: Observer) -> None:
+        """Let `observer` see every turn of the engine from now on, before the streams do. It must be quick."""
+        self._observers.append(observer)
 
     async def start(self, say: Callable[[str], None]) -> EngineInfo:
         """Wait until the engine is ready; `say` gets its progress lines. Raises StartError with the engine's words."""
@@ -121,6 +140,11 @@ class EngineClient:
         """End a request wherever it is; unknown and ended ids are ignored."""
         if self._streams.pop(request_id, None) is not None and self.is_alive:
             self._send(Abort(request_id))
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead."""
+        self._require_life()
+        self._send(ResetPrefixCache())
 
     def abort_all(self, error: RequestError) -> None:
         """End every open request with `error`."""
@@ -156,6 +180,8 @@ class EngineClient:
         match output:
             case Tokens(events=events, report=report):
                 self.report = report
+                for observer in self._observers:
+                    observer(output)
                 for event in events:
                     self._hand_out(event)
             case Progress(text=text):

@@ -16,13 +16,13 @@ from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingSha
 from server.device.formats import linear_kernels
 from server.device.kernels.jit import compile_kernels, use_cache
 from server.device.kernels.sample import sample
-from server.device.ledger import GIB, MemoryLedger
+from server.device.ledger import GIB, USES, MemoryLedger
 from server.device.shard import ShardSpec
 from server.device.workers import WorkerPool
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.checkpoint import Checkpoint
 from server.engine.decoder import Placement, build_program
-from server.engine.messages import EngineInfo
+from server.engine.messages import CoreMemory, EngineInfo
 from server.engine.model_config import read_model_spec
 from server.engine.runner import ModelRunner
 from server.engine.sampler import Sampler
@@ -190,8 +190,15 @@ class _Loading:
             tensor_parallel_size=config.tensor_parallel_size,
             dtype=config.dtype,
             vocab_size=self._spec.vocab_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
             notes=tuple(notes),
         )
+
+
+def _core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
+    used: dict[str, int] = {use: ledger.reserved_bytes(core, use) for use in USES}
+    return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
 
 
 def _context_length(asked: int | None, spec: ModelSpec) -> int:

@@ -13,6 +13,15 @@ from server.types import Request, StepReport, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
+class CoreMemory:
+    """The account of one NeuronCore's memory, in bytes."""
+
+    used: dict[str, int]  # by use: weights, kv, scratchpad, collectives, runtime
+    budget: int  # the most that may be used
+    capacity: int  # what the part has
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What the API must know of a ready engine: its limits, and what it says about itself."""
 
@@ -24,6 +33,8 @@ class EngineInfo:
     tensor_parallel_size: int
     dtype: str
     vocab_size: int
+    enable_prefix_caching: bool = True
+    memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     notes: tuple[str, ...] = ()  # shown once at start
 
 

@@ -89,7 +89,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """The next step. An empty plan must be applied too: it may have ended requests."""
-        step = StepDraft(self._config.max_num_batched_tokens)
+        step = StepDraft(self._config.max_num_batched_tokens, now)
         self._expire(step, now)
         self._place_running(step)
         if not step.preempted:  # a step that took blocks away has none to give
@@ -113,12 +113,14 @@ class Scheduler:
         """The state after `apply`."""
         return StepReport(
             step_id=plan.step_id,
+            start_time=plan.time,
             time=now,
             num_running=self.num_running,
             num_waiting=self.num_waiting,
             num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
             num_decode_tokens=len(plan.decode),
-            num_preempted=len(plan.preempted),
+            admitted=plan.admitted,
+            preempted=plan.preempted,
             num_free_blocks=self._cache.num_free_blocks,
             num_blocks=self._cache.config.num_blocks,
             prefix_queries=self._cache.prefix_queries,
@@ -177,10 +179,13 @@ class Scheduler:
     def _admit(self, step: StepDraft, now: float) -> None:
         while self._waiting and step.budget and len(self._running) < self._config.max_num_seqs:
             seq = self._waiting.first
+            is_new = not seq.was_admitted
             if self._fits(seq):
                 self._waiting.remove(seq)
                 self._running.add(seq)
                 seq.is_running = True
+                if is_new:
+                    step.admitted.append(seq.request.request_id)
                 step.place(seq)
             elif self._running:
                 return  # nobody overtakes; those who run will free blocks

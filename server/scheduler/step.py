@@ -9,14 +9,16 @@ from server.types import ScheduledSeq, StepPlan
 class StepDraft:
     """Grows only; a placed sequence is never taken out again. `budget` is in tokens."""
 
-    __slots__ = ("budget", "decode", "expired", "preempted", "prefill")
+    __slots__ = ("admitted", "budget", "decode", "expired", "preempted", "prefill", "time")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, time: float) -> None:
         self.budget = budget
+        self.time = time
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.preempted: list[str] = []
         self.expired: list[str] = []
+        self.admitted: list[str] = []
 
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
@@ -37,4 +39,12 @@ class StepDraft:
         self.budget -= end - start
 
     def plan(self, step_id: int) -> StepPlan:
-        return StepPlan(step_id, tuple(self.prefill), tuple(self.decode), tuple(self.preempted), tuple(self.expired))
+        return StepPlan(
+            step_id,
+            tuple(self.prefill),
+            tuple(self.decode),
+            tuple(self.preempted),
+            tuple(self.expired),
+            tuple(self.admitted),
+            self.time,
+        )

@@ -18,6 +18,7 @@ import pytest
 from server.config import EngineConfig
 from server.engine.client import EngineClient, Stream
 from server.engine.fake_runner import expected_tokens
+from server.engine.messages import Tokens
 from server.engine.process import EngineMode, EngineProcess
 from server.errors import EngineDead, StartError, Unavailable
 from server.types import Request, SamplingParams, TokenEvent
@@ -137,6 +138,29 @@ async def test_aborting_one_sequence_leaves_the_other() -> None:
             stream.abort("unknown")
             events = await read_all(stream)
         assert {e.request_id for e in events if e.index > 2} == {"b"}
+
+
+async def test_after_a_reset_of_the_prefix_cache_nothing_is_found_in_it() -> None:
+    async with client_of() as client:
+        prompt = tuple(range(40))
+        cached = []
+        for name in "abc":
+            if name == "c":
+                client.reset_prefix_cache()
+            with client.submit([request(name, 2, prompt)]) as stream:
+                cached.append((await read_all(stream))[0].num_cached_tokens)
+        assert cached == [0, 32, 0]
+
+
+async def test_observers_see_each_turn_with_its_times_and_admissions() -> None:
+    turns: list[Tokens] = []
+    async with client_of() as client:
+        client.observe(turns.append)
+        with client.submit([request("a", 3), request("b", 3)]) as stream:
+            await read_all(stream)
+    assert sum(len(turn.events) for turn in turns) == 6
+    assert [name for turn in turns for name in turn.report.admitted] == ["a", "b"]
+    assert all(turn.report.start_time <= turn.report.time for turn in turns)
 
 
 async def test_abort_all_ends_streams_with_the_error() -> None:

@@ -66,6 +66,10 @@ def test_the_ledger_holds_what_the_footprint_predicts(config_of: Any, shape: str
     for use, num_bytes in predicted.items():
         held = engine.ledger.reserved_bytes(0, use)
         assert num_bytes <= held <= num_bytes + (rounding if use == "weights" else 64), use
+        assert [core.used[use] for core in engine.info.memory] == [
+            engine.ledger.reserved_bytes(core, use) for core in range(tp)
+        ]
+    assert {core.budget for core in engine.info.memory} == {engine.ledger.budget_bytes}
     engine.runner.close()
 
 

@@ -44,6 +44,7 @@ class Bench:
         self.requests: dict[str, Request] = {}
         self.events: dict[str, list[TokenEvent]] = defaultdict(list)
         self.plans: list[StepPlan] = []
+        self.placed: set[str] = set()  # ids that were in a plan
         self.broken: set[str] = set()  # ids whose logits are not finite
         self.now = 0.0
 
@@ -92,6 +93,9 @@ class Bench:
         running = self.scheduler.running_ids
         assert set(ids) <= set(running)
         assert not running or running[0] in ids, "the first in order did not advance"
+        first_placed = {seq.request_id for seq in plan.prefill} - self.placed
+        assert first_placed == set(plan.admitted), "admitted is not who was placed for the first time"
+        self.placed |= first_placed
         for seq in plan.decode:
             assert len(seq.token_ids) == 1
             assert seq.start >= seq.num_prompt_tokens
@@ -108,7 +112,8 @@ class Bench:
         report = self.scheduler.report(plan, result, self.now)
         assert report.num_prefill_tokens + report.num_decode_tokens == plan.num_tokens
         assert report.num_running + report.num_waiting == len(self.scheduler.open_ids)
-        assert (report.num_preempted, report.step_id) == (len(plan.preempted), plan.step_id)
+        assert (report.preempted, report.step_id) == (plan.preempted, plan.step_id)
+        assert (report.admitted, report.start_time) == (plan.admitted, self.now)
         assert report.num_free_blocks == self.cache.num_free_blocks < report.num_blocks
 
     def record(self, events: list[TokenEvent]) -> None:

@@ -50,6 +50,16 @@ def test_what_the_running_leave_of_the_budget_starts_the_waiting() -> None:
     assert sizes(b.step()) == {"a": 1, "b": 2, "c": 5}
 
 
+def test_a_sequence_is_told_as_admitted_once_and_as_preempted_each_time() -> None:
+    b = bench(num_blocks=6, max_num_seqs=2, enable_prefix_caching=False)
+    b.add(request("a", [1] * 6, 12), request("b", [2] * 6, 12))
+    b.finish()
+    told = [(plan.admitted, plan.preempted, plan.time) for plan in b.plans]
+    assert [ids for ids, _, _ in told if ids] == [("a", "b")]
+    assert [ids for _, ids, _ in told if ids] == [("b",)]
+    assert [time for _, _, time in told] == [float(i + 1) for i in range(len(told))]
+
+
 def test_no_more_than_max_num_seqs_run() -> None:
     b = bench(max_num_seqs=2)
     b.add(*[request(name, [1]) for name in "abc"])
