@@ -9,12 +9,14 @@ from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
-from server.api import chat, completions, errors, health, models, tokenize
+from server.api import admin, chat, completions, errors, health, metrics, models, tokenize
 from server.api.limits import ApiKeys, BodyLimit, RequestIds
 from server.api.schemas_chat import ChatRequest
 from server.api.schemas_completions import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from server.api.service import Service
+from server.api.telemetry.http import HttpObserver
 
+MODULES = (chat, completions, models, tokenize, health, metrics, admin)
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 
@@ -35,7 +37,7 @@ def build_app(service: Service) -> FastAPI:
     """The ASGI application of one service."""
     app = _Application(title="neuronserve", version=__version__, redoc_url=None)
     app.state.service = service
-    for module in (chat, completions, models, tokenize, health):
+    for module in MODULES:
         app.include_router(module.router)
     errors.install(app)
     config = service.config
@@ -52,4 +54,11 @@ def build_app(service: Service) -> FastAPI:
             expose_headers=["X-Request-Id"],
         )
     app.add_middleware(RequestIds)
+    app.add_middleware(HttpObserver, metrics=service.telemetry.http, paths=_fixed_paths())
     return app
+
+
+def _fixed_paths() -> frozenset[str]:
+    """Paths of the routes that have no parameters."""
+    paths = {str(getattr(route, "path", "")) for module in MODULES for route in module.router.routes}
+    return frozenset(path for path in paths if "{" not in path)

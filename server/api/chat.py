@@ -27,6 +27,7 @@ from server.api.schemas_chat import (
 from server.api.service import Service, ServiceOf
 from server.api.sse import until_disconnect
 from server.api.streaming import StreamPlan, event_stream, stream_plan
+from server.api.telemetry.origin import Origin, origin_of
 from server.api.unsupported import refuse_unsupported
 from server.errors import InvalidRequest
 
@@ -38,14 +39,14 @@ async def create_chat_completion(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
-    answer = await _plan(request.state.request_id, body, service)
+    answer = await _plan(origin_of(request), body, service)
     if body.stream:
         return await event_stream(request.receive, answer.chunks(stream_plan(body)))
     completion = await until_disconnect(request.receive, answer.whole())
     return Response(completion.model_dump_json(), media_type="application/json")
 
 
-async def _plan(request_id: str, body: ChatRequest, service: Service) -> _Answer:
+async def _plan(origin: Origin, body: ChatRequest, service: Service) -> _Answer:
     """Check everything that can be checked before the engine is asked."""
     model = service.model
     name = service.require_name(body.model)
@@ -58,7 +59,7 @@ async def _plan(request_id: str, body: ChatRequest, service: Service) -> _Answer
     prompt = await chat_prompt(model, body, extra)
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     planned = [Planned(prompt, sampling.build(len(prompt.token_ids), i, most, "messages")) for i in range(n)]
-    return _Answer(service, Generation(service, request_id, body, planned), body, f"chatcmpl-{request_id}", name)
+    return _Answer(service, Generation(service, origin, body, planned), body, f"chatcmpl-{origin.request_id}", name)
 
 
 def _num_logprobs(body: ChatRequest, most: int) -> int | None:

@@ -18,6 +18,7 @@ from server.api.schemas_completions import Completion, CompletionChoice, Complet
 from server.api.service import Service, ServiceOf
 from server.api.sse import until_disconnect
 from server.api.streaming import StreamPlan, event_stream, stream_plan
+from server.api.telemetry.origin import Origin, origin_of
 from server.api.unsupported import refuse_unsupported
 from server.errors import InvalidRequest
 
@@ -30,14 +31,14 @@ async def create_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> Response:
     """Continue the prompts, whole or as a stream."""
-    answer = await _plan(request.state.request_id, body, service)
+    answer = await _plan(origin_of(request), body, service)
     if body.stream:
         return await event_stream(request.receive, answer.chunks(stream_plan(body)))
     completion = await until_disconnect(request.receive, answer.whole())
     return Response(completion.model_dump_json(), media_type="application/json")
 
 
-async def _plan(request_id: str, body: CompletionRequest, service: Service) -> _Answer:
+async def _plan(origin: Origin, body: CompletionRequest, service: Service) -> _Answer:
     """Check everything that can be checked before the engine is asked."""
     model = service.model
     name = service.require_name(body.model)
@@ -56,7 +57,7 @@ async def _plan(request_id: str, body: CompletionRequest, service: Service) -> _
         for prompt in prompts
         for i in range(n)
     ]
-    return _Answer(service, Generation(service, request_id, body, planned), body, f"cmpl-{request_id}", name)
+    return _Answer(service, Generation(service, origin, body, planned), body, f"cmpl-{origin.request_id}", name)
 
 
 class _Answer:

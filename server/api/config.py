@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+OtlpProtocol = Literal["grpc", "http/protobuf"]
 
 MAX_HEADER_BYTES = 64 * 2**10  # request line and headers together
 MAX_N = 128  # choices of one prompt
@@ -29,3 +32,6 @@ class ApiConfig:
     max_logprobs: int = 20
     shutdown_timeout_s: float = 30.0
     has_access_log: bool = True
+    log_stats_interval_s: float | None = 10.0  # None = no line about throughput
+    otlp_traces_endpoint: str | None = None  # None = no traces
+    otlp_traces_protocol: OtlpProtocol = "grpc"

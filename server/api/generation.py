@@ -14,12 +14,14 @@ from server.api.prompts import Prompt
 from server.api.schemas_request import GenerationRequest
 from server.api.schemas_response import PromptTokensDetails, Usage
 from server.api.service import Service
+from server.api.telemetry.origin import Origin
+from server.api.telemetry.watch import RequestWatch
 from server.engine.client import Stream
 from server.engine.detokenizer import Detokenizer, StopStrings, TextStream
 from server.engine.tokenizer import Tokenizer
-from server.errors import Unavailable
+from server.errors import QueueFull, Unavailable
 from server.scheduler.admission import check_queue
-from server.types import Request, SamplingParams, TokenEvent, TokenLogprobs
+from server.types import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class Delta:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
 
@@ -82,22 +84,25 @@ class _Choice:
 
 def require_room(service: Service, count: int) -> None:
     """Raise QueueFull unless `count` more sequences may be opened; asked before any work is done for them."""
-    check_queue(service.engine.num_open, count, service.model.info.max_num_queued_reqs)
+    model = service.model
+    try:
+        check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
+    except QueueFull:
+        model.requests.metrics.rejected()
+        raise
 
 
 class Generation:
     """Checked and ready to run; `deltas` runs it once."""
 
-    def __init__(
-        self, service: Service, request_id: str, body: GenerationRequest, sequences: Sequence[Planned]
-    ) -> None:
+    def __init__(self, service: Service, origin: Origin, body: GenerationRequest, sequences: Sequence[Planned]) -> None:
         require_room(service, len(sequences))
         self._service = service
         self._sequences = sequences
         self._n = body.n or 1
         tokenizer = service.model.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
-        prefix = f"{request_id}-{uuid.uuid4().hex[:12]}"
+        prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
         self._choices = {f"{prefix}-{i}": _choice(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
         self._requests = [
             Request(
@@ -110,6 +115,7 @@ class Generation:
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
+        self._watch = service.model.requests.watch(origin, self._n, self._requests)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -118,9 +124,9 @@ class Generation:
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """All that came since the last time, at most one delta a choice; ends when every choice has ended."""
-        with self._service.engine.submit(self._requests) as stream:
+        with self._service.engine.submit(self._requests) as stream, self._watch as watch:
             while stream.is_open:
-                yield self._merge(stream, await stream.next())
+                yield self._merge(stream, watch, await stream.next())
 
     def usage(self) -> Usage:
         """Counts so far."""
@@ -135,15 +141,17 @@ class Generation:
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
         )
 
-    def _merge(self, stream: Stream, events: list[TokenEvent]) -> list[Delta]:
+    def _merge(self, stream: Stream, watch: RequestWatch, events: list[TokenEvent]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
         for event in events:
             choice = self._choices[event.request_id]
             delta = deltas.setdefault(event.request_id, Delta(choice.index))
             if delta.finish_reason is not None:
                 continue  # a stop string came first
+            watch.take(event)
             choice.take(event, delta)
             if delta.finish_reason is not None:
+                watch.end(event.request_id, delta.finish_reason)
                 stream.abort(event.request_id)
         return list(deltas.values())
 

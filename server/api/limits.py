@@ -15,6 +15,7 @@ from server.errors import PayloadTooLarge
 
 # A client that sends somewhat too much is read to the end, so that it gets to see the refusal.
 POLITE_FACTOR = 4
+GUARDED = frozenset({"/reset_prefix_cache"})
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 
@@ -46,7 +47,10 @@ class RequestIds:
 
 
 class ApiKeys:
-    """Asks for a key on /v1. Compares digests in constant time, with every key, whichever matches."""
+    """Asks for a key on /v1, and on what changes the server.
+
+    Compares digests in constant time, with every key, whichever matches.
+    """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app = app
@@ -63,7 +67,7 @@ class ApiKeys:
         if scope["type"] != "http" or scope["method"] == "OPTIONS":
             return False
         path: str = scope["path"]
-        return path == "/v1" or path.startswith("/v1/")
+        return path == "/v1" or path.startswith("/v1/") or path in GUARDED
 
     def _is_known(self, authorization: bytes) -> bool:
         scheme, _, key = authorization.partition(b" ")

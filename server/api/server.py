@@ -55,6 +55,7 @@ class ApiServer:
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
             )
         )
+        self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s
         self._hurry = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
@@ -63,6 +64,7 @@ class ApiServer:
         """Listen and load, then serve until `shutdown` is done. Raises StartError when loading fails."""
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
+        logging_stats = asyncio.create_task(self._log_stats())
         try:
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
@@ -71,7 +73,8 @@ class ApiServer:
         finally:
             self._uvicorn.should_exit = True
             loading.cancel()
-            await asyncio.gather(loading, serving, return_exceptions=True)
+            logging_stats.cancel()
+            await asyncio.gather(loading, logging_stats, serving, return_exceptions=True)
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
 
     def shutdown(self) -> None:
@@ -89,6 +92,10 @@ class ApiServer:
         names = ", ".join(self.service.config.model_names)
         log.info("serving %s on %s (TP=%d, %s)", names, info.device, info.tensor_parallel_size, info.dtype)
         log.info("ready: %s", address(self._listener))
+
+    async def _log_stats(self) -> None:
+        if self._log_interval_s is not None:
+            await self.service.telemetry.throughput.run(self._log_interval_s)
 
     async def _drain(self) -> None:
         is_ready = self.service.phase == "ready"

@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.config import ApiConfig
+from server.api.telemetry.telemetry import Telemetry
+from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
 from server.engine.chat_template import load_chat_template
@@ -44,6 +46,7 @@ class ServedModel:
     template: TemplateProcess | None
     defaults: GenerationDefaults
     info: EngineInfo
+    requests: RequestObserver  # follows what is generated, for metrics and traces
     created: int  # Unix seconds
 
     @property
@@ -63,6 +66,7 @@ class Service:
         self.config = config
         self.engine = engine
         self.clock = clock or MonotonicClock()
+        self.telemetry = Telemetry(config, self.clock)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
         self._is_draining = False
@@ -92,7 +96,13 @@ class Service:
         files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
         info = await self.engine.start(say)
         self._files = text = await files
-        self._model = ServedModel(text.tokenizer, text.template, text.defaults, info, int(time.time()))
+        requests = self.telemetry.attach(self.engine, info)
+        self._model = ServedModel(text.tokenizer, text.template, text.defaults, info, requests, int(time.time()))
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix. Raises EngineDead or Unavailable when no requests are taken."""
+        _ = self.model  # raises
+        self.engine.reset_prefix_cache()
 
     def drain(self) -> None:
         """Take nothing new from now on."""
@@ -103,10 +113,11 @@ class Service:
         self.engine.abort_all(Unavailable("The server is shutting down and has ended this request."))
 
     async def close(self, timeout_s: float) -> None:
-        """End the engine and the template process."""
+        """End the engine and the template process, and send the last traces."""
         await self.engine.stop(timeout_s)
         if self._files is not None and self._files.template is not None:
             await asyncio.to_thread(self._files.template.close)
+        await self.telemetry.close()
 
     def require_name(self, name: str | None) -> str:
         """The model name for the answer. Raises ModelNotFound unless `name` is one of ours, or none is given."""

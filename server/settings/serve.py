@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field, field_validator
 
-from server.api.config import ApiConfig
+from server.api.config import ApiConfig, OtlpProtocol
 from server.engine.process import EngineMode
 from server.settings.engine import DEFAULT_MODEL, EngineSettings
-from server.settings.sources import Texts, split_text
+from server.settings.sources import Texts, split_text, traces_protocol
 
 
 class ServeSettings(EngineSettings):
@@ -28,6 +28,14 @@ class ServeSettings(EngineSettings):
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
     disable_access_log: bool = Field(False, description="write no line per request")
+    disable_log_stats: bool = Field(False, description="write no line about throughput; /metrics stays")
+    log_stats_interval: float = Field(10, gt=0, le=86400, description="seconds between lines about throughput")
+    otlp_traces_endpoint: str | None = Field(
+        None, pattern="^https?://", description="OTLP collector for OpenTelemetry traces (default: none)"
+    )
+    otlp_traces_protocol: OtlpProtocol | None = Field(
+        None, description="how to speak with it (default: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, else grpc)"
+    )
 
     @field_validator("served_model_name", "api_key", "allowed_origins", mode="before")
     @classmethod
@@ -54,4 +62,7 @@ class ServeSettings(EngineSettings):
             max_logprobs=self.max_logprobs,
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,
+            log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
+            otlp_traces_endpoint=self.otlp_traces_endpoint,
+            otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),
         )

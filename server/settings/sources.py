@@ -121,6 +121,17 @@ def _complaint(error: Any) -> str:
     return f"{expected}, not {str(error['input'])[:80]!r}"
 
 
+def traces_protocol(asked: str | None) -> str:
+    """How spans are sent: as asked, as OpenTelemetry's own variables say, else grpc. Raises SettingsError."""
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        value = asked or os.environ.get(name)
+        if value in {"grpc", "http/protobuf"}:
+            return value
+        if value:
+            raise SettingsError(f"{name}: must be 'grpc' or 'http/protobuf', not {value[:80]!r}")
+    return "grpc"
+
+
 def cache_home() -> Path:
     """Where this user's caches are (XDG base directory specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import Runner
-from server.engine.messages import EngineInfo
+from server.engine.messages import CoreMemory, EngineInfo
 from server.errors import StartError
 from server.types import StepPlan, StepResult
 
@@ -100,6 +100,8 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         tensor_parallel_size=config.tensor_parallel_size,
         dtype=config.dtype,
         vocab_size=VOCAB_SIZE,
+        enable_prefix_caching=config.enable_prefix_caching,
+        memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
     )
     return FakeEngine(SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s), cache, scheduler, info)
 

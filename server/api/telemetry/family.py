@@ -1,0 +1,70 @@
+"""What a metric is, and how a registry gets it. Knows no metric by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric as it is documented and exposed. A counter's name is written without its `_total`."""
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    labels: tuple[str, ...] = ("model_name", "engine")
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, without +Inf
+
+    @property
+    def exposed(self) -> str:
+        """The name that is read: of a histogram, what comes before `_bucket`, `_sum` and `_count`."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+class Instruments:
+    """A registry's instruments. Labels that all of them share are filled in here; the caller names the others."""
+
+    def __init__(self, registry: CollectorRegistry, common: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._common = dict(common)
+        self._parents: dict[str, Any] = {}
+
+    def gauge(self, family: Family, **labels: str) -> Gauge:
+        """The gauge of these labels."""
+        child = self._child(family, labels)
+        assert isinstance(child, Gauge)
+        return child
+
+    def counter(self, family: Family, **labels: str) -> Counter:
+        """The counter of these labels."""
+        child = self._child(family, labels)
+        assert isinstance(child, Counter)
+        return child
+
+    def histogram(self, family: Family, **labels: str) -> Histogram:
+        """The histogram of these labels."""
+        child = self._child(family, labels)
+        assert isinstance(child, Histogram)
+        return child
+
+    def _child(self, family: Family, labels: Mapping[str, str]) -> Any:
+        parent = self._parents.get(family.name)
+        if parent is None:
+            parent = self._parents[family.name] = self._new(family)
+        values = {**self._common, **labels}
+        return parent.labels(*(values[name] for name in family.labels)) if family.labels else parent
+
+    def _new(self, family: Family) -> Gauge | Counter | Histogram:
+        name, meaning, labels, registry = family.name, family.meaning, family.labels, self._registry
+        if family.kind == "gauge":
+            return Gauge(name, meaning, labels, registry=registry)
+        if family.kind == "counter":
+            return Counter(name, meaning, labels, registry=registry)
+        return Histogram(name, meaning, labels, registry=registry, buckets=family.buckets)
