@@ -122,3 +122,30 @@ def test_each_part_gets_its_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert engine.cpu_threads >= 1
     api = settings.api_config(Path("/m"))
     assert (api.model_names, api.model_path, api.tokenizer_path) == (("/m",), Path("/m"), Path("/t"))
+
+
+def test_how_traces_are_sent_follows_the_flag_then_opentelemetrys_own_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", raising=False)
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL", raising=False)
+
+    def protocol(*argv: str) -> str:
+        return load(*argv).api_config(tmp_path).otlp_traces_protocol
+
+    assert protocol() == "grpc"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    assert protocol() == "http/protobuf"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json")
+    with pytest.raises(SettingsError, match=r"^OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: .* not 'http/json'$"):
+        protocol()
+    assert protocol("--otlp-traces-protocol", "grpc") == "grpc"
+    with pytest.raises(SettingsError, match=r"--otlp-traces-endpoint: .*'collector:4317'"):
+        load("--otlp-traces-endpoint", "collector:4317")
+
+
+def test_the_throughput_line_has_an_interval_or_is_off(tmp_path: Path) -> None:
+    assert load("--log-stats-interval", "2.5").api_config(tmp_path).log_stats_interval_s == 2.5
+    assert load("--disable-log-stats").api_config(tmp_path).log_stats_interval_s is None
+    with pytest.raises(SettingsError, match=r"--log-stats-interval: must be greater than 0, not '0'"):
+        load("--log-stats-interval", "0")

@@ -1,4 +1,4 @@
-"""Older names of vLLM's that routers and dashboards in use still read: the same values, renamed when somebody scrapes."""
+"""Older names of vLLM's that routers and dashboards still read: the same values, renamed when somebody scrapes."""
 
 from __future__ import annotations
 
