@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,10 +16,15 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from server.api.config import ApiConfig
+from server.api.server import ApiServer, address, bind
+from server.api.telemetry.aliases import ALIASES
 from server.api.telemetry.families import FAMILIES
-from tests.api.serving import Server, running_server
+from server.engine.process import EngineProcess
+from tests.api.serving import Server, load_fake, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.test_life import events, until
+from tests.engine.test_client import config
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 NAMES = Path(__file__).with_name("metric_names.txt")
@@ -160,9 +166,9 @@ def test_a_name_that_others_read_is_exposed(seen: Scrape, line: str) -> None:
 
 def test_nothing_is_exposed_that_is_not_in_the_table(seen: Scrape) -> None:
     kinds = {family.name: family.kind for family in FAMILIES}
-    aliases = {name for name in seen.metrics if name.startswith(("vllm:gpu_", "vllm:time_per_output_token"))}
+    kinds |= {old: family.kind for old, family in ALIASES.items()}
     exposed = {name: m.type for name, m in seen.metrics.items() if not name.startswith("process_")}
-    assert {name: kind for name, kind in exposed.items() if name not in aliases} == kinds
+    assert exposed == kinds
     for family in FAMILIES:
         labels = {label for sample in seen.metrics[family.name].samples for label in sample.labels} - {"le"}
         assert labels == set(family.labels), family.name
@@ -279,3 +285,18 @@ def test_resetting_the_prefix_cache_asks_for_the_key_and_forgets(checkpoint: Pat
                 cached.append(usage["prompt_tokens_details"]["cached_tokens"])
             assert cached == [0, 64, 0]
             assert http.get("/reset_prefix_cache").status_code == 405
+
+
+async def test_a_server_that_still_loads_can_be_scraped(checkpoint: Path) -> None:
+    listener = bind("127.0.0.1", 0)
+    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint), EngineProcess(config("hang"), load_fake), listener)
+    running = asyncio.create_task(api.run())
+    async with httpx.AsyncClient(base_url=address(listener), timeout=30) as http:
+        assert (await http.post(TEXT, json={"prompt": "a"})).status_code == 503
+        assert (await http.post("/reset_prefix_cache")).status_code == 503
+        seen = Scrape((await http.get("/metrics")).text)
+    assert seen.value("http_requests_total", handler=TEXT, status="5xx") == 1
+    assert seen.value("process_open_fds") > 0
+    assert not [name for name in seen.metrics if name.startswith("vllm:")]
+    api.shutdown()
+    await asyncio.wait_for(running, 30)

@@ -1,0 +1,35 @@
+"""docs/metrics.md says what the code has."""
+
+from __future__ import annotations
+
+import re
+
+from server.api.telemetry.families import FAMILIES
+from server.api.telemetry.tracing import attributes
+from server.settings.serve import ServeSettings
+from tests.api.telemetry.test_watch import Bench
+from tools.metrics_table import PAGE, write
+
+
+def test_the_table_is_the_one_that_the_code_gives() -> None:
+    page = PAGE.read_text()
+    assert write(page) == page, "run python -m tools.metrics_table"
+    for family in FAMILIES:
+        assert page.count(f"| `{family.exposed}` | {family.kind} |") == 1
+
+
+def test_names_and_prefixes_are_unique_and_counters_do_not_name_their_suffix() -> None:
+    names = [family.name for family in FAMILIES]
+    assert len(names) == len(set(names))
+    assert all(name.startswith(("vllm:", "neuronserve:", "http_request")) for name in names)
+    assert not [f.name for f in FAMILIES if f.kind == "counter" and f.name.endswith("_total")]
+
+
+def test_flags_and_attributes_on_the_page_exist() -> None:
+    page = PAGE.read_text()
+    flags = {flag.removeprefix("--").replace("-", "_") for flag in re.findall(r"`(--[a-z-]+)", page)}
+    assert flags <= set(ServeSettings.model_fields)
+    life = Bench().watch("a")._life
+    for name in attributes(life, "m"):
+        last = name.rpartition(".")[2]
+        assert f"`{name}`" in page or f"`.{last}`" in page, name
