@@ -7,6 +7,7 @@ OTEL_* environment.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from server.api.telemetry.lifecycle import RequestLife
 from server.errors import SettingsError
 
 SPAN = "llm_request"
+FLUSH_TIMEOUT_S = 3.0
 
 
 class Tracer:
@@ -52,8 +54,10 @@ class Tracer:
         span.end(end_ns)
 
     async def close(self) -> None:
-        """Send what is left, as long as the SDK's own time limit allows."""
-        await asyncio.to_thread(self._provider.shutdown)
+        """Send what is left, for at most `FLUSH_TIMEOUT_S`: the SDK would retry for longer than an end may take."""
+        flushing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        flushing.start()
+        await asyncio.to_thread(flushing.join, FLUSH_TIMEOUT_S)
 
 
 def attributes(request: RequestLife, model_name: str) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +20,7 @@ import pytest
 from server.api.config import ApiConfig, OtlpProtocol
 from server.api.server import ApiServer, address, bind
 from server.engine.process import EngineProcess
-from tests.api.serving import ROOT, environment, load_fake, run_command
+from tests.api.serving import ROOT, environment, load_fake, run_command, running_server
 from tests.engine.test_client import config, until
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -145,6 +149,18 @@ async def test_requests_without_a_parent_are_roots_and_refused_ones_are_none(
 
     ((_, span),) = await spans(http_collector, "http/protobuf", checkpoint, ask)
     assert span.parent_span_id == b""
+
+
+def test_a_collector_that_never_answers_keeps_neither_answers_nor_the_end(checkpoint: Path) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
+        options = ("--otlp-traces-endpoint", endpoint, "--otlp-traces-protocol", "http/protobuf")
+        with running_server(checkpoint, *options, env=environment(PYTHONPATH=os.pathsep.join(sys.path))) as server:
+            response = httpx.post(server.url + "/v1/completions", json={"prompt": "a", "max_tokens": 1})
+            assert response.status_code == 200
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0
 
 
 def test_a_server_that_cannot_make_traces_says_what_to_install(checkpoint: Path, tmp_path: Path) -> None:
