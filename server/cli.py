@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from server import __version__
 from server.config import EngineConfig
 from server.engine.process import EngineProcess, LoadedEngine, Loader
-from server.errors import StartError
+from server.errors import SettingsError, StartError
 from server.settings.bench import LatencySettings
 from server.settings.engine import EngineSettings
 from server.settings.serve import ServeSettings
@@ -78,6 +79,27 @@ def bench_latency(settings: LatencySettings) -> None:
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
+def calibrate(arguments: dict[str, Any]) -> None:
+    """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
+    from rich.console import Console
+
+    from server.planner.calibrate import run_calibrate, run_check
+    from server.planner.calibrate_table import render
+
+    data, check, json_file = (arguments[name] for name in ("data", "check", "json"))
+    report = run_check(Path(check)) if check else run_calibrate(Path(data))
+    Console().print(render(report))
+    if json_file:
+        _write_json(json_file, report.as_json())
+
+
+def _write_json(path: str, value: Any) -> None:
+    try:
+        Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
+
+
 def _model_path(settings: EngineSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     if os.path.isdir(settings.model) and settings.revision is None:
@@ -104,8 +126,19 @@ def _parser(loader: Loader) -> _Parser:
     latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
     add_arguments(latency, LatencySettings)
     latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
+    _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser
+
+
+def _add_calibrate(commands: _SubParsersAction[Any]) -> None:
+    what = "fit the cost model to published measurements, or check the stored fit against some"
+    parser = commands.add_parser("calibrate", help=what, allow_abbrev=False, description=f"{what.capitalize()}.")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", metavar="CSV", help="rows to fit")
+    source.add_argument("--check", metavar="CSV", help="rows to hold the stored calibration against; fits nothing")
+    parser.add_argument("--json", metavar="FILE", help="write the report to this file")
+    parser.set_defaults(run=calibrate)
 
 
 def _command(commands: _SubParsersAction[Any], name: str, what: str) -> _Parser:
