@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from server.config import Dtype, ModelSpec, Quantization, WeightFormats
 from server.device.hbm import ALIGNMENT
+from server.device.kernels.attention_amx import row_tile_bytes
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up
 from server.device.ledger import MIB, Use
 from server.device.shard import ShardSpec
@@ -78,7 +79,7 @@ class Widths:
             hidden=round_up(model.hidden_size, K_MULTIPLE),
             qkv=round_up(heads * model.head_dim, N_TILE),
             attended=round_up(shard.heads_per_core * model.head_dim, K_MULTIPLE),
-            intermediate=shard.intermediate_per_core,
+            intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
             vocab=shard.vocab_per_core,
             head=round_up(model.head_dim, N_TILE),
         )
@@ -154,6 +155,7 @@ class ActivationSizes:
     tables: int  # cos and sin, and the query range of each KV head (two int32)
     worker_scratch: int  # of one worker: attention rows, a normed row, weights on their way to bfloat16
     qkv: int
+    queries: int  # bfloat16 rows
     attended: int  # float32 rows
     attended_panels: int
     activated: int
@@ -167,6 +169,7 @@ class ActivationSizes:
         group = max(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core))
         tile_tokens = max(1, ATTENTION_ROWS // group)
         attention_rows = round_up(tile_tokens * group, 4) * (64 + FLOAT32_BYTES * (shape.block_size + w.head))
+        row_tiles = round_up(tile_tokens * group, N_TILE) // N_TILE * row_tile_bytes(w.head, shape.block_size)
         longest_k = max(w.hidden, w.attended, w.intermediate)
         return cls(
             rows=rows,
@@ -179,9 +182,16 @@ class ActivationSizes:
             tables=2 * _float32_bytes(shape.max_model_len * (model.head_dim // 2))
             + _float32_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
-                max(attention_rows, w.hidden * FLOAT32_BYTES, 2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"]), 64
+                max(
+                    attention_rows,
+                    row_tiles,
+                    w.hidden * FLOAT32_BYTES,
+                    2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
+                ),
+                64,
             ),
             qkv=rows * w.qkv * FLOAT32_BYTES,
+            queries=rows * w.attended * DTYPE_BYTES["bfloat16"],
             attended=rows * w.attended * FLOAT32_BYTES,
             attended_panels=rows * w.attended * cell,
             activated=rows * w.intermediate * FLOAT32_BYTES,
@@ -192,7 +202,7 @@ class ActivationSizes:
     def scratchpad(self, num_workers: int) -> int:
         """On core 0, which also holds what is shared."""
         shared = self.hidden + self.normed + self.sampled + self.logits + self.tables + self.row_scales
-        own = self.qkv + self.attended + self.attended_panels + self.activated + self.activated_panels
+        own = self.qkv + self.queries + self.attended + self.attended_panels + self.activated + self.activated_panels
         return shared + own + self.row_scales + num_workers * self.worker_scratch
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import llvmlite.binding
 
 from server.config import Dtype, WeightFormat
-from server.device.kernels import amx, attention, embedding, matmul_amx, matmul_lanes, norm, pack, rope
+from server.device.kernels import amx, attention, attention_amx, embedding, matmul_amx, matmul_lanes, norm, pack, rope
 from server.device.kernels.jit import Kernel
 from server.errors import DeviceError
 
@@ -75,10 +75,15 @@ def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKerne
     return _bfloat16_activations(weights, chosen)
 
 
-def shared_kernels(dtype: Dtype) -> SharedKernels:
-    """The kernels around the matmuls, with a KV cache of `dtype`."""
+def shared_kernels(dtype: Dtype, head_dim: int, block_size: int, isa: Isa | None = None) -> SharedKernels:
+    """The kernels around the matmuls, with a KV cache of `dtype`.
+
+    The tile unit takes heads and blocks of whole tiles only.
+    """
     if dtype == "float32":
         return SharedKernels(embedding.embed_rows_f32, rope.rope_kv_f32, attention.attention_f32)
+    if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
+        return SharedKernels(embedding.embed_rows_bf16, rope.rope_kv_pairs, attention_amx.attention_amx)
     return SharedKernels(embedding.embed_rows_bf16, rope.rope_kv_bf16, attention.attention_bf16)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from server.config import ModelSpec
 from server.errors import DeviceError
 
-INTERMEDIATE_MULTIPLE = 64  # the k extent of a tile of 8-bit weights
+INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
 VOCAB_MULTIPLE = 16  # the n extent of a matmul tile
 PAD = -1  # a slot that holds no head
 

@@ -51,6 +51,14 @@ class WorkerPool:
         executor.run_step(self._control)
         self.busy_s += time.perf_counter() - begin
 
+    def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
+        """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""
+        times = np.zeros((len(program) + 1, executor.TIMESPEC_BYTES // 8), np.int64)
+        self._set(executor.CONTROL.trace, times.ctypes.data)
+        self.run(program, step)
+        self._set(executor.CONTROL.trace, 0)
+        return times[:, 0] + times[:, 1] * 1e-9
+
 
 def _stop(control: int, threads: list[threading.Thread], _memory: object) -> None:
     """Let the threads end, and wait for them; the pool cannot be used afterwards."""

@@ -82,6 +82,7 @@ class ActivationBuffers:
         self.worker_scratch = first.allocate("scratchpad", "workers", scratch)
         self.logits_width = len(cores) * self.widths.vocab
         self.qkv = _on_each(cores, "qkv", sizes.qkv)
+        self.queries = _on_each(cores, "queries", sizes.queries)
         self.attended = _on_each(cores, "attended", sizes.attended)
         self.attended_panels = _on_each(cores, "attended panels", sizes.attended_panels)
         self.activated = _on_each(cores, "activated", sizes.activated)

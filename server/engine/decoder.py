@@ -79,7 +79,8 @@ class _Builder:
     def __init__(self, placement: Placement) -> None:
         self._at = placement
         self._spec, self._shard, self._buffers = placement.spec, placement.shard, placement.buffers
-        self._shared = shared_kernels(placement.dtype)
+        block_size = placement.cache.block_size
+        self._shared = shared_kernels(placement.dtype, placement.spec.head_dim, block_size, placement.isa)
         self._num_cores = len(placement.cores)
         self._width = placement.weights.lm_head.k
         self._program = Program("decoder", placement)
@@ -202,6 +203,8 @@ class _Builder:
             block_size=self._at.cache.block_size,
             eps=float_bits(self._spec.rms_norm_eps),
             scale=float_bits(1.0 / math.sqrt(self._spec.head_dim)),
+            queries=self._buffers.queries[core].address,
+            queries_width=self._buffers.widths.attended,
         )
 
     def _attention_operands(self, core: int, i: int) -> AttentionOperands:
@@ -221,6 +224,8 @@ class _Builder:
             scratch=self._buffers.worker_scratch.address,
             scratch_stride=self._buffers.sizes.worker_scratch,
             tile_tokens=self._buffers.sizes.tile_tokens,
+            queries=self._buffers.queries[core].address,
+            queries_width=self._buffers.widths.attended,
         )
 
     def _feed_forward(self, i: int, layer: LayerWeights) -> None:

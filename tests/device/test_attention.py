@@ -7,14 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from server.device.formats import shared_kernels
+from server.device.formats import host_isas, shared_kernels
+from server.device.kernels.attention_amx import attention_amx, row_tile_bytes
 from server.device.kernels.attention_rows import scratch_row_bytes
 from server.device.kernels.records import AttentionOperands
 from server.device.layout import round_up
 from server.device.workers import WorkerPool
-from tests.device.kernel_bench import Array, address, rounded, run, step_record, to_cell
+from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell
 
-CELLS = {"bf16": shared_kernels("bfloat16"), "f32": shared_kernels("float32")}
+KERNELS = {
+    "bf16": shared_kernels("bfloat16", 64, 32, "portable").attention,
+    "f32": shared_kernels("float32", 64, 32).attention,
+    "pairs": attention_amx,
+}
+CELLS = ["bf16", "f32", pytest.param("pairs", marks=pytest.mark.skipif("amx" not in host_isas(), reason="no AMX"))]
 
 
 @dataclass
@@ -33,24 +39,35 @@ class Case:
         rng = np.random.default_rng(sum(self.contexts) + self.head_dim)
         draw = lambda n, h: rng.standard_normal((n, h, self.head_dim)).astype(np.float32)  # noqa: E731
         self.pad = round_up(self.head_dim, 16)
+        self.number = "bf16" if self.cell == "pairs" else self.cell
         self.q = [draw(n, self.heads) for n in self.contexts]
-        self.k = [rounded(draw(n, self.kv_heads), self.cell) for n in self.contexts]
-        self.v = [rounded(draw(n, self.kv_heads), self.cell) for n in self.contexts]
+        if self.cell == "pairs":
+            self.q = [rounded(q, "bf16") for q in self.q]
+        self.k = [rounded(draw(n, self.kv_heads), self.number) for n in self.contexts]
+        self.v = [rounded(draw(n, self.kv_heads), self.number) for n in self.contexts]
         blocks = [-(-n // self.block) for n in self.contexts]
         free = rng.permutation(sum(blocks)) + 1
         self.tables = np.split(free, np.cumsum(blocks)[:-1])
         self._fill(sum(blocks) + 1)
 
     def _fill(self, num_blocks: int) -> None:
-        """The cache; slots that hold no token are NaN, so that touching one shows."""
-        k = np.full((num_blocks, self.kv_heads, self.pad, self.block), np.nan, np.float32)
-        v = np.full((num_blocks, self.kv_heads, self.block, self.pad), np.nan, np.float32)
+        """The cache; slots that hold no token are NaN, so that touching one shows.
+
+        In pairs they are huge but finite, as the cache itself promises: the tile unit multiplies them by zero.
+        """
+        unused = 1e30 if self.cell == "pairs" else np.nan
+        k = np.full((num_blocks, self.kv_heads, self.pad, self.block), unused, np.float32)
+        v = np.full((num_blocks, self.kv_heads, self.block, self.pad), unused, np.float32)
         for table, ks, vs in zip(self.tables, self.k, self.v, strict=True):
             for t in range(len(ks)):
                 k[table[t // self.block], :, : self.head_dim, t % self.block] = ks[t]
                 v[table[t // self.block], :, t % self.block, : self.head_dim] = vs[t]
                 v[table[t // self.block], :, t % self.block, self.head_dim :] = 0
-        self.k_cache, self.v_cache = to_cell(k, self.cell), to_cell(v, self.cell)
+        self.k_cache, self.v_cache = to_cell(k, self.number), to_cell(v, self.number)
+        if self.cell == "pairs":
+            k_pairs = self.k_cache.reshape(num_blocks, self.kv_heads, self.pad // 2, 2, self.block)
+            v_pairs = self.v_cache.reshape(num_blocks, self.kv_heads, self.block // 2, 2, self.pad)
+            self.k_cache, self.v_cache = (np.ascontiguousarray(x.swapaxes(-1, -2)) for x in (k_pairs, v_pairs))
 
     def want(self, seq: int) -> Array:
         """[context, heads, head_dim] by the definition, in float64."""
@@ -78,12 +95,13 @@ class Case:
         tile_seq, tile_row = (np.array(x, np.int32) for x in zip(*tiles, strict=True))
         group, counter = self.heads // self.kv_heads, np.zeros(1, np.int64)
         groups = np.array([(j * group, (j + 1) * group) for j in range(self.kv_heads)], np.int32)
-        stride = round_up(tile_tokens * group, 4) * scratch_row_bytes(self.pad, self.block)
-        scratch = np.zeros(stride * pool.num_threads, np.uint8)
+        row_tiles = round_up(tile_tokens * group, 16) // 16 * row_tile_bytes(self.pad, self.block)
+        stride = max(row_tiles, round_up(tile_tokens * group, 4) * scratch_row_bytes(self.pad, self.block))
+        scratch, queries = aligned((stride * pool.num_threads,), np.uint8), to_cell(q, "bf16")
         operands = AttentionOperands(
             *(address(q), self.heads * self.head_dim, address(self.k_cache), address(self.v_cache), address(output)),
             *(width, self.kv_heads, self.head_dim, self.pad, self.block, self.window, address(groups)),
-            *(address(scratch), stride, tile_tokens),
+            *(address(scratch), stride, tile_tokens, address(queries), self.heads * self.head_dim),
         )
         step = step_record(
             num_tokens=len(q),
@@ -97,7 +115,7 @@ class Case:
             tile_row=address(tile_row),
             counter=address(counter),
         )
-        run(pool, CELLS[self.cell].attention, [operands], step)
+        run(pool, KERNELS[self.cell], [operands], step)
         return output[:, : self.heads * self.head_dim].reshape(-1, self.heads, self.head_dim)
 
 
@@ -118,16 +136,19 @@ SHAPES = [  # heads, kv heads, head_dim, block
 def test_attention_equals_softmax(
     two_threads: WorkerPool, cell: str, heads: int, kv_heads: int, head_dim: int, block: int, window: int
 ) -> None:
+    if cell == "pairs" and (head_dim % 32 or block % 32):
+        pytest.skip("the tile unit takes heads and blocks of whole tiles")
     case = Case(cell, heads, kv_heads, head_dim, block, window, [1, block, 67])
     got = case.run(two_threads, [(s, 0, n) for s, n in enumerate(case.contexts)])
     want = np.concatenate([case.want(s) for s in range(3)])
-    assert np.abs(got - want).max() <= 2e-5 * np.abs(want).max()
+    limit = 2.0**-7 if cell == "pairs" else 2e-5  # softmax weights are rounded to bfloat16 for the tile unit
+    assert np.abs(got - want).max() <= limit * np.abs(want).max()
 
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("window", [0, 21])
 def test_a_token_is_bitwise_the_same_however_it_is_computed(pool: WorkerPool, cell: str, window: int) -> None:
-    case = Case(cell, 14, 2, 64, 16, window, [90, 35])
+    case = Case(cell, 14, 2, 64, 32, window, [90, 35])
     whole = case.run(pool, [(0, 0, 90)])
     mixed = case.run(pool, [(1, 30, 35), (0, 50, 90), (1, 0, 3)], tile_tokens=3)
     assert np.array_equal(mixed[5:45], whole[50:])

@@ -7,6 +7,7 @@ import pytest
 
 from server.device.formats import linear_kernels, shared_kernels
 from server.device.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
+from server.device.kernels.rope import rope_kv_pairs
 from server.device.workers import WorkerPool
 from tests.device.kernel_bench import (
     Array,
@@ -24,7 +25,7 @@ from tests.device.kernel_bench import (
 )
 
 LINEAR = {"bf16": linear_kernels("bfloat16"), "f32": linear_kernels("float32"), "i8": linear_kernels("int8")}
-SHARED = {"bf16": shared_kernels("bfloat16"), "f32": shared_kernels("float32")}
+SHARED = {"bf16": shared_kernels("bfloat16", 64, 32, "portable"), "f32": shared_kernels("float32", 64, 32)}
 TOLERANCE = {"bf16": 2.0**-8, "f32": 2e-5}  # of the larger of the result and CANCELLED
 CANCELLED = 0.05  # below this a result is a difference of larger numbers
 
@@ -160,7 +161,7 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
     q_norm, k_norm = (norms[0], norms[1]) if has_norm else (None, None)
     operands = RopeOperands(
         *(address(work), work[0].size, address(bias), address(q_norm), address(k_norm), address(cos), address(sin)),
-        *(address(k), address(v), heads, kv_heads, head_dim, pad, block, float_bits(1e-6), float_bits(0.25)),
+        *(address(k), address(v), heads, kv_heads, head_dim, pad, block, float_bits(1e-6), float_bits(0.25), 0, 0),
     )
     step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
     run(pool, SHARED[cell].rope_kv, [operands], step)
@@ -170,3 +171,31 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
     assert _close(from_cell(v)[at, :, offset, :head_dim], want[:, heads + kv_heads :], cell)
     assert counter[0] == 0
     assert np.count_nonzero(from_cell(v)) == tokens * kv_heads * head_dim
+
+
+def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: WorkerPool) -> None:
+    rng = np.random.default_rng(0)
+    tokens, heads, kv_heads, head_dim, block = 7, 3, 2, 64, 32
+    qkv = rng.standard_normal((tokens, heads + 2 * kv_heads, head_dim)).astype(np.float32)
+    qkv[2, -1, 5] = np.nan  # what is not finite is stored as zero
+    cos, sin = (f(rng.uniform(0, 6, (50, head_dim // 2))).astype(np.float32) for f in (np.cos, np.sin))
+    positions = rng.integers(0, 50, tokens).astype(np.int32)
+    slots = rng.permutation(4 * block)[:tokens].astype(np.int32)
+    turned = _rotated(qkv, cos[positions][:, None], sin[positions][:, None])
+    work, counter = qkv.copy(), np.zeros(1, np.int64)
+    queries = np.zeros((tokens, heads * head_dim), np.uint16)
+    k = np.zeros((4, kv_heads, head_dim // 2, block, 2), np.uint16)
+    v = np.zeros((4, kv_heads, block // 2, head_dim, 2), np.uint16)
+    operands = RopeOperands(
+        *(address(work), work[0].size, 0, 0, 0, address(cos), address(sin), address(k), address(v)),
+        *(heads, kv_heads, head_dim, head_dim, block, float_bits(1e-6), float_bits(1.0)),
+        *(address(queries), heads * head_dim),
+    )
+    step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
+    run(pool, rope_kv_pairs, [operands], step)
+    assert _close(from_cell(queries).reshape(tokens, heads, head_dim), turned[:, :heads], "bf16")
+    at, offset = slots // block, slots % block
+    k_rows = from_cell(k).transpose(0, 3, 1, 2, 4).reshape(4, block, kv_heads, head_dim)
+    assert _close(k_rows[at, offset], turned[:, heads : heads + kv_heads], "bf16")
+    v_rows = from_cell(v).transpose(0, 2, 4, 1, 3).reshape(4, block, kv_heads, head_dim)
+    assert _close(v_rows[at, offset], np.nan_to_num(qkv[:, heads + kv_heads :]), "bf16")

@@ -19,7 +19,7 @@ from server.device.kernels.records import ATTENTION, ATTENTION_BYTES, STEP
 
 
 @inline
-def _low(position, window, base):  # type: ignore[no-untyped-def]
+def first_key(position, window, base):  # type: ignore[no-untyped-def]
     """First key of the block at `base` that a query at `position` sees."""
     if window == 0:
         return 0
@@ -41,7 +41,7 @@ def _block_loop(cell: Cell) -> Any:
             r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
             t0, t1, t2, t3 = r // group, r1 // group, r2 // group, r3 // group
             p0, p1, p2, p3 = position + t0, position + t1, position + t2, position + t3
-            if p3 < base or _low(p0, window, base) >= block_size:
+            if p3 < base or first_key(p0, window, base) >= block_size:
                 continue
             s = at + r * stride
             q0 = q + t0 * token_bytes + (r - t0 * group) * head_bytes
@@ -49,13 +49,13 @@ def _block_loop(cell: Cell) -> Any:
             q2 = q + t2 * token_bytes + (r2 - t2 * group) * head_bytes
             q3 = q + t3 * token_bytes + (r3 - t3 * group) * head_bytes
             scores(q0, q1, q2, q3, k, s, stride, head_dim, block_size)
-            f0 = softmax_row(s, block_size, _low(p0, window, base), p0 - base + 1)
-            f1 = softmax_row(s + stride, block_size, _low(p1, window, base), p1 - base + 1)
-            f2 = softmax_row(s + 2 * stride, block_size, _low(p2, window, base), p2 - base + 1)
-            f3 = softmax_row(s + 3 * stride, block_size, _low(p3, window, base), p3 - base + 1)
+            f0 = softmax_row(s, block_size, first_key(p0, window, base), p0 - base + 1)
+            f1 = softmax_row(s + stride, block_size, first_key(p1, window, base), p1 - base + 1)
+            f2 = softmax_row(s + 2 * stride, block_size, first_key(p2, window, base), p2 - base + 1)
+            f3 = softmax_row(s + 3 * stride, block_size, first_key(p3, window, base), p3 - base + 1)
             # Slots past the last query may hold another sequence's old values: never touched, not even times zero.
             end = min(block_size, p3 - base + 1)
-            values(v, s, stride, block_size, head_pad, _low(p0, window, base), end, f0, f1, f2, f3)
+            values(v, s, stride, block_size, head_pad, first_key(p0, window, base), end, f0, f1, f2, f3)
 
     return block
 
@@ -86,7 +86,7 @@ def _tile_loop(cell: Cell) -> Any:
         """All blocks that the tile's queries see."""
         block_size, head_pad = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.head_pad)
         table = load_i64(step + STEP.block_tables) + seq * load_i64(step + STEP.table_width) * 4
-        first = _low(position, load_i64(op + ATTENTION.window), 0) // block_size
+        first = first_key(position, load_i64(op + ATTENTION.window), 0) // block_size
         for b in range(first, (position + tokens - 1) // block_size + 1):
             index = load_i32(table + b * 4) * load_i64(op + ATTENTION.kv_heads) + kv_head
             offset = index * head_pad * block_size * size

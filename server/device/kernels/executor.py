@@ -34,7 +34,7 @@ class ControlRecord(NamedTuple):
     step: int  # address of the step record
     workers: int
     stopping: int
-    pad_5: int
+    trace: int  # address of `length + 1` timespecs for worker 0 to fill, or 0
     pad_6: int
     pad_7: int
     arrivals: int  # barrier tickets handed out so far
@@ -53,11 +53,15 @@ INSTRUCTION_BYTES = 24
 CONTROL = offsets(ControlRecord)
 SEMAPHORE_BYTES = 64  # more than any sem_t, and no two on one cache line
 
+TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
+_CLOCK_MONOTONIC = 1
+
 _SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
 
 _sem_init = types.ExternalFunction("sem_init", types.int32(types.int64, types.int32, types.uint32))
 _sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
 _sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
@@ -89,11 +93,18 @@ def _barrier(control, workers):  # type: ignore[no-untyped-def]
 def _execute(control, worker):  # type: ignore[no-untyped-def]
     program, length = load_i64(control + CONTROL.program), load_i64(control + CONTROL.length)
     step, workers = load_i64(control + CONTROL.step), load_i64(control + CONTROL.workers)
+    trace = 0
+    if worker == 0:
+        trace = load_i64(control + CONTROL.trace)
+    if trace != 0:
+        _clock_gettime(_CLOCK_MONOTONIC, trace)
     for i in range(length):
         at = program + i * INSTRUCTION_BYTES
         kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
         call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
         _barrier(control, workers)
+        if trace != 0:
+            _clock_gettime(_CLOCK_MONOTONIC, trace + (i + 1) * TIMESPEC_BYTES)
 
 
 @HostFunction

@@ -112,6 +112,8 @@ class RopeOperands(NamedTuple):
     block_size: int
     eps: int  # bits of a float32
     scale: int  # bits of a float32: softmax scale, folded into q
+    queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
+    queries_width: int
 
 
 class AttentionOperands(NamedTuple):
@@ -132,6 +134,8 @@ class AttentionOperands(NamedTuple):
     scratch: int  # one area of `scratch_stride` bytes for each worker
     scratch_stride: int
     tile_tokens: int
+    queries: int  # bfloat16 [T, queries_width]: caches in pairs only
+    queries_width: int
 
 
 class PackOperands(NamedTuple):

@@ -1,6 +1,8 @@
 """Between the qkv matmul and attention: bias, q/k norm, rotary embedding, and the write of K and V to their slots.
 
-K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens.
+K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens. For the tile unit
+both lie in pairs (K [head_dim/2][block][2], V [block/2][head_dim][2]) and queries are bfloat16 rows. What is not finite
+is stored as zero: its own query is not finite either and ends that request, and no other request can meet it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 from server.device.kernels import simd
 from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell
 from server.device.kernels.jit import inline, kernel, share_begin
-from server.device.kernels.memory import load_f32, load_i32, load_i64, store_f32, store_i64
+from server.device.kernels.memory import load_f32, load_i32, load_i64, store_bf16, store_f32, store_i64
 from server.device.kernels.records import ROPE, ROPE_BYTES, STEP
 
 
@@ -63,6 +65,14 @@ def _prepare_head(op, head, norm, position, scale):  # type: ignore[no-untyped-d
     _rotate(head, load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at, size // 2, scale)
 
 
+@inline
+def finite(value):  # type: ignore[no-untyped-def]
+    """The value, or zero where it is NaN or too large for bfloat16."""
+    if abs(value) < 3.38e38:
+        return value
+    return 0.0
+
+
 def _writer(cell: Cell) -> Any:
     store_one, size = cell.store_one, cell.size
 
@@ -77,17 +87,47 @@ def _writer(cell: Cell) -> Any:
             k_to = load_i64(op + ROPE.k_cache) + (base + offset) * size
             v_to = load_i64(op + ROPE.v_cache) + (base + offset * head_pad) * size
             for d in range(head_dim):
-                store_one(k_to + d * block_size * size, load_f32(k + (j * head_dim + d) * 4))
-                store_one(v_to + d * size, load_f32(v + (j * head_dim + d) * 4))
+                store_one(k_to + d * block_size * size, finite(load_f32(k + (j * head_dim + d) * 4)))
+                store_one(v_to + d * size, finite(load_f32(v + (j * head_dim + d) * 4)))
 
     return write_kv
 
 
-def _rope(cell: Cell) -> Any:
-    write_kv = _writer(cell)
+@inline
+def _write_pairs(op, k, v, slot):  # type: ignore[no-untyped-def]
+    """One token's k and v heads to its slot of a cache in pairs."""
+    block_size, kv_heads = load_i64(op + ROPE.block_size), load_i64(op + ROPE.kv_heads)
+    head_dim, block, offset = load_i64(op + ROPE.head_dim), slot // block_size, slot % block_size
+    for j in range(kv_heads):
+        base = (block * kv_heads + j) * head_dim * block_size * 2
+        k_to = load_i64(op + ROPE.k_cache) + base + offset * 4
+        v_to = load_i64(op + ROPE.v_cache) + base + (offset // 2 * head_dim * 2 + offset % 2) * 2
+        k_from, v_from = k + j * head_dim * 4, v + j * head_dim * 4
+        for d in range(0, head_dim, 2):
+            to = k_to + d // 2 * block_size * 4
+            store_bf16(to, finite(load_f32(k_from + d * 4)))
+            store_bf16(to + 2, finite(load_f32(k_from + d * 4 + 4)))
+        for d in range(head_dim):
+            store_bf16(v_to + d * 4, finite(load_f32(v_from + d * 4)))
 
+
+@inline
+def _keep_queries(op, row, t):  # type: ignore[no-untyped-def]
+    """Queries stay where the matmul left them."""
+
+
+@inline
+def _round_queries(op, row, t):  # type: ignore[no-untyped-def]
+    """Queries to bfloat16 rows."""
+    width = load_i64(op + ROPE.queries_width)
+    to = load_i64(op + ROPE.queries) + t * width * 2
+    for i in range(0, load_i64(op + ROPE.heads) * load_i64(op + ROPE.head_dim), 16):
+        simd.store_bf16(to + i * 2, simd.load(row + i * 4))
+
+
+def _rope(write_kv: Any, queries: Any) -> Any:
     @inline
-    def one_token(op, row, position, slot):  # type: ignore[no-untyped-def]
+    def one_token(op, row, t, position, slot):  # type: ignore[no-untyped-def]
         heads, kv_heads = load_i64(op + ROPE.heads), load_i64(op + ROPE.kv_heads)
         head_bytes = load_i64(op + ROPE.head_dim) * 4
         bias = load_i64(op + ROPE.bias)
@@ -99,6 +139,7 @@ def _rope(cell: Cell) -> Any:
         for j in range(kv_heads):
             _prepare_head(op, k + j * head_bytes, load_i64(op + ROPE.k_norm), position, 1.0)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
+        queries(op, row, t)
 
     @inline
     def rope(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -111,12 +152,13 @@ def _rope(cell: Cell) -> Any:
             t = item % tokens
             op = operands + item // tokens * ROPE_BYTES
             row = load_i64(op + ROPE.qkv) + t * load_i64(op + ROPE.ldc) * 4
-            one_token(op, row, load_i32(positions + t * 4), load_i32(slots + t * 4))
+            one_token(op, row, t, load_i32(positions + t * 4), load_i32(slots + t * 4))
 
     return rope
 
 
-_bf16, _f32 = _rope(BFLOAT16), _rope(FLOAT32)
+_bf16, _f32 = _rope(_writer(BFLOAT16), _keep_queries), _rope(_writer(FLOAT32), _keep_queries)
+_pairs = _rope(_write_pairs, _round_queries)
 
 
 @kernel
@@ -129,3 +171,9 @@ def rope_kv_bf16(operands: int, cores: int, step: int, worker: int, workers: int
 def rope_kv_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Into a float32 KV cache. Items are tokens of every core."""
     _f32(operands, cores, step, worker, workers)
+
+
+@kernel
+def rope_kv_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into a bfloat16 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
+    _pairs(operands, cores, step, worker, workers)
