@@ -1,0 +1,52 @@
+"""One session's side of a conversation: what each turn's request says, given the turns and answers before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadtests.answer import Answer
+from loadtests.errors import SpecError
+from loadtests.openai_api import Backend, assistant_message, user_message
+from loadtests.prompts import ChatPrompt, IdPrompt, Ids, Prompt, TextPrompt, Turn
+from loadtests.vocabulary import Vocabulary
+
+
+class Dialogue:
+    """Grows by a turn and its answer at a time."""
+
+    def __init__(self, backend: Backend, vocabulary: Vocabulary) -> None:
+        self._is_chat = backend == "openai-chat"
+        self._vocabulary = vocabulary
+        self._parts: list[Ids] = []
+        self._messages: list[dict[str, Any]] = []
+
+    def ask(self, turn: Turn) -> dict[str, Any]:
+        """The prompt of the next request, as the body has it: {"prompt": ...} or {"messages": [...]}."""
+        if self._is_chat:
+            self._messages.extend(_messages(turn.prompt, self._vocabulary))
+            return {"messages": self._messages}
+        if isinstance(turn.prompt, ChatPrompt):
+            raise SpecError("the dataset has messages, which only backend openai-chat can send")
+        if isinstance(turn.prompt, TextPrompt):
+            return {"prompt": turn.prompt.text}
+        self._parts.extend(turn.prompt.parts)
+        return {"prompt": IdPrompt(tuple(self._parts)).flat()}
+
+    def note(self, turn: Turn, answer: Answer) -> None:
+        """Keep the answer for the turns to come. Where a server returns no ids, ids of our own keep the length."""
+        if self._is_chat:
+            self._messages.append(assistant_message(answer.text))
+        elif answer.token_ids:
+            self._parts.append(tuple(answer.token_ids))
+        else:
+            length = turn.output_len or len(answer.token_times)
+            self._parts.append(self._vocabulary.draw(np.random.default_rng(len(self._parts)), length))
+
+
+def _messages(prompt: Prompt, vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    if isinstance(prompt, ChatPrompt):
+        return list(prompt.messages)
+    text = prompt.text if isinstance(prompt, TextPrompt) else vocabulary.text(prompt.flat())
+    return [user_message(text)]

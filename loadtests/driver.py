@@ -1,0 +1,162 @@
+"""Sending a workload: open loop at given times whatever the server does, or closed loop by a number of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from loadtests.alarm import Alarm
+from loadtests.client import Wire, send
+from loadtests.dialogue import Dialogue
+from loadtests.lag import LagMeter, LagReport
+from loadtests.openai_api import Backend, BodyOptions
+from loadtests.prompts import Session, Turn
+from loadtests.records import Phase, RequestRecord
+from loadtests.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How turns become bodies and records."""
+
+    backend: Backend
+    vocabulary: Vocabulary
+    options: BodyOptions
+    request_id_prefix: str
+    phase: Phase = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When sessions start: at `offsets` (seconds, one a session), or when None as soon as a worker is free.
+
+    `max_concurrency` requests are open at most: the number of workers, or with offsets what holds requests back.
+    No session starts after `stop_after_s`.
+    """
+
+    offsets: Sequence[float] | None
+    max_concurrency: int | None = None
+    stop_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """All that a run gives."""
+
+    records: list[RequestRecord]
+    duration_s: float  # from the start until the last request has ended
+    lag: LagReport
+    is_interrupted: bool
+
+
+class LoadRun:
+    """One run; `run` once. `on_record` gets each record as its request ends."""
+
+    def __init__(self, wire: Wire, speech: Speech, on_record: Callable[[RequestRecord], None]) -> None:
+        self._wire, self._speech, self._on_record = wire, speech, on_record
+        self._records: list[RequestRecord] = []
+        self._lag = LagMeter()
+        self._limit: asyncio.Semaphore | None = None
+        self._num_requests = 0
+        self._work: asyncio.Task[None] | None = None
+        self._is_interrupted = False
+
+    async def run(self, sessions: Sequence[Session], schedule: Schedule) -> RunOutcome:
+        """Send everything and wait for its end. An interrupted run still gives what there is."""
+        gc.collect()
+        gc.freeze()  # the prompts: a collection that walks them all would stop the generator for milliseconds
+        self._wire = replace(self._wire, origin=time.monotonic())
+        self._lag.start()
+        beat = asyncio.create_task(self._lag.beat())
+        self._work = asyncio.create_task(
+            self._open_loop(sessions, schedule)
+            if schedule.offsets is not None
+            else self._closed_loop(sessions, schedule)
+        )
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._work
+        finally:
+            beat.cancel()
+            await asyncio.gather(beat, return_exceptions=True)
+            gc.unfreeze()
+        return RunOutcome(self._records, self._wire.now(), self._lag.report(), self._is_interrupted)
+
+    def interrupt(self) -> None:
+        """End the run now; open requests are recorded as cancelled."""
+        self._is_interrupted = True
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _open_loop(self, sessions: Sequence[Session], schedule: Schedule) -> None:
+        if schedule.max_concurrency is not None:
+            self._limit = asyncio.Semaphore(schedule.max_concurrency)
+        alarm = Alarm()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, (offset, session) in enumerate(zip(schedule.offsets or (), sessions, strict=True)):
+                    if schedule.stop_after_s is not None and offset > schedule.stop_after_s:
+                        break
+                    await alarm.wait_until(self._wire.origin + offset)
+                    group.create_task(self._session(number, session, offset))
+        finally:
+            alarm.close()
+
+    async def _closed_loop(self, sessions: Sequence[Session], schedule: Schedule) -> None:
+        todo = iter(enumerate(sessions))
+        num_workers = min(schedule.max_concurrency or len(sessions), len(sessions))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(num_workers):
+                group.create_task(self._worker(todo, schedule.stop_after_s))
+
+    async def _worker(self, todo: Iterator[tuple[int, Session]], stop_after_s: float | None) -> None:
+        for number, session in todo:
+            now = self._wire.now()
+            if stop_after_s is not None and now > stop_after_s:
+                return
+            await self._session(number, session, now)
+
+    async def _session(self, number: int, session: Session, intended_s: float) -> None:
+        """All turns of a session; a turn that fails ends it, because the next would need its answer."""
+        dialogue = Dialogue(self._speech.backend, self._speech.vocabulary)
+        for index, turn in enumerate(session.turns):
+            if index:
+                intended_s = self._wire.now() + turn.think_s
+                await asyncio.sleep(turn.think_s)
+            record = RequestRecord(
+                request_id=f"{self._speech.request_id_prefix}{self._num_requests}",
+                session=number,
+                turn=index,
+                intended_s=intended_s,
+                sent_s=intended_s,
+                phase=self._speech.phase,
+                requested_output_tokens=turn.output_len,
+            )
+            self._num_requests += 1
+            await self._turn(dialogue, turn, record)
+            if not record.is_ok:
+                return
+
+    async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> None:
+        body = self._speech.options.encode(dialogue.ask(turn), turn.output_len)
+        if not record.turn:
+            self._lag.note_send(self._wire.now() - record.intended_s)
+        try:
+            if self._limit is None:
+                answer = await send(self._wire, record, body)
+            else:
+                async with self._limit:
+                    answer = await send(self._wire, record, body)
+        except asyncio.CancelledError:
+            if record.failure is None:  # it was still waiting for its place
+                record.sent_s = record.end_s = self._wire.now()
+                record.failure, record.error = "cancelled", "the run was interrupted before it was sent"
+            raise
+        finally:
+            self._records.append(record)
+            self._on_record(record)
+        dialogue.note(turn, answer)

@@ -1,0 +1,32 @@
+"""Every error that ends a load test before it has a result, on one page.
+
+LoadTestError                printed in one line, exit code 2
+├── SpecError                a flag or a scenario: names the key, the value and the limit
+├── DatasetError             a trace or a data file: names the file and the line
+├── EndpointError            the server cannot be reached, or does not say which model it serves
+└── StartError               a server that the load test should start itself did not start
+
+What goes wrong with one request of a run is no exception but a counted failure: `records.FailureKind`.
+"""
+
+from __future__ import annotations
+
+
+class LoadTestError(Exception):
+    """Root of the tree. `str()` is fit to be shown to a user."""
+
+
+class SpecError(LoadTestError):
+    """What was asked for cannot be done or contradicts itself."""
+
+
+class DatasetError(LoadTestError):
+    """A data file cannot be used."""
+
+
+class EndpointError(LoadTestError):
+    """There is no server to measure."""
+
+
+class StartError(LoadTestError):
+    """The server of a local run did not come up."""

@@ -1,0 +1,89 @@
+"""Figures of a run from its records, by the definitions and names of `vllm bench serve`. Pure.
+
+TTFT: first chunk that carries output - sent. E2EL: last token (not [DONE]) - sent. TPOT: (E2EL - TTFT) / (n - 1), one
+value a request of two tokens or more. ITL: gaps between chunks, pooled over all requests. Throughputs are of completed
+requests, divided by the whole run's duration. Goodput: completed requests that meet every limit, by duration; the TPOT
+of a one-token answer counts as 0. `*_intended_*`: the same from the time the arrival process wanted the request sent,
+so that a generator or a concurrency limit that waits hides nothing (no coordinated omission).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from loadtests.records import RequestRecord
+from loadtests.specs import SloSpec
+
+PERCENTILES = (50, 90, 95, 99)
+Figures = dict[str, float | None]
+
+
+def summarize(records: Sequence[RequestRecord], duration_s: float, slo: SloSpec) -> Figures:
+    """All figures of a run. Latencies of a run without a completed request are None, never 0."""
+    done = [record for record in records if record.is_ok]
+    input_tokens = sum(record.prompt_tokens for record in done)
+    output_tokens = sum(record.output_tokens for record in done)
+    good = [record for record in done if is_good(record, slo)]
+    figures: Figures = {
+        "duration": duration_s,
+        "num_requests": len(records),
+        "completed": len(done),
+        "failed": len(records) - len(done),
+        "total_input_tokens": input_tokens,
+        "total_cached_input_tokens": sum(record.cached_tokens for record in done),
+        "total_output_tokens": output_tokens,
+        "request_throughput": len(done) / duration_s,
+        "output_throughput": output_tokens / duration_s,
+        "total_token_throughput": (input_tokens + output_tokens) / duration_s,
+        "request_goodput": len(good) / duration_s if slo.is_set else None,
+        "good_fraction": len(good) / len(records) if slo.is_set and records else None,
+        "good_output_tokens": sum(record.output_tokens for record in good) if slo.is_set else None,
+        "mean_concurrency": sum(record.end_s - record.sent_s for record in records) / duration_s,
+        "max_concurrent_requests": max_concurrent(records),
+    }
+    return figures | latencies(done)
+
+
+def latencies(done: Sequence[RequestRecord]) -> Figures:
+    """Mean, median, standard deviation and percentiles of each latency, in milliseconds."""
+    return {
+        **describe("ttft", [r.ttft_s for r in done if r.ttft_s is not None]),
+        **describe("tpot", [tpot for r in done if (tpot := r.tpot_s) is not None]),
+        **describe("itl", [gap for r in done for gap in r.itls_s]),
+        **describe("e2el", [r.latency_s for r in done]),
+        **describe("intended_ttft", [r.ttft_s + r.delay_s for r in done if r.ttft_s is not None]),
+        **describe("intended_e2el", [r.latency_s + r.delay_s for r in done]),
+    }
+
+
+def describe(name: str, seconds: Sequence[float]) -> Figures:
+    """`mean_<name>_ms` and its companions; all None when there is no value."""
+    keys = [f"mean_{name}_ms", f"median_{name}_ms", f"std_{name}_ms", *(f"p{p}_{name}_ms" for p in PERCENTILES)]
+    if not seconds:
+        return dict.fromkeys(keys)
+    values = np.array(seconds) * 1e3
+    percentiles = np.percentile(values, PERCENTILES)
+    return dict(zip(keys, map(float, [values.mean(), percentiles[0], values.std(), *percentiles]), strict=True))
+
+
+def is_good(record: RequestRecord, slo: SloSpec) -> bool:
+    """Whether a request completed and met every limit that is set."""
+    if not record.is_ok:
+        return False
+    pairs = ((record.ttft_s, slo.ttft_ms), (record.tpot_s or 0.0, slo.tpot_ms), (record.latency_s, slo.e2el_ms))
+    return all(limit is None or (value is not None and value * 1e3 <= limit) for value, limit in pairs)
+
+
+def failures(records: Iterable[RequestRecord]) -> dict[str, int]:
+    """How many requests failed, by kind, the most frequent first."""
+    return dict(Counter(record.failure for record in records if record.failure is not None).most_common())
+
+
+def max_concurrent(records: Sequence[RequestRecord]) -> int:
+    """The most requests that were open at one time."""
+    changes = sorted([(r.sent_s, 1) for r in records] + [(r.end_s, -1) for r in records])
+    levels = np.cumsum([change for _, change in changes])
+    return int(levels.max()) if len(levels) else 0

@@ -1,0 +1,258 @@
+"""A server with a script instead of a model: tokens at known times, and every way a server can fail.
+
+What tests and the self-check of the generator measure against. It writes down when it really sent each token, on the
+host's monotonic clock. `python -m loadtests.mock_server` prints its address and serves until it is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import httptools
+
+Fault = Literal[
+    "refuse",  # 429 before the stream
+    "crash",  # 500 before the stream
+    "disconnect",  # closes after the first half of the tokens
+    "stream_error",  # an error event after the first half
+    "not_json",  # an event that is no JSON
+    "no_stream",  # an HTML page
+    "not_http",
+    "truncate",  # ends well, but with neither finish reason nor [DONE]
+    "too_few",  # one token fewer than asked for, and says so
+    "miscount",  # usage says one token more than came
+    "no_token",
+    "silent",  # never answers
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How requests are answered. `fault(n)` is what goes wrong with the n-th generation request, from 0."""
+
+    ttft_s: float = 0.005
+    itl_s: float = 0.002
+    output_len: int = 16  # when the request does not say
+    device_seconds_per_token: float | None = None
+    fault: Callable[[int], Fault | None] = lambda _: None
+
+
+@dataclass(slots=True)
+class Served:
+    """What was asked and when its tokens were sent (time.monotonic)."""
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    received: float
+    token_times: list[float] = field(default_factory=list)
+
+
+class MockServer:
+    """An HTTP server on 127.0.0.1, for `async with`."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.script = script or Script()
+        self.served: list[Served] = []
+        self.url = ""
+        self._server: asyncio.Server | None = None
+        self.connections: set[_Connection] = set()
+
+    async def __aenter__(self) -> MockServer:
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), "127.0.0.1", 0)
+        self.url = "http://{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.die()
+
+    async def die(self) -> None:
+        """Stop listening and cut every connection, as the end of a process does."""
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self.connections):
+                connection.cut()
+            self._server = None
+            await asyncio.sleep(0)
+
+
+class _Connection(asyncio.Protocol):
+    """Parses requests, one at a time, and plays the script."""
+
+    def __init__(self, server: MockServer) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._path, self._body = "", b""
+        self._headers: dict[str, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._server.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        with contextlib.suppress(httptools.HttpParserError):
+            self._parser.feed_data(data)
+
+    def cut(self) -> None:
+        self._transport.abort()
+
+    def on_url(self, url: bytes) -> None:
+        self._path, self._body, self._headers = url.decode(), b"", {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode().lower()] = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._path.endswith("/models"):
+            self._whole(200, {"object": "list", "data": [{"id": "mock", "object": "model", "max_model_len": 8192}]})
+        elif self._path.endswith("/version"):
+            self._whole(200, {"version": "mock-1"})
+        elif not self._path.endswith("/completions"):
+            self._whole(404, {"error": {"message": "no such path"}})
+        else:
+            self._generate()
+
+    def _whole(self, status: int, content: Any, content_type: str = "application/json") -> None:
+        body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+        head = f"HTTP/1.1 {status} X\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._transport.write(head.encode() + body)
+
+    def _generate(self) -> None:
+        served = Served(self._path, json.loads(self._body), self._headers, time.monotonic())
+        fault = self._server.script.fault(len(self._server.served))
+        self._server.served.append(served)
+        if fault == "refuse":
+            self._whole(429, {"error": {"message": "the queue is full"}})
+        elif fault == "crash":
+            self._whole(500, {"error": {"message": "out of memory"}})
+        elif fault == "no_stream":
+            self._whole(200, "<html>hello</html>", "text/html")
+        elif fault == "not_http":
+            self._transport.write(b"220 mail.example ready\r\n")
+        elif fault != "silent":
+            _Stream(self, self._transport, served, self._server.script, fault).start()
+
+    def later(self, deadline: float, action: Callable[[], None]) -> None:
+        """Run `action` at `deadline` (time.monotonic), unless the connection ends before."""
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, deadline - time.monotonic()), action)
+
+
+class _Stream:
+    """One streamed answer."""
+
+    def __init__(
+        self, connection: _Connection, transport: asyncio.Transport, served: Served, script: Script, fault: Fault | None
+    ) -> None:
+        self._connection, self._transport = connection, transport
+        self._served, self._script, self._fault = served, script, fault
+        self._asked: int = served.body.get("max_tokens") or script.output_len
+        self._count = {"too_few": self._asked - 1, "no_token": 0}.get(fault or "", self._asked)
+
+    def start(self) -> None:
+        self._connection.later(self._served.received + self._script.ttft_s, self._first)
+
+    def _first(self) -> None:
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        self._next()
+
+    def _next(self) -> None:
+        sent = len(self._served.token_times)
+        if sent >= self._asked // 2 and self._fails_here():
+            return
+        if sent >= self._count:
+            self._end()
+            return
+        self._served.token_times.append(time.monotonic())
+        self._event(self._choice(f"t{sent} ", sent, None))
+        if sent + 1 == self._count == self._asked and self._fault is None:
+            self._end()
+            return
+        due = self._served.received + self._script.ttft_s + (sent + 1) * self._script.itl_s
+        self._connection.later(due, self._next)
+
+    def _fails_here(self) -> bool:
+        if self._fault == "disconnect":
+            self._connection.cut()
+        elif self._fault == "stream_error":
+            self._event({"error": {"message": "the engine has ended", "code": "engine_dead"}})
+            self._chunk(b"data: [DONE]\n\n", is_last=True)
+        elif self._fault == "not_json":
+            self._chunk(b"data: {oops\n\n", is_last=True)
+        elif self._fault == "truncate":
+            self._chunk(b"", is_last=True)
+        else:
+            return False
+        return True
+
+    def _end(self) -> None:
+        if self._fault != "no_token":
+            self._event(self._choice("", None, "length"))
+        self._event({"choices": [], "usage": self._usage()})
+        self._chunk(b"data: [DONE]\n\n", is_last=True)
+
+    def _usage(self) -> dict[str, Any]:
+        prompt = self._served.body.get("prompt", "")
+        length = len(prompt) if isinstance(prompt, list) else len(str(prompt).split()) or 7
+        count = self._count + (self._fault == "miscount")
+        usage: dict[str, Any] = {"prompt_tokens": length, "completion_tokens": count, "total_tokens": length + count}
+        if self._script.device_seconds_per_token is not None:
+            seconds = self._script.device_seconds_per_token * (length + count)
+            usage["neuronserve"] = {"device_seconds": seconds}
+        return usage
+
+    def _choice(self, text: str, token_id: int | None, finish_reason: str | None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason}
+        if self._served.path.endswith("/chat/completions"):
+            choice["delta"] = {"content": text} if text else {}
+        else:
+            choice["text"] = text
+        if token_id is not None and self._served.body.get("return_token_ids"):
+            choice["token_ids"] = [token_id]
+        return {"id": "mock", "object": "chunk", "choices": [choice]}
+
+    def _event(self, content: dict[str, Any]) -> None:
+        self._chunk(b"data: " + json.dumps(content).encode() + b"\n\n")
+
+    def _chunk(self, data: bytes, is_last: bool = False) -> None:
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        self._transport.write(framed + (b"0\r\n\r\n" if is_last else b""))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.mock_server", description=__doc__)
+    parser.add_argument("--ttft-ms", type=float, default=5.0)
+    parser.add_argument("--itl-ms", type=float, default=2.0)
+    arguments = parser.parse_args(argv)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(Script(arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3)))
+    return 0
+
+
+async def _serve(script: Script) -> None:
+    async with MockServer(script) as server:
+        print(f"ready: {server.url}", file=sys.stderr, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

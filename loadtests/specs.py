@@ -1,0 +1,178 @@
+"""What can be asked of a load test: every key of a scenario file, which every flag has too, with its default.
+
+Names are those of `vllm bench serve` where it has them. Values are checked here; nothing here reads a file or argv.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from loadtests.arrivals import RampStrategy
+from loadtests.openai_api import Backend
+
+DatasetName = Literal["random", "sharegpt", "prefix", "multi-turn", "azure-trace", "mooncake-trace", "jsonl"]
+ArrivalProcess = Literal["auto", "poisson", "gamma", "constant", "ramp", "trace", "closed", "burst"]
+PriceBasis = Literal["on-demand", "reserved"]
+
+
+def _above(name: str, value: float | None, limit: float) -> None:
+    if value is not None and not value > limit:
+        raise ValueError(f"{name} is {value:g}: it must be above {limit:g}")
+
+
+def _at_least(name: str, value: float | None, limit: float) -> None:
+    if value is not None and not value >= limit:
+        raise ValueError(f"{name} is {value:g}: it must be at least {limit:g}")
+
+
+def _is_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} is {value:g}: it must be above 0 and at most 1")
+
+
+class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A section of a scenario."""
+
+
+class EndpointSpec(Spec, frozen=True):
+    """Where the server is and how it is spoken to."""
+
+    base_url: Annotated[str, Meta(description="address of the server")] = "http://127.0.0.1:8000"
+    backend: Annotated[Backend, Meta(description="/v1/completions with token ids, or /v1/chat/completions")] = "openai"
+    endpoint: Annotated[str | None, Meta(description="path, when it is not the backend's own")] = None
+    model: Annotated[str | None, Meta(description="model name (default: the first of /v1/models)")] = None
+    tokenizer: Annotated[
+        str | None, Meta(description="tokenizer.json or its directory: prompts from the model's own vocabulary")
+    ] = None
+    request_timeout_s: Annotated[float, Meta(description="seconds until a request counts as failed")] = 600.0
+    extra_body: Annotated[dict[str, Any], Meta(description="JSON object merged into every request")] = {}
+
+    def __post_init__(self) -> None:
+        _above("request_timeout_s", self.request_timeout_s, 0)
+
+
+class DatasetSpec(Spec, frozen=True):
+    """Which prompts. Lengths are tokens."""
+
+    dataset_name: Annotated[DatasetName, Meta(description="kind of prompts")] = "random"
+    dataset_path: Annotated[str | None, Meta(description="file of a trace or of own requests")] = None
+    num_prompts: Annotated[int, Meta(description="requests to send")] = 200
+    random_input_len: Annotated[int, Meta(description="new prompt tokens of a request")] = 512
+    random_output_len: Annotated[int, Meta(description="tokens to generate for a request")] = 128
+    random_range_ratio: Annotated[float, Meta(description="lengths are uniform in len*(1-r) to len*(1+r)")] = 0.0
+    prefix_len: Annotated[int, Meta(description="tokens that all prompts of a group begin with")] = 0
+    num_prefixes: Annotated[int, Meta(description="groups of prompts that share a prefix")] = 1
+    num_turns: Annotated[int, Meta(description="requests of a session (multi-turn)")] = 4
+    think_time_s: Annotated[float, Meta(description="mean seconds between an answer and the next turn")] = 0.0
+    length_scale: Annotated[float, Meta(description="factor on the lengths of a trace or of sharegpt")] = 1.0
+    max_total_len: Annotated[int | None, Meta(description="leave out sessions of more tokens, and count them")] = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_prompts", "random_input_len", "random_output_len", "num_prefixes", "num_turns"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("prefix_len", self.prefix_len, 0)
+        _at_least("think_time_s", self.think_time_s, 0)
+        _above("length_scale", self.length_scale, 0)
+        _at_least("max_total_len", self.max_total_len, 2)
+        if not 0 <= self.random_range_ratio < 1:
+            raise ValueError(f"random_range_ratio is {self.random_range_ratio:g}: it must be in [0, 1)")
+
+
+class ArrivalSpec(Spec, frozen=True):
+    """When sessions start. `auto`: gamma at a finite rate, else a trace's times, else closed loop, else all at once."""
+
+    arrival: Annotated[ArrivalProcess, Meta(description="arrival process")] = "auto"
+    request_rate: Annotated[float, Meta(description="sessions a second; inf for no rate")] = math.inf
+    burstiness: Annotated[float, Meta(description="shape of the gamma process: 1 is Poisson, below 1 bursts")] = 1.0
+    max_concurrency: Annotated[int | None, Meta(description="most requests open at once")] = None
+    ramp_up_strategy: Annotated[RampStrategy, Meta(description="how the rate rises (ramp)")] = "linear"
+    ramp_up_start_rps: Annotated[float | None, Meta(description="rate at the start of a ramp")] = None
+    ramp_up_end_rps: Annotated[float | None, Meta(description="rate at the end of a ramp")] = None
+    trace_speed: Annotated[float, Meta(description="how many times as fast a trace is replayed")] = 1.0
+    duration_s: Annotated[
+        float | None, Meta(description="seconds to send for: sets num_prompts at a rate, ends a closed loop")
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name in ("request_rate", "burstiness", "trace_speed", "ramp_up_start_rps", "ramp_up_end_rps", "duration_s"):
+            _above(name, getattr(self, name), 0)
+        _at_least("max_concurrency", self.max_concurrency, 1)
+
+
+class SloSpec(Spec, frozen=True):
+    """Limits that a request must all meet to count as good."""
+
+    ttft_ms: Annotated[float | None, Meta(description="limit on time to first token")] = None
+    tpot_ms: Annotated[float | None, Meta(description="limit on time per output token after the first")] = None
+    e2el_ms: Annotated[float | None, Meta(description="limit on the whole latency")] = None
+    attainment: Annotated[float, Meta(description="share of requests that must be good for a rate to hold")] = 0.99
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_ms", "tpot_ms", "e2el_ms"):
+            _above(name, getattr(self, name), 0)
+        _is_share("attainment", self.attainment)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is any limit."""
+        return any(limit is not None for limit in (self.ttft_ms, self.tpot_ms, self.e2el_ms))
+
+
+class PriceSpec(Spec, frozen=True):
+    """What an hour costs: of the emulated instance, for modelled time; of the machine that served, for wall time."""
+
+    instance: Annotated[str | None, Meta(description="emulated instance, for the cost of modelled device time")] = None
+    price_basis: Annotated[PriceBasis, Meta(description="which of its prices the headline uses")] = "on-demand"
+    instance_share: Annotated[float, Meta(description="share of the instance that this server occupies")] = 1.0
+    price_per_hour: Annotated[
+        float | None, Meta(description="USD an hour of the machine that serves, for the cost of wall time")
+    ] = None
+    price_label: Annotated[str | None, Meta(description="what that machine is, and where its price is from")] = None
+    output_price_ratio: Annotated[float, Meta(description="price of an output token in input tokens")] = 4.0
+    cached_price_ratio: Annotated[float, Meta(description="price of a cached input token in input tokens")] = 0.1
+    utilization: Annotated[float, Meta(description="average use of what is paid for")] = 1.0
+
+    def __post_init__(self) -> None:
+        _above("output_price_ratio", self.output_price_ratio, 0)
+        _at_least("cached_price_ratio", self.cached_price_ratio, 0)
+        _above("price_per_hour", self.price_per_hour, 0)
+        _is_share("instance_share", self.instance_share)
+        _is_share("utilization", self.utilization)
+
+
+class RunSpec(Spec, frozen=True):
+    """How a run is carried out."""
+
+    seed: Annotated[int, Meta(description="prompts and arrivals follow from it")] = 0
+    num_warmups: Annotated[int, Meta(description="requests before the measurement, with prompts of their own")] = 5
+    ignore_eos: Annotated[bool, Meta(description="ask for exactly the planned number of tokens")] = True
+    temperature: Annotated[float | None, Meta(description="sampling temperature")] = 0.0
+    return_token_ids: Annotated[bool, Meta(description="ask for token ids and check the counts with them")] = False
+    request_id_prefix: Annotated[str, Meta(description="what X-Request-Id begins with")] = "bench-"
+    max_lag_ms: Annotated[float, Meta(description="a result whose generator was later (p99) is not published")] = 10.0
+    label: Annotated[str | None, Meta(description="name of this run in files and reports")] = None
+    metadata: Annotated[dict[str, str], Meta(description="KEY=VALUE for the record, such as precision=int8")] = {}
+
+    def __post_init__(self) -> None:
+        _at_least("seed", self.seed, 0)
+        _at_least("num_warmups", self.num_warmups, 0)
+        _at_least("temperature", self.temperature, 0)
+        _above("max_lag_ms", self.max_lag_ms, 0)
+        if not self.request_id_prefix.isascii() or not self.request_id_prefix.isprintable():
+            raise ValueError(f"request_id_prefix is {self.request_id_prefix!r}: it must be printable ASCII")
+
+
+class Scenario(Spec, frozen=True):
+    """A whole load test."""
+
+    name: str = "custom"
+    description: str = ""
+    endpoint: EndpointSpec = EndpointSpec()
+    dataset: DatasetSpec = DatasetSpec()
+    arrival: ArrivalSpec = ArrivalSpec()
+    slo: SloSpec = SloSpec()
+    price: PriceSpec = PriceSpec()
+    run: RunSpec = RunSpec()

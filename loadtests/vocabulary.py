@@ -1,0 +1,61 @@
+"""Token ids to make prompts of, and the text that stands for them where an endpoint takes no ids.
+
+Without a tokenizer, ids come from a small range that every vocabulary has, and each id has one English word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from loadtests.errors import SpecError
+from loadtests.prompts import Ids
+
+# Below 256, byte-level vocabularies have bytes and others have special tokens first: past 16 none of these is special.
+FIRST_ID, END_ID = 16, 256
+_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "yo", "za", "ke")
+
+
+class Vocabulary:
+    """Ids of `[first, end)`; each has a word of two syllables."""
+
+    def __init__(self, first: int = FIRST_ID, end: int = END_ID) -> None:
+        if not 0 <= first < end:
+            raise SpecError(f"token ids from {first} to {end}: the range must hold at least one id")
+        self.first, self.end = first, end
+
+    def draw(self, generator: np.random.Generator, length: int) -> Ids:
+        """`length` random ids."""
+        return tuple(generator.integers(self.first, self.end, length).tolist())
+
+    def text(self, ids: Sequence[int]) -> str:
+        """A text of about `len(ids)` tokens; equal beginnings of ids give equal beginnings of text."""
+        return " ".join(_word(token) for token in ids)
+
+
+class TokenizerVocabulary(Vocabulary):
+    """Ids of a model's own vocabulary, special tokens left out; texts encode to nearly the ids they came from."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "tokenizer.json" if directory.is_dir() else directory
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception
+            raise SpecError(f"tokenizer {str(path)!r} cannot be read: {error}") from error
+        special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        self._ids = np.array([i for i in range(self._tokenizer.get_vocab_size()) if i not in special], dtype=np.int64)
+        super().__init__(0, self._tokenizer.get_vocab_size())
+
+    def draw(self, generator: np.random.Generator, length: int) -> Ids:
+        return tuple(generator.choice(self._ids, length).tolist())
+
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _word(token: int) -> str:
+    high, low = divmod(token, len(_SYLLABLES))
+    return _SYLLABLES[high % len(_SYLLABLES)] + _SYLLABLES[low]
