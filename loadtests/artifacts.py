@@ -1,0 +1,51 @@
+"""The files of a load test. A result that must not be published never gets the name that was asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtests.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """Where the parts of one load test go."""
+
+    result: Path
+    records: Path
+    page: Path
+
+    @classmethod
+    def named(cls, directory: str, stem: str, result: str | None = None, page: str | None = None) -> Artifacts:
+        """`<directory>/<stem>-<time>.*`, except for those that have a path of their own."""
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-") or "run"
+        base = Path(directory) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        json_path = Path(result) if result else base.with_name(f"{base.name}.json")
+        html_path = Path(page) if page else json_path.with_suffix(".html")
+        return cls(json_path, json_path.with_name(f"{json_path.stem}.requests.jsonl"), html_path)
+
+    def part(self, name: str) -> Path:
+        """The record file of one run of several."""
+        return self.records.with_name(f"{self.result.stem}.{name}.requests.jsonl")
+
+    def save_result(self, result: dict[str, Any], is_publishable: bool = True) -> Path:
+        """Write the JSON and return its path; `<name>.rejected.json` when it must not be published."""
+        path = self.result if is_publishable else self.result.with_name(f"{self.result.stem}.rejected.json")
+        return write_text(path, json.dumps(result, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a whole file by way of another, so that a reader never sees half of it. Raises SpecError."""
+    half = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+    except OSError as error:
+        raise SpecError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    return path

@@ -1,0 +1,98 @@
+"""One measurement: meet the server, warm it up, run, and put the result together. Writes no file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from loadtests.client import Wire
+from loadtests.driver import LoadRun, RunOutcome, Schedule, Speech
+from loadtests.endpoint import Endpoint, meet
+from loadtests.errors import EndpointError
+from loadtests.openai_api import BodyOptions
+from loadtests.plan import WARMUP_CONCURRENCY, Plan
+from loadtests.records import RequestRecord
+from loadtests.specs import Scenario
+
+OnRecord = Callable[[RequestRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A run and all that it was a run of."""
+
+    scenario: Scenario
+    plan: Plan
+    endpoint: Endpoint
+    outcome: RunOutcome
+
+
+async def measure(scenario: Scenario, plan: Plan, api_key: str | None, on_record: OnRecord) -> Measurement:
+    """Run the scenario's plan once. SIGINT and SIGTERM end it early.
+
+    Raises LoadTestError before the first measured request; after it there is always a measurement.
+    """
+    endpoint = await meet(scenario.endpoint, api_key)
+    try:
+        wire = Wire(
+            http=endpoint.http,
+            path=endpoint.path,
+            timeout_s=scenario.endpoint.request_timeout_s,
+            is_exact=scenario.run.ignore_eos,
+            origin=0.0,
+        )
+        speech = _speech(scenario, plan, endpoint)
+        await _warm_up(wire, speech, plan, on_record)
+        run = LoadRun(wire, speech, on_record)
+        with _ends_early(run):
+            outcome = await run.run(plan.workload.sessions, plan.schedule)
+    finally:
+        await endpoint.http.close()
+    return Measurement(scenario, plan, endpoint, outcome)
+
+
+async def _warm_up(wire: Wire, speech: Speech, plan: Plan, on_record: OnRecord) -> None:
+    """Raises EndpointError when not one warm-up request is answered: then the run would be nothing but failures."""
+    if not plan.warmup:
+        return
+    warm = replace(speech, request_id_prefix=f"{speech.request_id_prefix}warmup-", phase="warmup")
+    run = LoadRun(wire, warm, on_record)
+    with _ends_early(run):
+        outcome = await run.run(plan.warmup, Schedule(None, WARMUP_CONCURRENCY))
+    if outcome.is_interrupted:
+        raise EndpointError("interrupted while warming up: there is nothing to report")
+    if not any(record.is_ok for record in outcome.records):
+        first = outcome.records[0]
+        raise EndpointError(f"no warm-up request was answered; the first failed with {first.failure}: {first.error}")
+
+
+def _speech(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> Speech:
+    run = scenario.run
+    options = BodyOptions(
+        model=endpoint.model,
+        ignore_eos=run.ignore_eos,
+        temperature=run.temperature,
+        # Turns after the first repeat the answers before them, so that a prefix cache can know them.
+        return_token_ids=run.return_token_ids or any(len(session.turns) > 1 for session in plan.workload.sessions),
+        extra=scenario.endpoint.extra_body,
+    )
+    return Speech(scenario.endpoint.backend, plan.vocabulary, options, run.request_id_prefix)
+
+
+@contextlib.contextmanager
+def _ends_early(run: LoadRun) -> Iterator[None]:
+    """While it is open, SIGINT and SIGTERM end the run and not the process."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    with contextlib.suppress(ValueError, RuntimeError):  # only a main thread can
+        for number in numbers:
+            loop.add_signal_handler(number, run.interrupt)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError, RuntimeError):
+            for number in numbers:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,125 @@
+"""The charts of a run from its records, of a sweep from its points: which figures against which. Draws none itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from loadtests.records import RequestRecord
+from loadtests.specs import SloSpec
+from loadtests.svg import Axis, Point, Series, chart
+from loadtests.sweep import cost_by_limit
+
+MAX_DOTS = 1500  # of a scatter; more would make a heavy page that shows no more
+CDF_POINTS = 200
+Chart = tuple[str, str]  # title, HTML
+
+
+def run_charts(records: Sequence[RequestRecord], slo: SloSpec) -> list[Chart]:
+    """Distributions of the latencies, and what happened over time."""
+    done = [record for record in records if record.is_ok]
+    return [
+        _distribution("Time to first token", [r.ttft_s for r in done if r.ttft_s is not None], slo.ttft_ms),
+        _distribution("Time per output token", [t for r in done if (t := r.tpot_s) is not None], slo.tpot_ms),
+        _distribution("End-to-end latency", [r.latency_s for r in done], slo.e2el_ms),
+        _ttft_over_time(records, slo),
+        _load_over_time(records),
+        _tokens_over_time(done),
+    ]
+
+
+def sweep_charts(result: dict[str, Any], slo: SloSpec) -> list[Chart]:
+    """Latency against throughput, goodput against rate, cost against the limit one asks for."""
+    points = result["points"]
+    knee = (result["knee"] or {}).get("request_rate")
+    return [
+        ("Time to first token at each throughput", _latency_curve(points, "ttft", slo.ttft_ms)),
+        ("Time per output token at each throughput", _latency_curve(points, "tpot", slo.tpot_ms)),
+        ("Goodput at each offered rate (dashed: the knee)", _goodput_curve(points, knee)),
+        ("Cost at each limit on time to first token", _cost_curve(points, "ttft", slo)),
+        ("Cost at each limit on time per output token", _cost_curve(points, "tpot", slo)),
+    ]
+
+
+def _distribution(title: str, seconds: Sequence[float], limit_ms: float | None) -> Chart:
+    """Share of requests at or below each latency."""
+    shares = np.linspace(0, 1, CDF_POINTS)
+    points: list[Point] = []
+    if seconds:
+        points = [(float(x), float(y)) for x, y in zip(np.quantile(seconds, shares) * 1e3, 100 * shares, strict=True)]
+    x = Axis("milliseconds", is_log=True, limit=limit_ms)
+    return f"{title}, % of requests within", chart(x, Axis("% of requests", low=0, high=100), [Series(title, points)])
+
+
+def _ttft_over_time(records: Sequence[RequestRecord], slo: SloSpec) -> Chart:
+    good = _thin([(r.intended_s, 1e3 * (r.ttft_s or 0)) for r in records if r.is_ok])
+    failed = _thin([(r.intended_s, 1e3 * max(r.latency_s, 1e-4)) for r in records if not r.is_ok])
+    series = [Series("time to first token", good, "dots"), Series("failed after", failed, "dots")]
+    x = Axis("arrival, seconds from the start", low=0)
+    return "Time to first token by arrival", chart(x, Axis("milliseconds", is_log=True, limit=slo.ttft_ms), series)
+
+
+def _load_over_time(records: Sequence[RequestRecord]) -> Chart:
+    """How many requests were open at the middle of each interval."""
+    times = _intervals(records)
+    starts, ends = np.sort([r.sent_s for r in records]), np.sort([r.end_s for r in records])
+    levels = np.searchsorted(starts, times) - np.searchsorted(ends, times)
+    points = [(float(t), float(n)) for t, n in zip(times, levels, strict=True)]
+    return "Open requests", chart(Axis("seconds", low=0), Axis("requests", low=0), [Series("open", points, "step")])
+
+
+def _tokens_over_time(done: Sequence[RequestRecord]) -> Chart:
+    """Output tokens a second, each answer's tokens spread over its chunks."""
+    edges = _intervals(done)
+    if len(edges) < 2:
+        return "Output tokens a second", chart(Axis("seconds"), Axis("tokens/s"), [])
+    times, weights = [], []
+    for record in done:
+        chunks = np.cumsum([record.sent_s + (record.ttft_s or 0), *record.itls_s])
+        times.extend(chunks.tolist())
+        weights.extend([record.output_tokens / len(chunks)] * len(chunks))
+    counts, _ = np.histogram(times, edges, weights=weights)
+    width = edges[1] - edges[0]
+    points = [(float(t), float(n / width)) for t, n in zip(edges[:-1], counts, strict=True)]
+    return "Output tokens a second", chart(
+        Axis("seconds", low=0), Axis("tokens/s", low=0), [Series("output", points, "step")]
+    )
+
+
+def _intervals(records: Sequence[RequestRecord]) -> Any:
+    """Edges of some 120 equal intervals over the run, none shorter than 50 ms."""
+    end = max((record.end_s for record in records), default=0.0)
+    return np.linspace(0, end, max(2, min(120, int(end / 0.05)))) if end > 0 else np.zeros(0)
+
+
+def _latency_curve(points: Sequence[dict[str, Any]], latency: str, limit_ms: float | None) -> str:
+    series = []
+    for percentile, key in (("p50", f"median_{latency}_ms"), ("p99", f"p99_{latency}_ms")):
+        curve = [p for p in points if p[key] is not None]
+        notes = [f"{p['request_rate']:.3g} req/s offered" for p in curve]
+        series.append(Series(percentile, [(p["output_throughput"], p[key]) for p in curve], "line-dots", notes))
+    return chart(Axis("output tokens/s"), Axis("milliseconds", is_log=True, limit=limit_ms), series)
+
+
+def _goodput_curve(points: Sequence[dict[str, Any]], knee: float | None) -> str:
+    rates = [float(p["request_rate"]) for p in points]
+    notes = [f"{100 * (p['good_fraction'] or 0):.1f} % good" for p in points]
+    good = [(rate, p["request_goodput"]) for rate, p in zip(rates, points, strict=True)]
+    done = [(rate, p["request_throughput"]) for rate, p in zip(rates, points, strict=True)]
+    series = [Series("goodput", good, "line-dots", notes), Series("completed", done, "line-dots")]
+    return chart(Axis("offered requests/s", limit=knee, low=0), Axis("requests/s", low=0), series)
+
+
+def _cost_curve(points: Sequence[dict[str, Any]], latency: str, slo: SloSpec) -> str:
+    curve = cost_by_limit(list(points), latency, slo.attainment)
+    limit = slo.ttft_ms if latency == "ttft" else slo.tpot_ms
+    x = Axis(f"limit at {100 * slo.attainment:g} % of requests, milliseconds", is_log=True, limit=limit)
+    return chart(x, Axis("$ per 1M output tokens", low=0), [Series("lowest cost", curve, "line-dots")])
+
+
+def _thin(points: Sequence[Point]) -> list[Point]:
+    """At most MAX_DOTS of the points, evenly chosen."""
+    step = max(1, -(-len(points) // MAX_DOTS))
+    return list(points[::step])

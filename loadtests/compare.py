@@ -1,0 +1,91 @@
+"""Compare: two endpoints under the same requests, in interleaved runs, with confidence intervals for the ratios.
+
+Round i sends the same prompts at the same times to both, A first in even rounds and B first in odd ones, so that
+neither gets the warmer machine. A round's ratio is one observation; its logarithms are averaged and bootstrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadtests.errors import SpecError
+from loadtests.specs import Scenario
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+Result = dict[str, Any]
+RunSide = Callable[[Scenario, int, str], Awaitable[Result]]
+
+# Metric -> whether more is better.
+COMPARED = {
+    "request_throughput": True,
+    "output_throughput": True,
+    "request_goodput": True,
+    "median_ttft_ms": False,
+    "p99_ttft_ms": False,
+    "median_tpot_ms": False,
+    "p99_tpot_ms": False,
+    "median_itl_ms": False,
+    "median_e2el_ms": False,
+    "cost_per_million_output_tokens_usd": False,
+}
+
+
+async def compare(sides: tuple[Scenario, Scenario], rounds: int, run_side: RunSide) -> Result:
+    """`rounds` runs of each side. An interrupted run ends the comparison; whole rounds count."""
+    if rounds < 2:
+        raise SpecError(f"rounds is {rounds}: an interval needs at least 2")
+    done: list[tuple[Result, Result]] = []
+    is_interrupted = False
+    for number in range(rounds):
+        pair: dict[int, Result] = {}
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            scenario = sides[side]
+            pair[side] = await run_side(scenario, scenario.run.seed + number, f"{'ab'[side]}{number}")
+            if pair[side]["is_interrupted"]:
+                is_interrupted = True
+                break
+        if is_interrupted:
+            break
+        done.append((pair[0], pair[1]))
+    return compare_result(done, sides, is_interrupted)
+
+
+def compare_result(done: Sequence[tuple[Result, Result]], sides: tuple[Scenario, Scenario], cut: bool) -> Result:
+    """Ratios B / A of every metric that both sides have in every round."""
+    complaints = [run["not_publishable_because"] for pair in done for run in pair if not run["is_publishable"]]
+    return {
+        "kind": "compare",
+        "scenario": sides[0].name,
+        "labels": [side.run.label or side.endpoint.base_url for side in sides],
+        "num_rounds": len(done),
+        "is_interrupted": cut,
+        "is_publishable": not complaints,
+        "not_publishable_because": complaints[0] if complaints else None,
+        "confidence": CONFIDENCE,
+        "ratios": {name: ratio for name in COMPARED if (ratio := ratio_of(name, done)) is not None},
+        "runs": [{"a": a, "b": b} for a, b in done],
+    }
+
+
+def ratio_of(name: str, done: Sequence[tuple[Result, Result]]) -> Result | None:
+    """{a, b: median over rounds; ratio: geometric mean of b / a; low, high: its interval}; None without values."""
+    pairs = [(a.get(name), b.get(name)) for a, b in done]
+    if not pairs or any(not a or not b for a, b in pairs):
+        return None
+    values = np.array(pairs, dtype=np.float64)
+    ratio, low, high = bootstrap_ratio(values[:, 1] / values[:, 0])
+    a, b = np.median(values, axis=0)
+    return {"a": float(a), "b": float(b), "ratio": ratio, "low": low, "high": high, "more_is_better": COMPARED[name]}
+
+
+def bootstrap_ratio(ratios: Any, seed: int = 0) -> tuple[float, float, float]:
+    """Geometric mean of positive `ratios` `[rounds]`, with its percentile bootstrap interval of CONFIDENCE."""
+    logs = np.log(ratios)
+    generator = np.random.default_rng(seed)
+    means = generator.choice(logs, (RESAMPLES, len(logs))).mean(axis=1)
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))

@@ -1,0 +1,102 @@
+"""The live line: counts, latency percentiles and $/1M while a run goes on. Costs microseconds, because it shares the
+generator's thread: no rich here, and percentiles of the latest requests only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TextIO
+
+import numpy as np
+
+from loadtests.cost import HOUR_S, TokenCounts, find_instance, per_million, price_of
+from loadtests.records import RequestRecord
+from loadtests.specs import PriceSpec
+
+RECENT = 2000  # requests that the percentiles are of
+TTY_PERIOD_S = 0.5
+PLAIN_PERIOD_S = 5.0
+
+
+class Progress:
+    """Counts records; `text` is the line so far."""
+
+    def __init__(self, name: str, num_requests: int, price: PriceSpec) -> None:
+        self._name, self._num_requests, self._price = name, num_requests, price
+        self._hourly = price_of(find_instance(price.instance), price.price_basis) if price.instance else None
+        self._start: float | None = None
+        self._done = self._failed = 0
+        self._prompt = self._cached = self._output = 0
+        self._device_seconds: float | None = 0.0
+        self._ttft: deque[float] = deque(maxlen=RECENT)
+        self._tpot: deque[float] = deque(maxlen=RECENT)
+
+    def note(self, record: RequestRecord) -> None:
+        """Take one record; warm-up requests do not count."""
+        if record.phase == "warmup":
+            return
+        if self._start is None:
+            self._start = time.monotonic() - record.end_s
+        if not record.is_ok:
+            self._failed += 1
+            return
+        self._done += 1
+        self._prompt += record.prompt_tokens
+        self._cached += record.cached_tokens
+        self._output += record.output_tokens
+        if self._device_seconds is not None:
+            seconds = record.device_seconds
+            self._device_seconds = None if seconds is None else self._device_seconds + seconds
+        if record.ttft_s is not None:
+            self._ttft.append(record.ttft_s)
+        if (tpot := record.tpot_s) is not None:
+            self._tpot.append(tpot)
+
+    def text(self) -> str:
+        if self._start is None:
+            return f"{self._name}: waiting for the first answer"
+        elapsed = max(time.monotonic() - self._start, 1e-3)
+        failed = f", {self._failed} failed" if self._failed else ""
+        return (
+            f"{self._name}: {self._done + self._failed}/{self._num_requests}{failed}, {elapsed:.0f} s"
+            f", {self._done / elapsed:.1f} req/s, {self._output / elapsed:.0f} tok/s"
+            f"{_latency('TTFT', self._ttft)}{_latency('TPOT', self._tpot)}{self._cost(elapsed)}"
+        )
+
+    def _cost(self, elapsed_s: float) -> str:
+        """$/1M output tokens so far: of modelled time when the server says it, else of wall time."""
+        spec = self._price
+        if self._hourly is not None and self._device_seconds:
+            usd = self._hourly * spec.instance_share * self._device_seconds / HOUR_S / spec.utilization
+        elif spec.price_per_hour is not None:
+            usd = spec.price_per_hour * elapsed_s / HOUR_S / spec.utilization
+        else:
+            return ""
+        tokens = TokenCounts(self._prompt - self._cached, self._cached, self._output, None)
+        price = per_million(usd, tokens, spec)["cost_per_million_output_tokens_usd"]
+        return "" if price is None else f", ${price:.3g}/1M out"
+
+
+async def show(progress: Progress, stream: TextIO) -> None:
+    """Write the line until cancelled: redrawn on a terminal, now and then a new one elsewhere."""
+    is_tty = stream.isatty()
+    width = 0
+    try:
+        while True:
+            await asyncio.sleep(TTY_PERIOD_S if is_tty else PLAIN_PERIOD_S)
+            text = progress.text()
+            width = max(width, len(text))
+            stream.write(f"\r{text:<{width}}" if is_tty else f"{text}\n")
+            stream.flush()
+    finally:
+        if is_tty and width:
+            stream.write(f"\r{progress.text():<{width}}\n")
+            stream.flush()
+
+
+def _latency(name: str, seconds: deque[float]) -> str:
+    if not seconds:
+        return ""
+    p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
+    return f", {name} p50 {p50:.1f} p99 {p99:.1f} ms"

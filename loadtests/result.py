@@ -1,0 +1,152 @@
+"""The result of a run as JSON: names of `vllm bench serve`, the costs, and the record that makes a claim comparable."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtests import cost, metrics
+from loadtests.bench import Measurement
+from loadtests.records import RequestRecord
+from loadtests.specs import SloSpec
+
+DEFINITIONS = {
+    "ttft": "first chunk that carries output - sent",
+    "tpot": "(e2el - ttft) / (output tokens - 1), one value a request of two tokens or more",
+    "itl": "gaps between chunks that carry output, pooled over all requests",
+    "e2el": "last token - sent",
+    "intended_*": "the same from when the arrival process wanted the request sent (no coordinated omission)",
+    "throughput": "of completed requests, by the duration from the start to the last end",
+    "goodput": "completed requests that meet every limit, by the duration",
+    "sent": "before a connection is made, where none is open",
+}
+
+
+def make_result(measurement: Measurement) -> dict[str, Any]:
+    """Everything about one run that is worth keeping, beside its request records."""
+    scenario, outcome = measurement.scenario, measurement.outcome
+    records, duration_s = outcome.records, outcome.duration_s
+    accounts = {
+        "measured": cost.measured(records, duration_s, scenario.price, scenario.slo),
+        "modelled": cost.modelled(records, duration_s, scenario.price, scenario.slo),
+    }
+    complaint = outcome.lag.complaint(scenario.run.max_lag_ms)
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "label": scenario.run.label,
+        "scenario": scenario.name,
+        "backend": scenario.endpoint.backend,
+        "model_id": measurement.endpoint.model,
+        "num_prompts": measurement.plan.num_requests,
+        "request_rate": _finite(scenario.arrival.request_rate),
+        "burstiness": scenario.arrival.burstiness,
+        "max_concurrency": scenario.arrival.max_concurrency,
+        **metrics.summarize(records, duration_s, scenario.slo),
+        "errors_by_kind": metrics.failures(records),
+        "error_examples": _examples(records),
+        **_headline(accounts),
+        "cost": accounts,
+        "slo": slo_json(scenario.slo),
+        "is_interrupted": outcome.is_interrupted,
+        "is_publishable": complaint is None,
+        "not_publishable_because": complaint,
+        "generator": outcome.lag.as_json(),
+        "definitions": DEFINITIONS,
+        "benchmark_record": benchmark_record(measurement),
+    }
+
+
+def benchmark_record(measurement: Measurement) -> dict[str, Any]:
+    """What a reader needs to repeat or to compare the run. What nobody stated is "not stated", never guessed."""
+    scenario, endpoint = measurement.scenario, measurement.endpoint
+    done = [record for record in measurement.outcome.records if record.is_ok]
+    stated = {key: "not stated" for key in ("precision", "topology", "max_num_seqs", "prefix_cache", "server_host")}
+    prompt_tokens = sum(record.prompt_tokens for record in done)
+    return {
+        "tool": f"neuronserve loadtests {tool_version()}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "endpoint": scenario.endpoint.base_url + endpoint.path,
+        "model": endpoint.model,
+        "server": endpoint.owned_by,
+        "server_version": endpoint.server_version,
+        "max_model_len": endpoint.max_model_len,
+        "arrival_process": measurement.plan.arrival,
+        "request_rate": _finite(scenario.arrival.request_rate),
+        "burstiness": scenario.arrival.burstiness,
+        "max_concurrency": scenario.arrival.max_concurrency,
+        "dataset": scenario.dataset.dataset_name,
+        "dataset_path": scenario.dataset.dataset_path,
+        "length_scale": scenario.dataset.length_scale,
+        "num_left_out_as_too_long": measurement.plan.workload.num_left_out,
+        "input_tokens": _spread([record.prompt_tokens for record in done]),
+        "output_tokens": _spread([record.output_tokens for record in done]),
+        "cached_input_fraction": sum(r.cached_tokens for r in done) / prompt_tokens if prompt_tokens else None,
+        "token_counts_from": sorted({record.token_source or "unknown" for record in done}),
+        "ignore_eos": scenario.run.ignore_eos,
+        "temperature": scenario.run.temperature,
+        "num_warmups": scenario.run.num_warmups,
+        "seed": measurement.plan.seed,
+        "percentiles": list(metrics.PERCENTILES),
+        "slo": slo_json(scenario.slo),
+        "instance": scenario.price.instance,
+        "price_basis": scenario.price.price_basis,
+        "price_region": cost.REGION if scenario.price.instance else None,
+        "utilization": scenario.price.utilization,
+        "client_host": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, {cpu_model()}",
+        **stated,
+        **scenario.run.metadata,
+    }
+
+
+def slo_json(slo: SloSpec) -> dict[str, float | None]:
+    return {"ttft_ms": slo.ttft_ms, "tpot_ms": slo.tpot_ms, "e2el_ms": slo.e2el_ms, "attainment": slo.attainment}
+
+
+def tool_version() -> str:
+    try:
+        return version("neuronserve")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def cpu_model() -> str:
+    """The host's processor, as Linux names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor"
+    )
+
+
+def _headline(accounts: dict[str, cost.Account]) -> dict[str, Any]:
+    """The two figures at the top: of modelled time when there is any, else of wall time; `cost_basis` says which."""
+    names = ("cost_per_million_input_tokens_usd", "cost_per_million_output_tokens_usd")
+    for name in ("modelled", "measured"):
+        if accounts[name]["available"]:
+            return {"cost_basis": accounts[name]["basis"], **{key: accounts[name][key] for key in names}}
+    return {"cost_basis": None, **dict.fromkeys(names)}
+
+
+def _spread(values: list[int]) -> dict[str, float] | None:
+    if not values:
+        return None
+    low, middle, high = np.percentile(values, [1, 50, 99])
+    return {"mean": float(np.mean(values)), "p1": float(low), "p50": float(middle), "p99": float(high)}
+
+
+def _examples(records: list[RequestRecord]) -> dict[str, str]:
+    """One message of each kind of failure."""
+    return {r.failure: r.error or "" for r in reversed(records) if r.failure is not None}
+
+
+def _finite(rate: float) -> float | str:
+    return rate if rate < math.inf else "inf"

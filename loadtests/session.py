@@ -1,0 +1,129 @@
+"""Carrying out a command: runs with their live line, their record files and their reports. The CLI only parses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from rich.console import Console
+
+from loadtests import report_terminal
+from loadtests.artifacts import Artifacts, write_text
+from loadtests.bench import measure
+from loadtests.compare import compare
+from loadtests.compare_page import compare_page
+from loadtests.plan import make_plan
+from loadtests.progress import Progress, show
+from loadtests.records import RecordFile, RequestRecord
+from loadtests.result import make_result
+from loadtests.run_page import run_page
+from loadtests.specs import Scenario
+from loadtests.sweep import SweepOptions, sweep
+from loadtests.sweep_page import sweep_page
+
+EXIT_OK, EXIT_NOTHING, EXIT_USAGE, EXIT_REJECTED = 0, 1, 2, 3
+Result = dict[str, Any]
+T = TypeVar("T")
+
+
+class LoadSession:
+    """One command's files, console and credentials."""
+
+    def __init__(self, artifacts: Artifacts, api_key: str | None, shows_progress: bool = True) -> None:
+        self._artifacts, self._api_key, self._shows_progress = artifacts, api_key, shows_progress
+        self._console = Console()
+
+    def run(self, scenario: Scenario) -> int:
+        """One run. Returns the exit code."""
+        result, records = run_loop(self._measure(scenario, scenario.run.seed, self._artifacts.records))
+        report_terminal.print_run(result, self._console)
+        self._save(result, run_page(result, records, scenario.slo))
+        return _exit_code(result, result["completed"])
+
+    def sweep(self, scenario: Scenario, options: SweepOptions) -> int:
+        """Runs at several rates. What was measured is saved after each, so that nothing is lost."""
+        points: list[Result] = []
+
+        async def run_point(at: Scenario, seed: int) -> Result:
+            path = self._artifacts.part(f"rate-{at.arrival.request_rate:.4g}")
+            result, _ = await self._measure(at, seed, path)
+            points.append(result)
+            self._artifacts.save_result({"kind": "sweep", "is_complete": False, "points": points})
+            return result
+
+        result = run_loop(sweep(scenario, options, run_point))
+        report_terminal.print_sweep(result, self._console)
+        self._save(result, sweep_page(result, scenario.slo))
+        return EXIT_OK if result["knee"] and not result["is_interrupted"] else EXIT_NOTHING
+
+    def compare(self, sides: tuple[Scenario, Scenario], rounds: int) -> int:
+        """Interleaved runs of two endpoints."""
+
+        async def run_side(scenario: Scenario, seed: int, name: str) -> Result:
+            result, _ = await self._measure(scenario, plan, self._artifacts.part(name))
+            return result
+
+        result = run_loop(compare(sides, rounds, run_side))
+        report_terminal.print_compare(result, self._console)
+        self._save(result, compare_page(result))
+        return _exit_code(result, result["num_rounds"])
+
+    async def _measure(self, scenario: Scenario, seed: int, path: Path) -> tuple[Result, list[RequestRecord]]:
+        """One run with its live line, each record on disk as soon as there is one."""
+        name = scenario.run.label or scenario.name
+        if scenario.arrival.request_rate < float("inf"):
+            name += f" at {scenario.arrival.request_rate:.3g}/s"
+        plan = make_plan(scenario, seed)
+        progress = Progress(name, plan.num_requests, scenario.price)
+        file = RecordFile(path)
+
+        def on_record(record: RequestRecord) -> None:
+            file.add(record)
+            progress.note(record)
+
+        shown = asyncio.create_task(show(progress, sys.stderr)) if self._shows_progress else None
+        try:
+            measurement = await measure(scenario, seed, self._api_key, on_record)
+        finally:
+            if shown is not None:
+                shown.cancel()
+                await asyncio.gather(shown, return_exceptions=True)
+            file.close()
+        result = make_result(measurement)
+        result["records_file"] = str(path)
+        return result, measurement.outcome.records
+
+    def _save(self, result: Result, page: str) -> None:
+        is_publishable = bool(result.get("is_publishable", True))
+        paths = [self._artifacts.save_result(result, is_publishable)]
+        if is_publishable:
+            paths.append(write_text(self._artifacts.page, page))
+        for path in paths:
+            self._console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where there is one: it costs the generator about half."""
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.run(work)
+    return asyncio.run(work)
+
+
+def _exit_code(result: Result, num_done: int) -> int:
+    if not result["is_publishable"]:
+        return EXIT_REJECTED
+    return EXIT_OK if num_done and not result["is_interrupted"] else EXIT_NOTHING
+
+
+def relabelled(scenario: Scenario, **endpoint: Any) -> Scenario:
+    """The scenario against another endpoint."""
+    changes = {key: value for key, value in endpoint.items() if key != "label" and value is not None}
+    run = msgspec.structs.replace(scenario.run, label=endpoint.get("label") or scenario.run.label)
+    return msgspec.structs.replace(scenario, endpoint=msgspec.structs.replace(scenario.endpoint, **changes), run=run)

@@ -1,0 +1,109 @@
+"""Sweep: the same workload at rates that a bisection chooses, and the knee: the highest rate that meets the SLO.
+
+Cost at the knee is the price at which the service can be sold; cost at any higher rate is of answers too late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from loadtests.bisection import Bisection
+from loadtests.errors import SpecError
+from loadtests.specs import Scenario
+
+Point = dict[str, Any]
+RunPoint = Callable[[Scenario, int], Awaitable[Point]]
+
+KNEE_KEYS = (
+    "request_rate",
+    "request_goodput",
+    "output_throughput",
+    "median_ttft_ms",
+    "p99_ttft_ms",
+    "median_tpot_ms",
+    "p99_tpot_ms",
+    "cost_basis",
+    "cost_per_million_input_tokens_usd",
+    "cost_per_million_output_tokens_usd",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """How rates are tried."""
+
+    start_rate: float = 1.0
+    tolerance: float = 0.1
+    max_points: int = 12
+    point_duration_s: float = 30.0
+    min_prompts: int = 50
+
+
+def at_rate(scenario: Scenario, rate: float, options: SweepOptions) -> Scenario:
+    """The scenario at one rate: long enough for both the duration and the number of requests."""
+    arrival = scenario.arrival
+    process = arrival.arrival if arrival.arrival in {"poisson", "gamma", "constant"} else "auto"
+    seconds = max(arrival.duration_s or options.point_duration_s, options.min_prompts / rate)
+    changed = msgspec.structs.replace(arrival, arrival=process, request_rate=rate, duration_s=seconds)
+    return msgspec.structs.replace(scenario, arrival=changed)
+
+
+async def sweep(scenario: Scenario, options: SweepOptions, run_point: RunPoint) -> dict[str, Any]:
+    """Run points until the knee is known; an interrupted point is the last. Raises SpecError without an SLO."""
+    if not scenario.slo.is_set:
+        raise SpecError("a sweep needs limits: give --goodput ttft:MS tpot:MS, or [slo] in the scenario")
+    bisection = Bisection(options.start_rate, options.tolerance, options.max_points)
+    points: list[Point] = []
+    while (rate := bisection.next_rate()) is not None:
+        # Another seed for each point: a prefix cache must not know the prompts of the one before.
+        point = await run_point(at_rate(scenario, rate, options), scenario.run.seed + len(points))
+        points.append(point)
+        if point["is_interrupted"]:
+            break
+        bisection.note(rate, holds(point, scenario))
+    return sweep_result(points, bisection, scenario)
+
+
+def holds(point: Point, scenario: Scenario) -> bool:
+    """Whether enough requests were good. A point whose generator was late proves nothing, so it does not hold."""
+    return bool(point["is_publishable"]) and (point["good_fraction"] or 0.0) >= scenario.slo.attainment
+
+
+def sweep_result(points: list[Point], bisection: Bisection, scenario: Scenario) -> dict[str, Any]:
+    """The knee and all points, by rate."""
+    knee = next((p for p in points if p["request_rate"] == bisection.highest_held), None)
+    best = max(points, key=lambda point: point["request_goodput"] or -math.inf)
+    return {
+        "kind": "sweep",
+        "scenario": scenario.name,
+        "is_interrupted": points[-1]["is_interrupted"],
+        "is_bracketed": bisection.is_bracketed,
+        "lowest_failed_rate": bisection.lowest_failed,
+        "knee": None if knee is None else {key: knee[key] for key in KNEE_KEYS},
+        "max_goodput": {"request_rate": best["request_rate"], "request_goodput": best["request_goodput"]},
+        "points": sorted(points, key=lambda point: float(point["request_rate"])),
+    }
+
+
+def cost_by_limit(points: list[Point], latency: str, attainment: float) -> list[tuple[float, float]]:
+    """(limit in ms, lowest $/1M output tokens of the points that meet it), each step of the falling curve.
+
+    A point meets a limit when its latency at the percentile nearest above `attainment` is within it.
+    """
+    percentile = next((p for p in (50, 90, 95, 99) if p >= 100 * attainment), 99)
+    name = f"p{percentile}_{latency}_ms"
+    pairs = [
+        (point[name], point["cost_per_million_output_tokens_usd"])
+        for point in points
+        if point.get(name) is not None and point["cost_per_million_output_tokens_usd"] is not None
+    ]
+    curve: list[tuple[float, float]] = []
+    for limit, cost in sorted(pairs):
+        if not curve or cost < curve[-1][1]:
+            curve.append((limit, cost))
+    return curve
