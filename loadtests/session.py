@@ -65,7 +65,7 @@ class LoadSession:
         """Interleaved runs of two endpoints."""
 
         async def run_side(scenario: Scenario, seed: int, name: str) -> Result:
-            result, _ = await self._measure(scenario, plan, self._artifacts.part(name))
+            result, _ = await self._measure(scenario, seed, self._artifacts.part(name))
             return result
 
         result = run_loop(compare(sides, rounds, run_side))
@@ -88,7 +88,7 @@ class LoadSession:
 
         shown = asyncio.create_task(show(progress, sys.stderr)) if self._shows_progress else None
         try:
-            measurement = await measure(scenario, seed, self._api_key, on_record)
+            measurement = await measure(scenario, plan, self._api_key, on_record)
         finally:
             if shown is not None:
                 shown.cancel()
