@@ -62,11 +62,15 @@ def _ttft_over_time(records: Sequence[RequestRecord], slo: SloSpec) -> Chart:
 
 
 def _load_over_time(records: Sequence[RequestRecord]) -> Chart:
-    """How many requests were open at the middle of each interval."""
-    times = _intervals(records)
-    starts, ends = np.sort([r.sent_s for r in records]), np.sort([r.end_s for r in records])
-    levels = np.searchsorted(starts, times) - np.searchsorted(ends, times)
-    points = [(float(t), float(n)) for t, n in zip(times, levels, strict=True)]
+    """How many requests were open, averaged over each interval."""
+    edges = _intervals(records)
+    # Up to a time t, requests were open for sum(max(0, t - start)) - sum(max(0, t - end)) seconds in all.
+    passed = sum(np.maximum(0, edges - r.sent_s) - np.maximum(0, edges - r.end_s) for r in records)
+    points = (
+        [(float(t), float(level)) for t, level in zip(edges[:-1], np.diff(passed) / np.diff(edges), strict=True)]
+        if len(edges) > 1
+        else []
+    )
     return "Open requests", chart(Axis("seconds", low=0), Axis("requests", low=0), [Series("open", points, "step")])
 
 
@@ -116,7 +120,7 @@ def _cost_curve(points: Sequence[dict[str, Any]], latency: str, slo: SloSpec) ->
     curve = cost_by_limit(list(points), latency, slo.attainment)
     limit = slo.ttft_ms if latency == "ttft" else slo.tpot_ms
     x = Axis(f"limit at {100 * slo.attainment:g} % of requests, milliseconds", is_log=True, limit=limit)
-    return chart(x, Axis("$ per 1M output tokens", low=0), [Series("lowest cost", curve, "line-dots")])
+    return chart(x, Axis("$ per 1M output tokens", low=0), [Series("lowest cost", curve, "step-dots")])
 
 
 def _thin(points: Sequence[Point]) -> list[Point]:

@@ -42,6 +42,7 @@ class Script:
     itl_s: float = 0.002
     output_len: int = 16  # when the request does not say
     device_seconds_per_token: float | None = None
+    hold_until: int = 0  # no token is sent before so many requests have come
     fault: Callable[[int], Fault | None] = lambda _: None
 
 
@@ -65,6 +66,7 @@ class MockServer:
         self.url = ""
         self._server: asyncio.Server | None = None
         self.connections: set[_Connection] = set()
+        self.num_connections = 0  # ever made
 
     async def __aenter__(self) -> MockServer:
         self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), "127.0.0.1", 0)
@@ -97,6 +99,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._server.connections.add(self)
+        self._server.num_connections += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -107,6 +110,10 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         with contextlib.suppress(httptools.HttpParserError):
             self._parser.feed_data(data)
+
+    @property
+    def num_requests_of_server(self) -> int:
+        return len(self._server.served)
 
     def cut(self) -> None:
         self._transport.abort()
@@ -169,7 +176,13 @@ class _Stream:
     def start(self) -> None:
         self._connection.later(self._served.received + self._script.ttft_s, self._first)
 
+    def _is_held(self) -> bool:
+        return self._connection.num_requests_of_server < self._script.hold_until
+
     def _first(self) -> None:
+        if self._is_held():
+            self._connection.later(time.monotonic() + 0.01, self._first)
+            return
         self._transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
         )

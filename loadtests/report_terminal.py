@@ -34,8 +34,8 @@ def run_lines(result: Result) -> list[str]:
         f"{result['completed']} of {result['num_requests']} requests completed in {result['duration']:.1f} s: "
         f"{figure(result['request_throughput'])} requests/s, {figure(result['output_throughput'])} output tokens/s, "
         f"{figure(result['total_token_throughput'])} tokens/s in all",
-        f"input {result['total_input_tokens']:,} tokens, {result['total_cached_input_tokens']:,} of them from the prefix "
-        f"cache; output {result['total_output_tokens']:,} tokens",
+        f"input {result['total_input_tokens']:,} tokens, of them {result['total_cached_input_tokens']:,} from the "
+        f"prefix cache; output {result['total_output_tokens']:,} tokens",
     ]
     if result["request_goodput"] is not None:
         share = 100 * (result["good_fraction"] or 0)

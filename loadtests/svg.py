@@ -14,7 +14,7 @@ from typing import Literal
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 46
 Point = tuple[float, float]
-Style = Literal["line", "dots", "line-dots", "step"]
+Style = Literal["line", "dots", "line-dots", "step", "step-dots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ def _series(series: Series, index: int, xs: _Scale, ys: _Scale) -> str:
     places = [(xs.at(px), ys.at(py)) for px, py in series.points]
     parts = []
     if series.style != "dots":
-        parts.append(f'<path class="line s{index}" d="{_path(places, series.style == "step")}"/>')
-    if series.style in {"dots", "line-dots"}:
+        parts.append(f'<path class="line s{index}" d="{_path(places, series.style.startswith("step"))}"/>')
+    if series.style.endswith("dots"):
         radius = 2 if len(places) > 100 else 3.5
         for i, (px, py) in enumerate(places):
             note = f"<title>{escape(series.notes[i])}</title>" if i < len(series.notes) else ""

@@ -1,0 +1,138 @@
+"""Cost per token: the formula, its parts adding up, and the two accounts kept apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests import cost
+from loadtests.cost import TokenCounts, per_million
+from loadtests.errors import SpecError
+from loadtests.records import RequestRecord
+from loadtests.specs import PriceSpec, SloSpec
+
+NO_SLO = SloSpec()
+COUNTS = st.integers(0, 10**7)
+
+
+def record(prompt: int = 100, output: int = 50, device: float | None = None, **changes: object) -> RequestRecord:
+    fields: dict[str, object] = {"request_id": "r", "session": 0, "turn": 0, "intended_s": 0.0, "sent_s": 0.0}
+    fields |= {"prompt_tokens": prompt, "output_tokens": output, "device_seconds": device, "ttft_s": 0.1}
+    return RequestRecord(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@given(
+    usd=st.floats(0.001, 1e4),
+    tokens=st.tuples(COUNTS, COUNTS, COUNTS),
+    ratio=st.floats(0.1, 20),
+    cached_ratio=st.floats(0, 1),
+)
+def test_the_parts_add_up_to_the_whole(
+    usd: float, tokens: tuple[int, int, int], ratio: float, cached_ratio: float
+) -> None:
+    counts = TokenCounts(*tokens, None)
+    spec = PriceSpec(output_price_ratio=ratio, cached_price_ratio=cached_ratio)
+    prices = per_million(usd, counts, spec)
+    names = ("input", "cached_input", "output")
+    if prices["cost_per_million_input_tokens_usd"] is None:
+        assert counts.new_input + cached_ratio * counts.cached_input + counts.output == 0
+        return
+    paid = sum((prices[f"cost_per_million_{n}_tokens_usd"] or 0) * c / 1e6 for n, c in zip(names, tokens, strict=True))
+    assert paid == pytest.approx(usd)
+
+
+def test_measured_cost_by_hand() -> None:
+    """$3.60 an hour for 100 s is $0.10; 1000 in and 500 out at 1:4 are 3000 units."""
+    account = cost.measured([record(1000, 500)], 100.0, PriceSpec(price_per_hour=3.6), NO_SLO)
+    assert account["usd"] == pytest.approx(0.1)
+    assert account["cost_per_million_input_tokens_usd"] == pytest.approx(0.1 / 3000 * 1e6)
+    assert account["cost_per_million_output_tokens_usd"] == pytest.approx(4 * 0.1 / 3000 * 1e6)
+    assert account["cost_per_million_total_tokens_usd"] == pytest.approx(0.1 / 1500 * 1e6)
+    assert account["cost_per_million_tokens_all_cost_on_output_usd"] == pytest.approx(0.1 / 500 * 1e6)
+
+
+def test_modelled_cost_by_hand_at_both_prices_of_the_catalogue() -> None:
+    """10 device seconds of an inf2.xlarge, $0.7582 an hour on demand and $0.328 reserved."""
+    records = [record(1000, 500, device=6.0), record(1000, 500, device=4.0)]
+    account = cost.modelled(records, 2.0, PriceSpec(instance="inf2.xlarge"), NO_SLO)
+    usd = 0.7582 * 10 / 3600
+    assert account["usd"] == pytest.approx(usd)
+    assert account["cost_per_million_tokens_all_cost_on_output_usd"] == pytest.approx(usd / 1000 * 1e6)
+    reserved = account["by_price_basis"]["reserved"]
+    assert reserved["cost_per_million_output_tokens_usd"] == pytest.approx(
+        account["cost_per_million_output_tokens_usd"] * 0.328 / 0.7582
+    )
+    assert account["device_busy_fraction_of_wall"] == 5.0
+    assert "on-demand" in account["basis"]
+
+
+def test_wall_time_never_enters_the_modelled_account() -> None:
+    records = [record(device=1.0)]
+    spec = PriceSpec(instance="inf2.xlarge", price_per_hour=100.0)
+    fast, slow = (cost.modelled(records, seconds, spec, NO_SLO) for seconds in (1.0, 1000.0))
+    assert fast["usd"] == slow["usd"]
+
+
+def test_device_time_never_enters_the_measured_account() -> None:
+    spec = PriceSpec(instance="inf2.xlarge", price_per_hour=1.0)
+    accounts = [cost.measured([record(device=device)], 10.0, spec, NO_SLO) for device in (None, 1.0, 99.0)]
+    assert accounts[0] == accounts[1] == accounts[2]
+
+
+def test_modelled_cost_is_not_made_up_when_the_server_is_silent() -> None:
+    account = cost.modelled([record(device=1.0), record()], 1.0, PriceSpec(instance="inf2.xlarge"), NO_SLO)
+    assert account == {
+        "available": False,
+        "reason": "the server gave no device seconds for 1 of 2 completed requests",
+    }
+    assert not cost.modelled([record(device=1.0)], 1.0, PriceSpec(), NO_SLO)["available"]
+    assert not cost.measured([record()], 1.0, PriceSpec(), NO_SLO)["available"]
+
+
+def test_failed_requests_cost_and_yield_no_token() -> None:
+    spec = PriceSpec(instance="inf2.xlarge")
+    alone = cost.modelled([record(device=1.0)], 1.0, spec, NO_SLO)
+    failed = record(device=1.0, failure="token_count")
+    both = cost.modelled([record(device=1.0), failed], 1.0, spec, NO_SLO)
+    name = "cost_per_million_output_tokens_usd"
+    assert both[name] == pytest.approx(2 * alone[name])
+
+
+def test_good_tokens_cost_more_than_all_tokens() -> None:
+    slo = SloSpec(ttft_ms=200.0)
+    records = [record(), record(ttft_s=5.0, end_s=6.0)]
+    account = cost.measured(records, 1.0, PriceSpec(price_per_hour=1.0), slo)
+    name = "cost_per_million_tokens_all_cost_on_output_usd"
+    assert account["cost_per_million_good_output_tokens_usd"] == pytest.approx(2 * account[name])
+
+
+def test_half_the_utilization_is_twice_the_cost_and_half_the_instance_is_half() -> None:
+    records = [record(device=1.0)]
+
+    def usd(**changes: float) -> float:
+        return cost.modelled(records, 1.0, PriceSpec(instance="inf2.xlarge", **changes), NO_SLO)["usd"]  # type: ignore[arg-type]
+
+    assert usd(utilization=0.5) == pytest.approx(2 * usd())
+    assert usd(instance_share=0.5) == pytest.approx(0.5 * usd())
+
+
+def test_the_fit_finds_the_price_ratio_the_device_has() -> None:
+    shapes = [(10 * i % 170 + 20, 7 * i % 50 + 5) for i in range(20)]
+    records = [record(a, b, device=0.001 * a + 0.006 * b) for a, b in shapes]
+    assert cost.fitted_ratio(records) == pytest.approx(6.0)
+
+
+def test_the_fit_is_silent_where_it_means_nothing() -> None:
+    assert cost.fitted_ratio([record(100, 50, device=1.0)] * 20) is None
+    assert cost.fitted_ratio([record(100 + i, 50, device=1.0) for i in range(3)]) is None
+
+
+def test_an_unknown_instance_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(SpecError, match=r"no device 'inf2.xlrge'.*inf2.xlarge"):
+        cost.find_instance("inf2.xlrge")
+
+
+def test_a_price_the_catalogue_does_not_have_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"no such price of trn2\.48xlarge"):
+        cost.modelled([record(device=1.0)], 1.0, PriceSpec(instance="trn2.48xlarge"), NO_SLO)

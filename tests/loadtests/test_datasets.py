@@ -1,0 +1,190 @@
+"""Datasets: lengths, sharing, files of each format, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.datasets.sharegpt import draw_lengths
+from loadtests.datasets.sharegpt_histogram import COUNTS, INPUT_EDGES, OUTPUT_EDGES
+from loadtests.datasets.workload import make_workload, total_len
+from loadtests.errors import DatasetError
+from loadtests.prompts import ChatPrompt, IdPrompt, Session, TextPrompt, num_requests
+from loadtests.specs import DatasetSpec
+from loadtests.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary()
+
+
+def sessions(seed: int = 0, **changes: object) -> tuple[Session, ...]:
+    return make_workload(DatasetSpec(**changes), VOCABULARY, seed).sessions  # type: ignore[arg-type]
+
+
+def ids(session: Session, turn: int = 0) -> list[int]:
+    prompt = session.turns[turn].prompt
+    assert isinstance(prompt, IdPrompt)
+    return prompt.flat()
+
+
+LENGTHS = st.integers(1, 200)
+
+
+@given(n=st.integers(1, 20), length=LENGTHS, ratio=st.floats(0, 0.99), prefix=LENGTHS, seed=st.integers(0, 9))
+def test_random_prompts_have_lengths_in_range_and_tokens_of_the_vocabulary(
+    n: int, length: int, ratio: float, prefix: int, seed: int
+) -> None:
+    made = sessions(
+        seed, num_prompts=n, random_input_len=length, random_output_len=9, random_range_ratio=ratio, prefix_len=prefix
+    )
+    assert len(made) == n
+    for session in made:
+        tokens = ids(session)
+        assert max(1, int(length * (1 - ratio))) <= len(tokens) - prefix <= max(1, int(length * (1 + ratio)))
+        assert all(VOCABULARY.first <= token < VOCABULARY.end for token in tokens)
+
+
+def test_prompts_of_a_group_share_exactly_the_prefix() -> None:
+    made = sessions(dataset_name="prefix", num_prompts=60, prefix_len=32, num_prefixes=3, random_input_len=16)
+    prefixes = {tuple(ids(session)[:32]) for session in made}
+    assert len(prefixes) == 3
+    assert len({tuple(ids(session)) for session in made}) == 60
+
+
+def test_sharegpt_lengths_follow_the_histogram() -> None:
+    pairs = draw_lengths(np.random.default_rng(0), 40_000)
+    drawn, _, _ = np.histogram2d(*zip(*pairs, strict=True), bins=[INPUT_EDGES, OUTPUT_EDGES])
+    counts = np.array(COUNTS)
+    assert counts.sum() == 30_731
+    assert abs(drawn / drawn.sum() - counts / counts.sum()).max() < 0.003
+    inputs, outputs = np.array(pairs).T
+    # The source's own medians: 1730 and 415 tokens.
+    assert np.median(inputs) == pytest.approx(1730, rel=0.05)
+    assert np.median(outputs) == pytest.approx(415, rel=0.05)
+
+
+def test_length_scale_scales_the_lengths() -> None:
+    full = sessions(dataset_name="sharegpt", num_prompts=200)
+    small = sessions(dataset_name="sharegpt", num_prompts=200, length_scale=0.1)
+    assert sum(map(total_len, small)) == pytest.approx(0.1 * sum(map(total_len, full)), rel=0.02)
+
+
+def test_multi_turn_counts_requests_and_starts_with_the_shared_prefix() -> None:
+    made = sessions(
+        dataset_name="multi-turn", num_prompts=10, num_turns=4, prefix_len=8, random_input_len=5, think_time_s=1.0
+    )
+    assert [len(session.turns) for session in made] == [4, 4, 2]
+    assert num_requests(made) == 10
+    assert len({tuple(ids(session)[:8]) for session in made}) == 1
+    assert [len(ids(made[0], turn)) for turn in range(4)] == [13, 5, 5, 5]
+    assert made[0].turns[0].think_s == 0
+    assert all(turn.think_s > 0 for turn in made[0].turns[1:])
+
+
+def test_what_is_too_long_is_left_out_and_counted() -> None:
+    spec = DatasetSpec(dataset_name="sharegpt", num_prompts=300, max_total_len=1000)
+    workload = make_workload(spec, VOCABULARY, 0)
+    assert max(map(total_len, workload.sessions)) <= 1000
+    assert workload.num_left_out == 300 - len(workload.sessions) > 0
+    with pytest.raises(DatasetError, match="max_total_len is 10: the shortest session has 640 tokens"):
+        sessions(num_prompts=2, max_total_len=10)
+
+
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_azure_traces_give_arrivals_and_lengths(tmp_path: Path) -> None:
+    made = sessions(dataset_name="azure-trace", dataset_path=write(tmp_path / "t.csv", AZURE))
+    assert [session.arrival_s for session in made] == [0.0, pytest.approx(4.314579)]
+    assert [len(ids(session)) for session in made] == [374, 396]
+    assert [session.turns[0].output_len for session in made] == [44, 109]
+    assert len(sessions(dataset_name="azure-trace", dataset_path=str(tmp_path / "t.csv"), num_prompts=1)) == 1
+
+
+def mooncake(*rows: tuple[float, int, int, list[int]]) -> str:
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+
+
+def test_mooncake_prompts_share_tokens_where_they_share_hashes(tmp_path: Path) -> None:
+    text = mooncake((1000, 1100, 5, [7, 8, 9]), (1500, 1030, 6, [7, 8, 3]), (4000, 512, 7, [4]))
+    made = sessions(dataset_name="mooncake-trace", dataset_path=write(tmp_path / "m.jsonl", text))
+    first, second, third = (ids(session) for session in made)
+    assert [session.arrival_s for session in made] == [0.0, 0.5, 3.0]
+    assert [len(first), len(second), len(third)] == [1100, 1030, 512]
+    assert first[:1024] == second[:1024]
+    assert first[1024:1030] != second[1024:]
+    assert first[:512] != third
+
+
+@given(scale=st.floats(0.01, 1.5), length=st.integers(1, 3000))
+def test_scaled_mooncake_prompts_have_their_scaled_length(
+    tmp_path_factory: pytest.TempPathFactory, scale: float, length: int
+) -> None:
+    path = tmp_path_factory.mktemp("m") / "m.jsonl"
+    write(path, mooncake((0, length, 1, list(range(-(-length // 512))))))
+    [session] = sessions(dataset_name="mooncake-trace", dataset_path=str(path), length_scale=scale)
+    assert len(ids(session)) == max(1, round(length * scale))
+
+
+def test_own_requests_may_be_text_ids_or_messages(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "hello", "output_tokens": 3, "timestamp": 1.0},
+        {"prompt": [1, 2, 3], "timestamp": 2.5},
+        {"messages": [{"role": "user", "content": "hi"}], "timestamp": 2.5},
+    ]
+    path = write(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
+    made = sessions(dataset_name="jsonl", dataset_path=path, random_output_len=77)
+    kinds = [type(session.turns[0].prompt) for session in made]
+    assert kinds == [TextPrompt, IdPrompt, ChatPrompt]
+    assert [session.turns[0].output_len for session in made] == [3, 77, 77]
+    assert [session.arrival_s for session in made] == [1.0, 2.5, 2.5]
+
+
+BAD = [
+    ("azure-trace", AZURE + "2023-11-16 18:15:40.0,1,1\n", r"line 4: out of order: .*10\.995169 s before"),
+    ("azure-trace", AZURE + "soon,1,1\n", "line 4: Invalid isoformat"),
+    ("azure-trace", AZURE + "2023-11-16 18:15:51,0,1\n", "line 4: 0 context"),
+    ("azure-trace", AZURE + "2023-11-16 18:15:51,1\n", "line 4: column GeneratedTokens is missing"),
+    ("azure-trace", "a,b\n1,2\n", "line 2: column TIMESTAMP is missing"),
+    ("azure-trace", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request"),
+    ("mooncake-trace", mooncake((5, 1, 1, [1]), (4, 1, 1, [1])), "line 2: out of order"),
+    ("mooncake-trace", mooncake((5, 600, 1, [1])), "line 1: 1 hash_ids for 600 tokens: 2 are needed"),
+    ("mooncake-trace", mooncake((5, 6, 1, [])), "line 1: .*hash_ids"),
+    ("mooncake-trace", '{"timestamp": 1}\n', "line 1: .*input_length"),
+    ("mooncake-trace", "{\n", "line 1: "),
+    ("jsonl", '{"prompt": "a"}\n{"prompt": "a", "messages": []}\n', "line 2: exactly one of prompt and messages"),
+    ("jsonl", '{"promt": "a"}\n', "line 1: .*unknown field `promt`"),
+    ("jsonl", '{"prompt": "a", "output_tokens": 0}\n', "line 1: output_tokens is 0"),
+    ("jsonl", '{"prompt": "a", "timestamp": 2}\n{"prompt": "a", "timestamp": 1}\n', "line 2: out of order"),
+    ("jsonl", '{"prompt": "a", "timestamp": 2}\n{"prompt": "a"}\n', "line 2: timestamp must be on all lines"),
+    ("jsonl", "", "holds no request"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD, ids=range(len(BAD)))
+def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = write(tmp_path / "file", text)
+    with pytest.raises(DatasetError, match=f"{path}: {message}"):
+        sessions(dataset_name=name, dataset_path=path)
+
+
+def test_files_that_are_not_there_or_not_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="give dataset_path"):
+        sessions(dataset_name="jsonl")
+    with pytest.raises(DatasetError, match=r"nowhere\.jsonl: cannot be read: No such file"):
+        sessions(dataset_name="jsonl", dataset_path=str(tmp_path / "nowhere.jsonl"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DatasetError, match="is not UTF-8"):
+        sessions(dataset_name="jsonl", dataset_path=str(tmp_path / "binary"))
