@@ -1,0 +1,189 @@
+"""The small parts: vocabulary, alarm, lag, progress, records, files, and the watch over all of them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import io
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadtests.alarm import Alarm
+from loadtests.artifacts import Artifacts, write_text
+from loadtests.errors import DatasetError, SpecError
+from loadtests.http_client import split_url
+from loadtests.lag import LagMeter, LagReport
+from loadtests.progress import Progress, show
+from loadtests.records import RecordFile, RequestRecord, read_records
+from loadtests.specs import PriceSpec
+from loadtests.vocabulary import TokenizerVocabulary, Vocabulary
+from tools.random_checkpoint.tokenizer import special_token_ids, tokenizer_json
+
+LOADTESTS = Path(__file__).resolve().parents[2] / "loadtests"
+FILES = sorted(LOADTESTS.rglob("*.py"))
+
+
+def record(number: int = 0, **changes: object) -> RequestRecord:
+    fields: dict[str, object] = {"request_id": f"r{number}", "session": 0, "turn": 0, "intended_s": 0.0, "sent_s": 0.0}
+    fields |= {"end_s": 1.0, "ttft_s": 0.25, "prompt_tokens": 10, "output_tokens": 4}
+    return RequestRecord(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_words_of_the_vocabulary_differ_and_keep_prefixes() -> None:
+    vocabulary = Vocabulary()
+    ids = list(range(vocabulary.first, vocabulary.end))
+    assert len(set(vocabulary.text(ids).split())) == len(ids)
+    assert vocabulary.text(ids).startswith(vocabulary.text(ids[:9]))
+    with pytest.raises(SpecError, match="token ids from 5 to 5"):
+        Vocabulary(5, 5)
+
+
+def test_a_model_s_own_vocabulary_has_no_special_tokens_and_reads_back(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(400)))
+    vocabulary = TokenizerVocabulary(tmp_path)
+    drawn = vocabulary.draw(np.random.default_rng(0), 5000)
+    assert not set(drawn) & set(special_token_ids(400).values())
+    assert len(set(drawn)) > 350
+    letters = list(range(300, 340))  # merges: tokens that are text
+    assert vocabulary.text(letters)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"tokenizer\.json' cannot be read"):
+        TokenizerVocabulary(tmp_path)
+
+
+async def test_the_alarm_never_rings_early_and_passes_what_is_past() -> None:
+    alarm = Alarm()
+    try:
+        deadline = time.monotonic() + 0.02
+        await alarm.wait_until(deadline)
+        assert time.monotonic() >= deadline
+        await asyncio.wait_for(alarm.wait_until(deadline - 5), 5)
+    finally:
+        alarm.close()
+
+
+async def test_the_lag_meter_sees_a_blocked_event_loop() -> None:
+    meter = LagMeter()
+    meter.start()
+    beating = asyncio.create_task(meter.beat())
+    await asyncio.sleep(0.12)
+    time.sleep(0.2)
+    await asyncio.sleep(0.1)
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    meter.note_send(0.003)
+    report = meter.report()
+    assert report.loop_lag_max_ms >= 120
+    assert report.send_lag_max_ms == pytest.approx(3)
+    assert report.cpu_percent_of_one_core >= 0
+
+
+@pytest.mark.parametrize(("send", "loop", "word"), [(11.0, 0, "sending"), (0, 12.0, "event loop"), (9.0, 9.0, None)])
+def test_lag_above_the_limit_is_a_complaint_with_both_figures(send: float, loop: float, word: str | None) -> None:
+    complaint = LagReport(0, send, send, 0, loop, loop, 5.0, 40.0).complaint(10.0)
+    if word is None:
+        assert complaint is None
+        return
+    assert complaint is not None
+    assert word in complaint
+    assert f"{max(send, loop):.2f} ms, the limit is 10 ms (max_lag_ms); it waited for a core 40 %" in complaint
+
+
+def test_the_live_line_shows_percentiles_failures_and_cost() -> None:
+    progress = Progress("chat", 10, PriceSpec(price_per_hour=36.0))
+    assert "waiting" in progress.text()
+    progress.note(record(phase="warmup"))
+    assert "waiting" in progress.text()
+    for number in range(4):
+        progress.note(record(number))
+    progress.note(record(5, failure="timeout"))
+    text = progress.text()
+    assert text.startswith("chat: 5/10, 1 failed, 1 s")
+    assert "TTFT p50 250.0 p99 250.0 ms, TPOT p50 250.0 p99 250.0 ms, $" in text
+
+
+def test_the_live_cost_is_of_device_time_when_the_server_says_it() -> None:
+    progress = Progress("x", 1, PriceSpec(instance="inf2.xlarge", output_price_ratio=1.0))
+    progress.note(record(device_seconds=3.6))
+    # $0.7582 / h * 3.6 s over 14 tokens
+    assert "$54.2/1M out" in progress.text()
+
+
+async def test_progress_writes_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtests.progress.PLAIN_PERIOD_S", 0.01)
+    stream = io.StringIO()
+    shown = asyncio.create_task(show(Progress("x", 1, PriceSpec()), stream))
+    while stream.getvalue().count("\n") < 2:
+        await asyncio.sleep(0.005)
+    shown.cancel()
+    await asyncio.gather(shown, return_exceptions=True)
+    assert "\r" not in stream.getvalue()
+
+
+def test_records_are_on_disk_at_once_and_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r.jsonl"
+    file = RecordFile(path)
+    given = [record(0, itls_s=[0.1]), record(1, failure="connect", error="refused", ttft_s=None)]
+    for one in given:
+        file.add(one)
+    assert list(read_records(path)) == given  # before it is closed
+    file.close()
+
+
+def test_a_half_written_last_record_is_skipped_and_another_bad_line_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    file = RecordFile(path)
+    file.add(record())
+    file.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    assert len(list(read_records(path))) == 1
+    path.write_bytes(b"{}\n" + whole)
+    with pytest.raises(DatasetError, match="line 1 is not a request record"):
+        list(read_records(path))
+
+
+def test_a_rejected_result_never_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    artifacts = Artifacts.named(str(tmp_path), "a run/with:marks", str(tmp_path / "r.json"))
+    assert artifacts.save_result({"x": 1}, is_publishable=False) == tmp_path / "r.rejected.json"
+    assert not (tmp_path / "r.json").exists()
+    assert json.loads(artifacts.save_result({"x": 1}).read_text()) == {"x": 1}
+    assert artifacts.records == tmp_path / "r.requests.jsonl"
+    assert artifacts.page == tmp_path / "r.html"
+    assert Artifacts.named(str(tmp_path), "a run/with:marks").result.name.startswith("a-run-with-marks-2")
+
+
+def test_files_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match="cannot write"):
+        write_text(tmp_path / "file" / "x.json", "")
+    with pytest.raises(DatasetError, match="cannot write the records"):
+        RecordFile(tmp_path / "file" / "x.jsonl")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://a", "http://", "http://a:0", "http://a:99999", ""])
+def test_a_base_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(SpecError, match="it must look like http://HOST:PORT"):
+        split_url(url)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_limits_of_taste_and_what_may_be_imported(path: Path) -> None:
+    """Load tests know the server by its wire only: its catalogue is read for prices, and `launch` starts it."""
+    text = path.read_text()
+    assert text.count("\n") <= 300
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree)
+    allowed = {"cost": ("server.device.", "server.errors"), "launch": ("server.cli",)}.get(path.stem, ())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 50
+            assert len(node.args.args + node.args.kwonlyargs) - (node.args.args[:1] != []) <= 6
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "server":
+            assert (node.module or "").startswith(allowed or ("nothing",)), f"{path}:{node.lineno}"
