@@ -132,6 +132,8 @@ class _Connection(asyncio.Protocol):
             self._whole(200, {"object": "list", "data": [{"id": "mock", "object": "model", "max_model_len": 8192}]})
         elif self._path.endswith("/version"):
             self._whole(200, {"version": "mock-1"})
+        elif self._path == "/health":
+            self._whole(200, {"status": "ready"})
         elif not self._path.endswith("/completions"):
             self._whole(404, {"error": {"message": "no such path"}})
         else:

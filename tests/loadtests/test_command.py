@@ -1,0 +1,236 @@
+"""The command from the outside: files, exit codes, reports, and real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests import cli
+from loadtests.errors import StartError
+from loadtests.local_server import mock_command, running
+from loadtests.records import read_records
+from tests.api.serving import running_server, write_checkpoint
+
+SMALL = (
+    "--num-prompts 12 --random-input-len 8 --random-output-len 4 --num-warmups 1 --max-lag-ms 100000 --disable-progress"
+)
+
+
+@pytest.fixture(scope="module")
+def mock_url() -> Iterator[str]:
+    with running(mock_command(ttft_ms=10, itl_ms=2)) as url:
+        yield url
+
+
+def run(words: str, *more: str) -> int:
+    return cli.main([*words.split(), *more])
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_a_run_writes_result_records_and_page(
+    mock_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(
+        f"--base-url {mock_url} {SMALL} --request-rate 100 --goodput ttft:5000 tpot:5000 --price-per-hour 1.5",
+        *("--json", str(tmp_path / "r.json"), "--label", "<mine> & yours", "--metadata", "precision=int8"),
+    )
+    assert code == 0
+    result = load(tmp_path / "r.json")
+    assert (result["completed"], result["failed"], result["total_output_tokens"]) == (12, 0, 48)
+    assert result["request_goodput"] == pytest.approx(result["request_throughput"])
+    assert result["cost_basis"].startswith("measured wall time at $1.5/h")
+    assert result["cost_per_million_output_tokens_usd"] > result["cost_per_million_input_tokens_usd"] > 0
+    assert result["benchmark_record"]["precision"] == "int8"
+    assert result["benchmark_record"]["topology"] == "not stated"
+    assert result["benchmark_record"]["server_version"] == "mock-1"
+    records = list(read_records(tmp_path / "r.requests.jsonl"))
+    assert sorted(record.phase for record in records) == ["measured"] * 12 + ["warmup"]
+    page = (tmp_path / "r.html").read_text()
+    assert "&lt;mine&gt; &amp; yours" in page
+    assert "<mine>" not in page
+    check_page(page)
+    assert "12 of 12 requests completed" in capsys.readouterr().out
+
+
+VLLM_NAMES = """
+date backend model_id num_prompts request_rate burstiness max_concurrency duration completed failed
+total_input_tokens total_output_tokens request_throughput request_goodput output_throughput total_token_throughput
+mean_ttft_ms median_ttft_ms std_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms std_tpot_ms p99_tpot_ms
+mean_itl_ms median_itl_ms std_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms p99_e2el_ms
+"""
+
+
+def test_the_result_has_the_names_of_vllm_bench_serve(mock_url: str, tmp_path: Path) -> None:
+    assert run(f"--base-url {mock_url} {SMALL} --max-concurrency 2 --json {tmp_path}/r.json") == 0
+    result = load(tmp_path / "r.json")
+    assert not [name for name in VLLM_NAMES.split() if name not in result]
+    assert (result["request_rate"], result["max_concurrency"], result["model_id"]) == ("inf", 2, "mock")
+    assert result["cost_per_million_output_tokens_usd"] is None
+    assert result["cost"]["modelled"]["reason"] == "no instance was given"
+
+
+def test_modelled_cost_says_that_the_server_gave_no_device_time(mock_url: str, tmp_path: Path) -> None:
+    run(f"--base-url {mock_url} {SMALL} --instance inf2.xlarge --json {tmp_path}/r.json")
+    account = load(tmp_path / "r.json")["cost"]["modelled"]
+    assert account == {
+        "available": False,
+        "reason": "the server gave no device seconds for 12 of 12 completed requests",
+    }
+
+
+def test_a_late_generator_publishes_nothing(mock_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--base-url {mock_url} {SMALL} --request-rate 100 --json {tmp_path}/r.json".replace("100000", "0.0001")
+    assert run(words) == 3
+    assert not (tmp_path / "r.json").exists()
+    assert not (tmp_path / "r.html").exists()
+    rejected = load(tmp_path / "r.rejected.json")
+    assert not rejected["is_publishable"]
+    assert "the limit is 0.0001 ms (max_lag_ms)" in rejected["not_publishable_because"]
+    assert len(list(read_records(tmp_path / "r.requests.jsonl"))) == 13
+    assert "NOT TO BE PUBLISHED" in capsys.readouterr().out
+
+
+def test_a_sweep_writes_every_point_and_the_curves(mock_url: str, tmp_path: Path) -> None:
+    words = f"sweep --base-url {mock_url} {SMALL} --goodput ttft:10000 --price-per-hour 1 --json {tmp_path}/s.json"
+    assert run(f"{words} --start-rate 40 --max-points 2 --point-duration-s 0.2 --min-prompts 8") == 0
+    result = load(tmp_path / "s.json")
+    assert [point["request_rate"] for point in result["points"]] == [40, 80]
+    assert result["knee"]["request_rate"] == 80
+    assert not result["is_bracketed"]
+    assert len(list(tmp_path.glob("s.rate-*.requests.jsonl"))) == 2
+    check_page((tmp_path / "s.html").read_text())
+
+
+def test_a_comparison_of_a_server_with_itself(mock_url: str, tmp_path: Path) -> None:
+    words = f"compare --base-url {mock_url} --other-base-url {mock_url} {SMALL} --max-concurrency 4 --rounds 2"
+    assert run(f"{words} --label-a left --label-b right --json {tmp_path}/c.json") == 0
+    result = load(tmp_path / "c.json")
+    assert (result["num_rounds"], result["labels"]) == (2, ["left", "right"])
+    ratio = result["ratios"]["median_ttft_ms"]
+    assert ratio["low"] <= ratio["ratio"] <= ratio["high"]
+    assert len(list(tmp_path.glob("c.*.requests.jsonl"))) == 4
+    check_page((tmp_path / "c.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--base-url nowhere", "base_url is 'nowhere'"),
+        ("--base-url http://127.0.0.1:1", "http://127.0.0.1:1 cannot be reached"),
+        ("--scenario nope", "no scenario 'nope'"),
+        ("--num-prompts 0", "num_prompts is 0: it must be at least 1"),
+        ("sweep --base-url http://127.0.0.1:1", "a sweep needs limits"),
+        ("compare --base-url http://127.0.0.1:1 --other-base-url http://127.0.0.1:1 --rounds 1", "rounds is 1"),
+        ("--instance inf9.large", "no device 'inf9.large'"),
+        ("--dataset-name jsonl --dataset-path /nowhere", "/nowhere: cannot be read"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"{words} --disable-progress --result-dir {tmp_path}") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_flag_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run("--num-promts 3")
+    assert end.value.code == 2
+    assert "--num-promts" in capsys.readouterr().err
+
+
+def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("scenarios") == 0
+    assert "mlperf-server    MLPerf" in capsys.readouterr().out
+
+
+def test_sigint_ends_a_run_with_its_results_saved(mock_url: str, tmp_path: Path) -> None:
+    """A run of an hour, told to stop: code 1, and everything that was done is in the files."""
+    words = f"--base-url {mock_url} --max-concurrency 2 --num-prompts 200000 --random-input-len 2 --random-output-len 2"
+    more = f"--num-warmups 0 --max-lag-ms 1e9 --disable-progress --json {tmp_path}/r.json"
+    process = subprocess.Popen([sys.executable, "-m", "loadtests", *words.split(), *more.split()])
+    records = tmp_path / "r.requests.jsonl"
+    deadline = time.monotonic() + 60
+    while not (records.exists() and records.stat().st_size > 2000) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 1
+    result = load(tmp_path / "r.json")
+    assert result["is_interrupted"]
+    assert result["completed"] == sum(record.is_ok for record in read_records(records)) > 5
+
+
+def test_a_real_server_gives_exact_counts_in_both_apis(tmp_path: Path) -> None:
+    """neuronserve with a fake model: prompts of exactly the length asked for, and answers too, ids checked."""
+    with running_server(write_checkpoint(tmp_path / "model")) as server:
+        words = f"--base-url {server.url} {SMALL} --max-concurrency 3 --return-token-ids"
+        assert run(f"{words} --json {tmp_path}/text.json") == 0
+        assert run(f"{words} --backend openai-chat --json {tmp_path}/chat.json") == 0
+        words = words.replace("--num-prompts 12", "--num-prompts 6 --dataset-name multi-turn --num-turns 3")
+        assert run(f"{words} --random-input-len 40 --json {tmp_path}/turns.json") == 0
+    text, chat, turns = (load(tmp_path / f"{name}.json") for name in ("text", "chat", "turns"))
+    assert (text["completed"], text["total_input_tokens"], text["total_output_tokens"]) == (12, 96, 48)
+    assert text["benchmark_record"]["token_counts_from"] == ["usage"]
+    assert (chat["completed"], chat["total_output_tokens"]) == (12, 48)
+    # Each session sends 40, then 40 + 4 + 40, then 40 + 2 * 44 tokens, and the cache knows what was sent before.
+    assert turns["total_input_tokens"] == 2 * (40 + 84 + 128)
+    assert turns["total_cached_input_tokens"] > 0
+
+
+def test_a_server_that_does_not_start_is_an_error_with_its_last_words() -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('no such model: x')"]
+    with pytest.raises(StartError, match="ended with code 1 before it was ready:\nno such model: x"), running(command):
+        pass
+    silent = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(StartError, match=r"not ready in 0\.2 s"), running(silent, timeout_s=0.2):
+        pass
+
+
+class _Page(HTMLParser):
+    """Notes what a page would load, and whether its tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.num_charts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.num_charts += tag == "svg"
+        self.loads += [f"{tag} {value}" for name, value in attrs if name in {"src", "href", "srcset"}]
+        self.loads += [tag] if tag in {"script", "link", "iframe", "object"} else []
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [tag for name, _ in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_page(text: str) -> None:
+    """Self-contained and well formed, with no figure that is none."""
+    page = _Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.loads == []
+    assert "@import" not in text
+    assert "url(" not in text
+    assert "nan" not in text.replace("nance", "")
+    assert "None" not in text
