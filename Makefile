@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test check format clean
+.PHONY: serve test check format load clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -22,6 +22,10 @@ check: $(VENV)/.test
 format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# A short load test of a server that it starts itself. MODEL: checkpoint directory or hub id (default: the built-in one).
+load: $(VENV)/.serve
+	$(BIN)/python -m loadtests --scenario smoke --serve "$(MODEL)"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

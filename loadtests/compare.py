@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.errors import SpecError
+from loadtests.errors import EndpointError, SpecError
 from loadtests.specs import Scenario
 
 RESAMPLES = 10_000
@@ -34,27 +34,45 @@ COMPARED = {
 }
 
 
-async def compare(sides: tuple[Scenario, Scenario], rounds: int, run_side: RunSide) -> Result:
-    """`rounds` runs of each side. An interrupted run ends the comparison; whole rounds count."""
+def check_rounds(rounds: int) -> None:
+    """Raises SpecError when there would be no interval."""
     if rounds < 2:
         raise SpecError(f"rounds is {rounds}: an interval needs at least 2")
+
+
+async def compare(sides: tuple[Scenario, Scenario], rounds: int, run_side: RunSide) -> Result:
+    """`rounds` runs of each side. An interrupted run, or a server that is gone, ends it; whole rounds count.
+
+    Raises SpecError for too few rounds, and EndpointError when a server was never there.
+    """
+    check_rounds(rounds)
     done: list[tuple[Result, Result]] = []
-    is_interrupted = False
+    reason: str | None = None
     for number in range(rounds):
-        pair: dict[int, Result] = {}
-        for side in (0, 1) if number % 2 == 0 else (1, 0):
-            scenario = sides[side]
-            pair[side] = await run_side(scenario, scenario.run.seed + number, f"{'ab'[side]}{number}")
-            if pair[side]["is_interrupted"]:
-                is_interrupted = True
-                break
-        if is_interrupted:
-            break
-        done.append((pair[0], pair[1]))
-    return compare_result(done, sides, is_interrupted)
+        try:
+            pair = await _round(sides, number, run_side)
+        except EndpointError as error:
+            if not done:
+                raise
+            pair, reason = None, str(error)
+        if pair is None:
+            return {**compare_result(done, sides), "is_interrupted": True, "ended_by": reason}
+        done.append(pair)
+    return compare_result(done, sides)
 
 
-def compare_result(done: Sequence[tuple[Result, Result]], sides: tuple[Scenario, Scenario], cut: bool) -> Result:
+async def _round(sides: tuple[Scenario, Scenario], number: int, run_side: RunSide) -> tuple[Result, Result] | None:
+    """Both sides once, A first in even rounds; None when it was interrupted."""
+    pair: dict[int, Result] = {}
+    for side in (0, 1) if number % 2 == 0 else (1, 0):
+        scenario = sides[side]
+        pair[side] = await run_side(scenario, scenario.run.seed + number, f"{'ab'[side]}{number}")
+        if pair[side]["is_interrupted"]:
+            return None
+    return pair[0], pair[1]
+
+
+def compare_result(done: Sequence[tuple[Result, Result]], sides: tuple[Scenario, Scenario]) -> Result:
     """Ratios B / A of every metric that both sides have in every round."""
     complaints = [run["not_publishable_because"] for pair in done for run in pair if not run["is_publishable"]]
     return {
@@ -62,7 +80,7 @@ def compare_result(done: Sequence[tuple[Result, Result]], sides: tuple[Scenario,
         "scenario": sides[0].name,
         "labels": [side.run.label or side.endpoint.base_url for side in sides],
         "num_rounds": len(done),
-        "is_interrupted": cut,
+        "is_interrupted": False,
         "is_publishable": not complaints,
         "not_publishable_because": complaints[0] if complaints else None,
         "confidence": CONFIDENCE,

@@ -22,13 +22,19 @@ def lead(result: Result) -> str:
     return f"{result['date']} · {record['endpoint']} · {arrival} · dataset {record['dataset']} · seed {record['seed']}"
 
 
-def alerts(result: Result) -> list[str]:
+def alert_texts(result: Result) -> list[str]:
+    """What a reader must know before any figure."""
     texts = []
     if result.get("is_interrupted"):
-        texts.append("Interrupted: these are the figures of the part that ran.")
+        why = result.get("ended_by")
+        texts.append(f"Interrupted{f' ({why})' if why else ''}: these are the figures of the part that ran.")
     if result.get("not_publishable_because"):
         texts.append(f"Not to be published: {result['not_publishable_because']}")
-    return [html.alert(text) for text in texts]
+    return texts
+
+
+def alerts(result: Result) -> list[str]:
+    return [html.alert(text) for text in alert_texts(result)]
 
 
 def cost_tables(accounts: Result) -> list[str]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtests.compare_page import verdict
-from loadtests.page_parts import dollars, figure, title
+from loadtests.page_parts import alert_texts, dollars, figure, title
 from loadtests.run_page import LATENCIES
 from loadtests.svg import number
 
@@ -26,6 +26,7 @@ def print_run(result: Result, console: Console) -> None:
     console.print(table)
     for line in run_lines(result):
         console.print(line, highlight=False, markup=False)
+    _print_alerts(result, console)
 
 
 def run_lines(result: Result) -> list[str]:
@@ -50,10 +51,6 @@ def run_lines(result: Result) -> list[str]:
         f"generator: send lag p99 {generator['send_lag_p99_ms']:.2f} ms, event loop lag p99 "
         f"{generator['loop_lag_p99_ms']:.2f} ms, {generator['cpu_percent_of_one_core']:.0f} % of one core"
     )
-    if result["is_interrupted"]:
-        lines.append("INTERRUPTED: these are the figures of the part that ran")
-    if not result["is_publishable"]:
-        lines.append(f"NOT TO BE PUBLISHED: {result['not_publishable_because']}")
     return lines
 
 
@@ -69,6 +66,7 @@ def print_sweep(result: Result, console: Console) -> None:
         cells += [figure(p[key]) for key in ("output_throughput", "p99_ttft_ms", "p99_tpot_ms")]
         table.add_row(*cells, "–" if cost is None else dollars(cost))
     console.print(table)
+    _print_alerts(result, console)
     knee = result["knee"]
     if knee is None:
         console.print("knee: no rate that was tried met the limits", highlight=False)
@@ -91,8 +89,12 @@ def print_compare(result: Result, console: Console) -> None:
         cells = (figure(r["a"]), figure(r["b"]), f"{r['ratio']:.3f}", f"{r['low']:.3f} – {r['high']:.3f}", verdict(r))
         table.add_row(name, *cells)
     console.print(table)
-    if not result["is_publishable"]:
-        console.print(f"NOT TO BE PUBLISHED: {result['not_publishable_because']}", highlight=False, markup=False)
+    _print_alerts(result, console)
+
+
+def _print_alerts(result: Result, console: Console) -> None:
+    for text in alert_texts(result):
+        console.print(text, style="bold red", highlight=False, markup=False)
 
 
 def _cost_line(name: str, account: Result) -> str:

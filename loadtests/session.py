@@ -15,8 +15,9 @@ from rich.console import Console
 from loadtests import report_terminal
 from loadtests.artifacts import Artifacts, write_text
 from loadtests.bench import measure
-from loadtests.compare import compare
+from loadtests.compare import check_rounds, compare
 from loadtests.compare_page import compare_page
+from loadtests.endpoint import meet
 from loadtests.plan import make_plan
 from loadtests.progress import Progress, show
 from loadtests.records import RecordFile, RequestRecord
@@ -62,13 +63,22 @@ class LoadSession:
         return EXIT_OK if result["knee"] and not result["is_interrupted"] else EXIT_NOTHING
 
     def compare(self, sides: tuple[Scenario, Scenario], rounds: int) -> int:
-        """Interleaved runs of two endpoints."""
+        """Interleaved runs of two endpoints. What was measured is saved after each, so that nothing is lost."""
+        runs: list[Result] = []
 
         async def run_side(scenario: Scenario, seed: int, name: str) -> Result:
             result, _ = await self._measure(scenario, seed, self._artifacts.part(name))
+            runs.append(result)
+            self._artifacts.save_result({"kind": "compare", "is_complete": False, "runs": runs})
             return result
 
-        result = run_loop(compare(sides, rounds, run_side))
+        async def meet_both_first() -> Result:
+            check_rounds(rounds)
+            for side in sides:
+                await (await meet(side.endpoint, self._api_key)).http.close()
+            return await compare(sides, rounds, run_side)
+
+        result = run_loop(meet_both_first())
         report_terminal.print_compare(result, self._console)
         self._save(result, compare_page(result))
         return _exit_code(result, result["num_rounds"])

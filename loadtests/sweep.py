@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from loadtests.bisection import Bisection
-from loadtests.errors import SpecError
+from loadtests.errors import EndpointError, SpecError
 from loadtests.specs import Scenario
 
 Point = dict[str, Any]
@@ -54,14 +54,22 @@ def at_rate(scenario: Scenario, rate: float, options: SweepOptions) -> Scenario:
 
 
 async def sweep(scenario: Scenario, options: SweepOptions, run_point: RunPoint) -> dict[str, Any]:
-    """Run points until the knee is known; an interrupted point is the last. Raises SpecError without an SLO."""
+    """Run points until the knee is known; an interrupted point, or a server that is gone, ends it with what there is.
+
+    Raises SpecError without an SLO, and EndpointError when there never was a server.
+    """
     if not scenario.slo.is_set:
         raise SpecError("a sweep needs limits: give --goodput ttft:MS tpot:MS, or [slo] in the scenario")
     bisection = Bisection(options.start_rate, options.tolerance, options.max_points)
     points: list[Point] = []
     while (rate := bisection.next_rate()) is not None:
         # Another seed for each point: a prefix cache must not know the prompts of the one before.
-        point = await run_point(at_rate(scenario, rate, options), scenario.run.seed + len(points))
+        try:
+            point = await run_point(at_rate(scenario, rate, options), scenario.run.seed + len(points))
+        except EndpointError as error:
+            if not points:
+                raise
+            return {**sweep_result(points, bisection, scenario), "is_interrupted": True, "ended_by": str(error)}
         points.append(point)
         if point["is_interrupted"]:
             break

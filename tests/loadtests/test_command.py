@@ -100,7 +100,7 @@ def test_a_late_generator_publishes_nothing(mock_url: str, tmp_path: Path, capsy
     assert not rejected["is_publishable"]
     assert "the limit is 0.0001 ms (max_lag_ms)" in rejected["not_publishable_because"]
     assert len(list(read_records(tmp_path / "r.requests.jsonl"))) == 13
-    assert "NOT TO BE PUBLISHED" in capsys.readouterr().out
+    assert "Not to be published" in capsys.readouterr().out
 
 
 def test_a_sweep_writes_every_point_and_the_curves(mock_url: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.compare import bootstrap_ratio, compare, ratio_of
 from loadtests.compare_page import verdict
-from loadtests.errors import SpecError
+from loadtests.errors import EndpointError, SpecError
 from loadtests.scenario import load_scenario
 from loadtests.specs import Scenario
 
@@ -91,3 +91,13 @@ def test_a_metric_that_one_run_lacks_is_left_out() -> None:
     pairs = [({"x": 1.0}, {"x": 2.0}), ({"x": 1.0}, {"x": None})]
     assert ratio_of("x", pairs) is None
     assert ratio_of("x", []) is None
+
+
+async def test_a_server_that_dies_leaves_the_rounds_before() -> None:
+    async def run_side(scenario: Scenario, seed: int, name: str) -> dict[str, Any]:
+        if name == "b2":
+            raise EndpointError("it is gone")
+        return result(scenario, seed)
+
+    found = await compare((A, B), 5, run_side)
+    assert (found["num_rounds"], found["is_interrupted"], found["ended_by"]) == (2, True, "it is gone")

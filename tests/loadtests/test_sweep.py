@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadtests.errors import SpecError
+from loadtests.errors import EndpointError, SpecError
 from loadtests.scenario import load_scenario
 from loadtests.specs import Scenario
 from loadtests.sweep import SweepOptions, at_rate, cost_by_limit, sweep
@@ -106,3 +106,18 @@ def test_the_cost_curve_reads_the_percentile_of_the_attainment() -> None:
     assert cost_by_limit(points, "ttft", 0.9) == [(3.0, 100)]
     assert cost_by_limit(points, "ttft", 0.99) == [(9.0, 100)]
     assert cost_by_limit([point(1, 1.0, cost_per_million_output_tokens_usd=None)], "ttft", 0.9) == []
+
+
+async def test_a_server_that_dies_during_a_sweep_leaves_the_points_before() -> None:
+    server = Server(knee=100.0)
+
+    async def run_point(scenario: Scenario, seed: int) -> dict[str, Any]:
+        if len(server.asked) == 3:
+            raise EndpointError("it is gone")
+        return await server.run_point(scenario, seed)
+
+    result = await sweep(SCENARIO, OPTIONS, run_point)
+    assert (result["is_interrupted"], result["ended_by"], len(result["points"])) == (True, "it is gone", 3)
+    assert result["knee"]["request_rate"] == 4.0
+    with pytest.raises(EndpointError):
+        await sweep(SCENARIO, OPTIONS, run_point)
