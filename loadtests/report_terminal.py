@@ -87,7 +87,7 @@ def print_compare(result: Result, console: Console) -> None:
         table.add_column(column, justify="left" if column in {"metric", ""} else "right")
     for name, r in result["ratios"].items():
         cells = (figure(r["a"]), figure(r["b"]), f"{r['ratio']:.3f}", f"{r['low']:.3f} – {r['high']:.3f}", verdict(r))
-        table.add_row(name, *cells)
+        table.add_row(name.replace("cost_per_million_output_tokens_usd", "$ per 1M output"), *cells)
     console.print(table)
     _print_alerts(result, console)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -119,11 +120,19 @@ class LoadSession:
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where there is one: it costs the generator about half."""
+    _allow_many_connections()
     with contextlib.suppress(ImportError):
         import uvloop
 
         return uvloop.run(work)
     return asyncio.run(work)
+
+
+def _allow_many_connections() -> None:
+    """An overloaded server holds thousands of connections open; the usual soft limit is 1024 files."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _exit_code(result: Result, num_done: int) -> int:
