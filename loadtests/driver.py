@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from loadtests.alarm import Alarm
+from loadtests.answer import Answer
 from loadtests.client import Wire, send
 from loadtests.dialogue import Dialogue
 from loadtests.lag import LagMeter, LagReport
@@ -137,11 +138,13 @@ class LoadRun:
                 requested_output_tokens=turn.output_len,
             )
             self._num_requests += 1
-            await self._turn(dialogue, turn, record)
+            answer = await self._turn(dialogue, turn, record)
             if not record.is_ok:
                 return
+            if index + 1 < len(session.turns):
+                dialogue.note(turn, answer)
 
-    async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> None:
+    async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> Answer:
         body = self._speech.options.encode(dialogue.ask(turn), turn.output_len)
         if not record.turn:
             self._lag.note_send(self._wire.now() - record.intended_s)
@@ -159,4 +162,4 @@ class LoadRun:
         finally:
             self._records.append(record)
             self._on_record(record)
-        dialogue.note(turn, answer)
+        return answer
