@@ -5,6 +5,7 @@ Without a tokenizer, ids come from a small range that every vocabulary has, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from loadtests.prompts import Ids
 
 # Below 256, byte-level vocabularies have bytes and others have special tokens first: past 16 none of these is special.
 FIRST_ID, END_ID = 16, 256
+# How byte-level and SentencePiece vocabularies write a word with a space before it.
+_SPACED_WORD = re.compile(r"[\u0120\u2581][A-Za-z]{2,}")
+_FEW_WORDS = 200
 _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "yo", "za", "ke")
 
 
@@ -37,16 +41,23 @@ class Vocabulary:
 
 
 class TokenizerVocabulary(Vocabulary):
-    """Ids of a model's own vocabulary, special tokens left out; texts encode to nearly the ids they came from."""
+    """Whole words of a model's own vocabulary, each with the space before it: a text of them encodes to the very ids.
 
-    def __init__(self, directory: Path) -> None:
-        path = directory / "tokenizer.json" if directory.is_dir() else directory
+    Of a vocabulary with few such words it takes plain letters, whose texts may encode to other lengths.
+    """
+
+    def __init__(self, path: Path) -> None:
+        file = path / "tokenizer.json" if path.is_dir() else path
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises a bare Exception
-            raise SpecError(f"tokenizer {str(path)!r} cannot be read: {error}") from error
+            raise SpecError(f"tokenizer {str(file)!r} cannot be read: {error}") from error
         special = {i for i, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
-        self._ids = np.array([i for i in range(self._tokenizer.get_vocab_size()) if i not in special], dtype=np.int64)
+        tokens = {i: token for token, i in self._tokenizer.get_vocab().items() if i not in special}
+        words = sorted(i for i, token in tokens.items() if _SPACED_WORD.fullmatch(token))
+        letters = sorted(i for i, token in tokens.items() if token.isascii() and token.isalpha())
+        ids = words if len(words) >= _FEW_WORDS else letters or sorted(tokens)
+        self._ids = np.array(ids, dtype=np.int64)
         super().__init__(0, self._tokenizer.get_vocab_size())
 
     def draw(self, generator: np.random.Generator, length: int) -> Ids:
