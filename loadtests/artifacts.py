@@ -33,10 +33,20 @@ class Artifacts:
         """The record file of one run of several."""
         return self.records.with_name(f"{self.result.stem}.{name}.requests.jsonl")
 
+    @property
+    def _partial(self) -> Path:
+        return self.result.with_name(f"{self.result.stem}.partial.json")
+
+    def save_partial(self, content: dict[str, Any]) -> None:
+        """Keep what there is before the whole is done, should the whole never be."""
+        write_text(self._partial, json.dumps(content) + "\n")
+
     def save_result(self, result: dict[str, Any], is_publishable: bool = True) -> Path:
         """Write the JSON and return its path; `<name>.rejected.json` when it must not be published."""
         path = self.result if is_publishable else self.result.with_name(f"{self.result.stem}.rejected.json")
-        return write_text(path, json.dumps(result, indent=1) + "\n")
+        write_text(path, json.dumps(result, indent=1) + "\n")
+        self._partial.unlink(missing_ok=True)
+        return path
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -39,7 +39,7 @@ def summarize(records: Sequence[RequestRecord], duration_s: float, slo: SloSpec)
         "output_throughput": output_tokens / duration_s,
         "total_token_throughput": (input_tokens + output_tokens) / duration_s,
         "request_goodput": len(good) / duration_s if slo.is_set else None,
-        "good_fraction": len(good) / len(records) if slo.is_set and records else None,
+        "good_fraction": len(good) / max(len(records), 1) if slo.is_set else None,
         "good_output_tokens": sum(record.output_tokens for record in good) if slo.is_set else None,
         "mean_concurrency": sum(record.end_s - record.sent_s for record in records) / duration_s,
         "max_concurrent_requests": max_concurrent(records),

@@ -28,6 +28,9 @@ def alert_texts(result: Result) -> list[str]:
     if result.get("is_interrupted"):
         why = result.get("ended_by")
         texts.append(f"Interrupted{f' ({why})' if why else ''}: these are the figures of the part that ran.")
+    if late := result.get("rates_with_a_late_generator"):
+        rates = ", ".join(map(number, late))
+        texts.append(f"The generator was late at {rates} req/s: they prove nothing, and the knee may be higher.")
     if result.get("not_publishable_because"):
         texts.append(f"Not to be published: {result['not_publishable_because']}")
     return texts

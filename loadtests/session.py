@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import resource
 import sys
 from collections.abc import Coroutine
@@ -55,7 +56,7 @@ class LoadSession:
             path = self._artifacts.part(f"rate-{at.arrival.request_rate:.4g}")
             result, _ = await self._measure(at, seed, path)
             points.append(result)
-            self._artifacts.save_result({"kind": "sweep", "is_complete": False, "points": points})
+            self._artifacts.save_partial({"kind": "sweep", "points": points})
             return result
 
         result = run_loop(sweep(scenario, options, run_point))
@@ -70,7 +71,7 @@ class LoadSession:
         async def run_side(scenario: Scenario, seed: int, name: str) -> Result:
             result, _ = await self._measure(scenario, seed, self._artifacts.part(name))
             runs.append(result)
-            self._artifacts.save_result({"kind": "compare", "is_complete": False, "runs": runs})
+            self._artifacts.save_partial({"kind": "compare", "runs": runs})
             return result
 
         async def meet_both_first() -> Result:
@@ -121,11 +122,11 @@ class LoadSession:
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where there is one: it costs the generator about half."""
     _allow_many_connections()
-    with contextlib.suppress(ImportError):
-        import uvloop
+    if importlib.util.find_spec("uvloop") is None:  # it is not made for every platform
+        return asyncio.run(work)
+    import uvloop
 
-        return uvloop.run(work)
-    return asyncio.run(work)
+    return uvloop.run(work)
 
 
 def _allow_many_connections() -> None:

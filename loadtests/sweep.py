@@ -91,6 +91,7 @@ def sweep_result(points: list[Point], bisection: Bisection, scenario: Scenario) 
         "scenario": scenario.name,
         "is_interrupted": points[-1]["is_interrupted"],
         "is_bracketed": bisection.is_bracketed,
+        "rates_with_a_late_generator": [p["request_rate"] for p in points if not p["is_publishable"]],
         "lowest_failed_rate": bisection.lowest_failed,
         "knee": None if knee is None else {key: knee[key] for key in KNEE_KEYS},
         "max_goodput": {"request_rate": best["request_rate"], "request_goodput": best["request_goodput"]},

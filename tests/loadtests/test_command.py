@@ -103,6 +103,24 @@ def test_a_late_generator_publishes_nothing(mock_url: str, tmp_path: Path, capsy
     assert "Not to be published" in capsys.readouterr().out
 
 
+def test_a_comparison_with_a_late_generator_leaves_nothing_under_its_name(mock_url: str, tmp_path: Path) -> None:
+    words = f"compare --base-url {mock_url} --other-base-url {mock_url} {SMALL} --request-rate 100 --rounds 2"
+    assert run(f"{words} --json {tmp_path}/c.json".replace("100000", "0.0001")) == 3
+    assert [path.name for path in tmp_path.glob("*.json")] == ["c.rejected.json"]
+
+
+def test_a_run_in_which_everything_fails_is_reported_as_that(mock_url: str, tmp_path: Path) -> None:
+    """The path does not exist, so that every request is a 404."""
+    words = f"--base-url {mock_url} {SMALL} --endpoint /nowhere --goodput ttft:1 --price-per-hour 1"
+    assert run(f"{words} --json {tmp_path}/r.json".replace("--num-warmups 1", "--num-warmups 0")) == 1
+    result = load(tmp_path / "r.json")
+    assert (result["completed"], result["errors_by_kind"]) == (0, {"http_4xx": 12})
+    assert result["error_examples"] == {"http_4xx": "404: no such path"}
+    assert result["cost_per_million_output_tokens_usd"] is None
+    assert result["median_ttft_ms"] is None
+    check_page((tmp_path / "r.html").read_text())
+
+
 def test_a_sweep_writes_every_point_and_the_curves(mock_url: str, tmp_path: Path) -> None:
     words = f"sweep --base-url {mock_url} {SMALL} --goodput ttft:10000 --price-per-hour 1 --json {tmp_path}/s.json"
     assert run(f"{words} --start-rate 40 --max-points 2 --point-duration-s 0.2 --min-prompts 8") == 0

@@ -180,6 +180,10 @@ def test_a_rejected_result_never_has_the_name_that_was_asked_for(tmp_path: Path)
     assert artifacts.save_result({"x": 1}, is_publishable=False) == tmp_path / "r.rejected.json"
     assert not (tmp_path / "r.json").exists()
     assert json.loads(artifacts.save_result({"x": 1}).read_text()) == {"x": 1}
+    artifacts.save_partial({"half": 1})
+    assert json.loads((tmp_path / "r.partial.json").read_text()) == {"half": 1}
+    artifacts.save_result({"x": 1}, is_publishable=False)
+    assert not (tmp_path / "r.partial.json").exists()
     assert artifacts.records == tmp_path / "r.requests.jsonl"
     assert artifacts.page == tmp_path / "r.html"
     assert Artifacts.named(str(tmp_path), "a run/with:marks").result.name.startswith("a-run-with-marks-2")

@@ -74,6 +74,7 @@ async def test_a_late_generator_proves_no_rate() -> None:
     server = Server(knee=1e9, is_publishable=False)
     result = await sweep(SCENARIO, SweepOptions(max_points=3), server.run_point)
     assert result["knee"] is None
+    assert result["rates_with_a_late_generator"] == [1.0, 0.5, 0.25]
 
 
 async def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
