@@ -48,8 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str] | None, loader: Loader) -> int:
     """`main` with the engine's loader as an argument."""
-    arguments = vars(_parser(loader).parse_args(argv))
-    command: Run = arguments.pop("run")
+    parser = _parser(loader)
+    known, rest = parser.parse_known_args(argv)
+    arguments = vars(known)
+    command: Run | None = arguments.pop("run")
+    if command is None:  # the load tests are a program of their own, with their own flags
+        from loadtests.cli import main as load_test
+
+        return load_test(rest)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         command(arguments)
     except StartError as error:
@@ -126,6 +134,8 @@ def _parser(loader: Loader) -> _Parser:
     latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
     add_arguments(latency, LatencySettings)
     latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
+    what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
+    benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
     _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser

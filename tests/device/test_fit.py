@@ -66,7 +66,8 @@ def test_a_kv_block_of_one_core(model: ModelSpec, tp: int, kv_block: int) -> Non
     ("tp", "scratchpad", "collectives"),
     [
         # shared: hidden 4 MiB, normed 2, rope 2, sampled 1/4, logits 64 x 32000 x 4, head groups 64, row scales 2 KiB;
-        # workers: 2 x 32 columns of 8192 in bfloat16; own: qkv 6 MiB, queries 2, attended 4 and 2, activated 16 and 8, row scales
+        # workers: 2 x 32 columns of 8192 in bfloat16; own: qkv 6 MiB, queries 2, attended 4 + 2,
+        # activated 16 + 8, row scales
         (1, (8 * MIB + MIB // 4 + 8_192_000) + 64 + 2 * 2048 + 2 * MIB // 2 + 38 * MIB, 4 * MIB),
         # own halves; a partial sum for each core, and the rings
         (2, (8 * MIB + MIB // 4 + 8_192_000) + 64 + 2 * 2048 + MIB // 2 + 19 * MIB, 2 * 4 * MIB + 472 * MIB),

@@ -1,4 +1,4 @@
-"""`neuronserve calibrate` from the outside: exit codes, tables, JSON."""
+"""Subcommands from the outside: exit codes, tables, JSON."""
 
 from __future__ import annotations
 
@@ -36,3 +36,17 @@ def test_data_or_check_but_not_both(capsys: pytest.CaptureFixture[str]) -> None:
             main(argv)
         assert end.value.code == 2
     assert "--check" in capsys.readouterr().err
+
+
+def test_bench_serve_is_the_load_test_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "serve", "--help"])
+    assert end.value.code == 0
+    assert "loadtests" in capsys.readouterr().out
+
+
+def test_unknown_flags_of_other_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "latency", "--nonsense"])
+    assert end.value.code == 2
+    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
