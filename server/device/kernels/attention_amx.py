@@ -14,7 +14,9 @@ from server.device.kernels.memory import fetch_add, load_f32, load_i32, load_i64
 from server.device.kernels.records import ATTENTION, ATTENTION_BYTES, STEP
 
 _LOWEST = -1e30  # the running maximum before the first key: finite, so that differences are never NaN
-_STATE = 128  # bytes: sixteen running maxima, sixteen running sums
+_MASKED = -2e30  # below every score, and below the lowest maximum
+_FACTORS, _SUMS = 64, 128  # byte offsets behind the sixteen running maxima: this block's factors, sums by lane
+_STATE = 128 + 1024  # bytes of maxima, factors and sums
 _dot_0_4_6 = amx.dot_bf16(0, 4, 6)
 
 
@@ -41,7 +43,8 @@ def _begin(op, tile, row, first_head, group, first, rows):  # type: ignore[no-un
     head_dim, block_size = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.block_size)
     queries, _, _, sums = _parts(tile, head_dim, block_size)
     simd.store(tile, simd.splat(_LOWEST))
-    simd.store(tile + 64, simd.splat(0.0))
+    for r in range(16):
+        simd.store(tile + _SUMS + r * 64, simd.splat(0.0))
     width, source = load_i64(op + ATTENTION.queries_width), load_i64(op + ATTENTION.queries)
     for r in range(16):
         at = min(first + r, rows - 1)  # rows beyond the last repeat it, and are dropped at the end
@@ -64,27 +67,51 @@ def _scores(queries, scores, k, head_dim, block_size):  # type: ignore[no-untype
 
 
 @inline
-def _softmax(tile, scores, weights, r, block_size, begin, end):  # type: ignore[no-untyped-def]
-    """One row's scores to bfloat16 weights; updates its maximum and sum, returns the factor for what was summed before.
+def _mask(scores, r, block_size, begin, end):  # type: ignore[no-untyped-def]
+    """Scores of keys that row `r` does not see are the lowest: only begin <= t < end of the block count."""
+    if begin > 0 or end < block_size:
+        row = scores + r * block_size * 4
+        for t in range(0, block_size, 16):
+            score = simd.select_range(begin - t, end - t, simd.load(row + t * 4), simd.splat(_MASKED))
+            simd.store(row + t * 4, score)
 
-    Only keys begin <= t < end of the block count.
-    """
+
+@inline
+def _raise_maxima(tile, scores, count, block_size):  # type: ignore[no-untyped-def]
+    """Running maxima of `count` rows, and the factors for what they summed before, sixteen at once."""
+    before = simd.load(tile)
+    for r in range(count):
+        row = scores + r * block_size * 4
+        high = simd.splat(load_f32(tile + r * 4))
+        for t in range(0, block_size, 16):
+            high = simd.maximum(high, simd.load(row + t * 4))
+        store_f32(tile + r * 4, simd.max_lanes(high))
+    simd.store(tile + _FACTORS, simd.exp(simd.sub(before, simd.load(tile))))
+
+
+@inline
+def _softmax(tile, scores, weights, r, block_size):  # type: ignore[no-untyped-def]
+    """One row's scores to bfloat16 weights; its sums by lane grow. A masked key's weight is exactly zero."""
     row, out = scores + r * block_size * 4, weights + r * block_size * 2
-    before = load_f32(tile + r * 4)
-    high = simd.splat(before)
+    maximum, masked = simd.splat(load_f32(tile + r * 4)), simd.splat(_LOWEST)
+    total = simd.mul(simd.load(tile + _SUMS + r * 64), simd.splat(load_f32(tile + _FACTORS + r * 4)))
     for t in range(0, block_size, 16):
-        score = simd.select_range(begin - t, end - t, simd.load(row + t * 4), simd.splat(_LOWEST))
-        high = simd.maximum(high, score)
-    maximum, total = simd.max_lanes(high), simd.splat(0.0)
-    for t in range(0, block_size, 16):
-        weight = simd.exp(simd.sub(simd.load(row + t * 4), simd.splat(maximum)))
-        weight = simd.select_range(begin - t, end - t, weight, simd.splat(0.0))
+        score = simd.load(row + t * 4)
+        weight = simd.where_at_least(score, masked, simd.exp(simd.sub(score, maximum)))
         simd.store_bf16(out + t * 2, weight)
         total = simd.add(total, weight)
-    factor = simd.first_lane(simd.exp(simd.splat(before - maximum)))
-    store_f32(tile + 64 + r * 4, load_f32(tile + 64 + r * 4) * factor + simd.sum_lanes(total))
-    store_f32(tile + r * 4, maximum)
-    return factor
+    simd.store(tile + _SUMS + r * 64, total)
+
+
+@inline
+def _rescale(tile, sums, r, head_dim):  # type: ignore[no-untyped-def]
+    """What row `r` summed before, to its new maximum."""
+    factor = load_f32(tile + _FACTORS + r * 4)
+    if factor != 1.0:
+        by = simd.splat(factor)
+        for d in range(0, head_dim, 16):
+            cell = sums + (r * head_dim + d) * 4
+            simd.store(cell, simd.mul(simd.load(cell), by))
 
 
 @inline
@@ -111,12 +138,11 @@ def _block(op, tile, group, first, rows, position, base, k, v):  # type: ignore[
     _scores(queries, scores, k, head_dim, block_size)
     for r in range(count):
         at = position + (first + r) // group
-        factor = _softmax(tile, scores, weights, r, block_size, first_key(at, window, base), at - base + 1)
-        if factor != 1.0:
-            by = simd.splat(factor)
-            for d in range(0, head_dim, 16):
-                cell = sums + (r * head_dim + d) * 4
-                simd.store(cell, simd.mul(simd.load(cell), by))
+        _mask(scores, r, block_size, first_key(at, window, base), at - base + 1)
+    _raise_maxima(tile, scores, count, block_size)
+    for r in range(count):
+        _softmax(tile, scores, weights, r, block_size)
+        _rescale(tile, sums, r, head_dim)
     _values(weights, sums, v, head_dim, block_size)
 
 
@@ -130,7 +156,7 @@ def _finish(op, tile, row, first_head, group, first, rows):  # type: ignore[no-u
         at = first + r
         column = (first_head + at % group) * head_dim
         output = load_i64(op + ATTENTION.output) + ((row + at // group) * width + column) * 4
-        total = simd.splat(load_f32(tile + 64 + r * 4))
+        total = simd.splat(simd.sum_lanes(simd.load(tile + _SUMS + r * 64)))
         for d in range(0, head_dim, 16):
             simd.store(output + d * 4, simd.div(simd.load(sums + (r * head_dim + d) * 4), total))
 

@@ -63,6 +63,20 @@ def load_i32(builder: Any, address: Any) -> Any:
     return builder.sext(builder.load(_pointer(builder, address, _I32), align=4), _I64)
 
 
+@emitted(types.void, types.int64, types.int64)
+def copy_4_bytes(builder: Any, source: Any, target: Any) -> Any:
+    """Four bytes from one place to another."""
+    builder.store(builder.load(_pointer(builder, source, _I32), align=2), _pointer(builder, target, _I32), align=2)
+    return NOTHING
+
+
+@emitted(types.void, types.int64, types.int64)
+def copy_2_bytes(builder: Any, source: Any, target: Any) -> Any:
+    """Two bytes from one place to another."""
+    builder.store(builder.load(_pointer(builder, source, _I16), align=2), _pointer(builder, target, _I16), align=2)
+    return NOTHING
+
+
 @emitted(types.float32, types.int64)
 def load_f32(builder: Any, address: Any) -> Any:
     """A float32 from memory."""

@@ -13,7 +13,7 @@ from typing import Any
 from server.device.kernels import simd
 from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell
 from server.device.kernels.jit import inline, kernel, share_begin
-from server.device.kernels.memory import load_f32, load_i32, load_i64, store_bf16, store_f32, store_i64
+from server.device.kernels.memory import copy_2_bytes, copy_4_bytes, load_f32, load_i32, load_i64, store_f32, store_i64
 from server.device.kernels.records import ROPE, ROPE_BYTES, STEP
 
 
@@ -94,6 +94,14 @@ def _writer(cell: Cell) -> Any:
 
 
 @inline
+def _compact(head, size):  # type: ignore[no-untyped-def]
+    """A float32 head to bfloat16 in place: what is written lies behind what is still to be read."""
+    for i in range(0, size, 16):
+        simd.store_bf16(head + i * 2, simd.finite(simd.load(head + i * 4)))
+    return head
+
+
+@inline
 def _write_pairs(op, k, v, slot):  # type: ignore[no-untyped-def]
     """One token's k and v heads to its slot of a cache in pairs."""
     block_size, kv_heads = load_i64(op + ROPE.block_size), load_i64(op + ROPE.kv_heads)
@@ -102,13 +110,11 @@ def _write_pairs(op, k, v, slot):  # type: ignore[no-untyped-def]
         base = (block * kv_heads + j) * head_dim * block_size * 2
         k_to = load_i64(op + ROPE.k_cache) + base + offset * 4
         v_to = load_i64(op + ROPE.v_cache) + base + (offset // 2 * head_dim * 2 + offset % 2) * 2
-        k_from, v_from = k + j * head_dim * 4, v + j * head_dim * 4
+        k_from, v_from = _compact(k + j * head_dim * 4, head_dim), _compact(v + j * head_dim * 4, head_dim)
         for d in range(0, head_dim, 2):
-            to = k_to + d // 2 * block_size * 4
-            store_bf16(to, finite(load_f32(k_from + d * 4)))
-            store_bf16(to + 2, finite(load_f32(k_from + d * 4 + 4)))
+            copy_4_bytes(k_from + d * 2, k_to + d // 2 * block_size * 4)
         for d in range(head_dim):
-            store_bf16(v_to + d * 4, finite(load_f32(v_from + d * 4)))
+            copy_2_bytes(v_from + d * 2, v_to + d * 4)
 
 
 @inline

@@ -97,6 +97,14 @@ def store_i8(builder: Any, address: Any, value: Any) -> Any:
 
 
 @emitted(float32x16, float32x16)
+def finite(builder: Any, value: Any) -> Any:
+    """The value, or zero where it is NaN or too large for bfloat16."""
+    limit = ir.Constant(_V, [3.38e38] * LANES)
+    is_finite = builder.fcmp_ordered("<", _call(builder, "llvm.fabs.v16f32", _V, value), limit)
+    return builder.select(is_finite, value, ir.Constant(_V, [0.0] * LANES))
+
+
+@emitted(float32x16, float32x16)
 def absolute(builder: Any, value: Any) -> Any:
     """|value|."""
     return _call(builder, "llvm.fabs.v16f32", _V, value)
