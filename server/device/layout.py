@@ -40,7 +40,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 @HostFunction
-def _pack(rows: npt.NDArray[np.uint32], tiles: npt.NDArray[np.uint32]) -> None:
+def pack(rows: npt.NDArray[np.uint32], tiles: npt.NDArray[np.uint32]) -> None:
     for n in range(rows.shape[0]):
         tile = tiles[n // 16]
         for k in range(rows.shape[1]):
@@ -55,7 +55,7 @@ def is_scaled(weights: WeightFormat) -> bool:
 def pack_weights(rows: npt.NDArray[Any], into: npt.NDArray[np.uint8]) -> None:
     """`rows` [N, K] (float32, bfloat16 bits or 8-bit codes; N a multiple of 16, K of 64) to tiles in `into`."""
     words = np.ascontiguousarray(rows).view(np.uint32)
-    _pack(words, into.view(np.uint32).reshape(rows.shape[0] // N_TILE, words.shape[1], N_TILE))
+    pack(words, into.view(np.uint32).reshape(rows.shape[0] // N_TILE, words.shape[1], N_TILE))
 
 
 def interleave(gate: npt.NDArray[Any], up: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -3,12 +3,16 @@
 A kernel is a C function `void(operands, cores, step, worker, workers)` of int64s. Each worker thread calls it with its
 own `worker` index; the kernel takes its share of the work. Compilation is lazy: importing a kernel costs nothing, and
 `compile_kernels` can say what it is doing. Numba's cache does not see changes in called files, so the cache folder is
-named by a hash of this package's sources.
+named by a hash of this package's sources. A package that was installed with compiled kernels (tools/precompile) has
+them in `prebuilt/`; they are where a new cache folder begins.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,10 +21,14 @@ from typing import Any
 import numba
 from numba import types
 
+from server.errors import SettingsError
+
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.
 OPTIONS = {"error_model": "numpy", "cache": True}
+
+PREBUILT = Path(__file__).parent / "prebuilt"
 
 inline = numba.njit(error_model="numpy")
 
@@ -52,9 +60,16 @@ class HostFunction:
         self._compiled: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
+        return self._dispatcher()(*arguments)
+
+    def compile_for(self, *arguments: Any) -> None:
+        """Compile for arguments of these types, without a call: the code may be for a CPU that this host is not."""
+        self._dispatcher().compile(tuple(map(numba.typeof, arguments)))
+
+    def _dispatcher(self) -> Any:
         if self._compiled is None:
             self._compiled = numba.njit(nogil=True, **OPTIONS)(self._function)
-        return self._compiled(*arguments)
+        return self._compiled
 
 
 def kernel(function: Callable[..., None]) -> Kernel:
@@ -70,12 +85,34 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def use_cache(directory: str) -> Path:
-    """Keep compiled kernels below `directory`; to be called before the first compilation."""
+def use_cache(directory: str, prebuilt: Path = PREBUILT) -> Path:
+    """Keep compiled kernels below `directory`, a new one beginning with the prebuilt; before the first compilation.
+
+    Raises SettingsError when the directory cannot be written.
+    """
     path = Path(directory) / source_hash()
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        if not path.exists():
+            _begin_cache(path, prebuilt / path.name)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise SettingsError(f"kernel_cache_dir is {directory}: cannot write there: {error.strerror}") from error
     numba.config.CACHE_DIR = str(path)
     return path
+
+
+def _begin_cache(path: Path, prebuilt: Path) -> None:
+    """Make the folder with what `prebuilt` has, whole or not at all: other processes may be starting too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as scratch:
+        copy = Path(scratch, path.name)
+        if prebuilt.is_dir():
+            shutil.copytree(prebuilt, copy, copy_function=shutil.copyfile)
+        else:
+            copy.mkdir()
+        with contextlib.suppress(OSError):  # another process was first
+            copy.rename(path)
 
 
 def compile_kernels(kernels: Iterable[Kernel], report: Callable[[str], None]) -> float:

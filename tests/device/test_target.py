@@ -1,0 +1,111 @@
+"""The CPU level kernels are compiled for, and the cache folder that begins with what a package brings."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import llvmlite.binding
+import numba
+import pytest
+
+from server.device.kernels.jit import source_hash, use_cache
+from server.device.kernels.target import TARGETS, best_target
+from server.errors import SettingsError
+
+NAMES = [target.name for target in TARGETS]
+
+
+@pytest.fixture(autouse=True)
+def _keep_cache_dir() -> object:
+    before = numba.config.CACHE_DIR
+    yield
+    numba.config.CACHE_DIR = before
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
+def test_a_host_with_just_the_features_of_a_level_gets_that_level(target) -> None:
+    host = dict.fromkeys((*target.implied, *target.extra), True)
+    assert best_target(host) is target
+    for missing in target.implied:
+        lower = best_target({**host, missing: False})
+        assert lower is None or missing not in lower.implied
+
+
+def test_levels_are_ordered_best_first() -> None:
+    for better, worse in itertools.pairwise(TARGETS):
+        assert set(worse.implied + worse.extra) < set(better.implied + better.extra)
+
+
+def test_an_older_host_is_compiled_for_itself() -> None:
+    assert best_target({"sse2": True}) is None
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
+def test_llvm_knows_every_level(target) -> None:
+    machine = llvmlite.binding.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(
+        cpu=target.cpu, features=target.features
+    )
+    assert "x86_64" in machine.triple
+
+
+def run_python(code: str, **environment: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == ""
+    return ran.stdout.strip()
+
+
+CODEGEN = (
+    "import server.device.kernels.jit as jit, numba.core.registry as registry;"
+    "print(registry.cpu_target.target_context.codegen().magic_tuple()[1:])"
+)
+
+
+def test_numba_compiles_for_the_level_of_this_host() -> None:
+    target = best_target(llvmlite.binding.get_host_cpu_features())
+    if target is None:
+        pytest.skip("this host is below x86-64-v3 or no x86")
+    assert run_python(CODEGEN) == str((target.cpu, target.features))
+
+
+def test_the_environment_can_ask_for_another_cpu() -> None:
+    asked = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse3"}
+    assert run_python(CODEGEN, **asked) == "('x86-64', '+sse3')"
+
+
+def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> None:
+    shipped = tmp_path / "prebuilt" / source_hash() / "kernels"
+    shipped.mkdir(parents=True)
+    (shipped / "a.nbi").write_bytes(b"index")
+    (shipped / "a.nbi").chmod(0o400)
+    path = use_cache(str(tmp_path / "cache"), tmp_path / "prebuilt")
+    copy = path / "kernels" / "a.nbi"
+    assert copy.read_bytes() == b"index"
+    assert copy.stat().st_mode & 0o200  # Numba adds to it
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing half made is left
+
+
+def test_a_folder_that_exists_is_kept_as_it_is(tmp_path: Path) -> None:
+    shipped = tmp_path / "prebuilt" / source_hash()
+    shipped.mkdir(parents=True)
+    (shipped / "a.nbi").touch()
+    (tmp_path / "cache" / source_hash()).mkdir(parents=True)
+    assert not list(use_cache(str(tmp_path / "cache"), tmp_path / "prebuilt").iterdir())
+
+
+def test_kernels_of_other_sources_are_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "prebuilt" / "0123456789abcdef").mkdir(parents=True)
+    path = use_cache(str(tmp_path / "cache"), tmp_path / "prebuilt")
+    assert path.name == source_hash()
+    assert not list(path.iterdir())
+
+
+def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"kernel_cache_dir is .*file.*: cannot write there: File exists"):
+        use_cache(str(tmp_path / "file"))
