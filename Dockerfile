@@ -1,0 +1,66 @@
+# syntax=docker/dockerfile:1
+# neuronserve: the server, the default model, and kernels compiled for each level of x86-64 (see docs/deploy.md).
+#
+# The base may be any Debian-like image with `python` 3.11 or newer on its PATH and glibc; both stages use it, because the
+# virtual environment is copied from one to the other.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+# Whole seconds, because image layers may keep no fractions, and Numba compares the times of sources with its index.
+ARG SOURCE_DATE_EPOCH=1767225600
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /src
+RUN python -m venv /opt/venv
+COPY requirements.lock requirements-build.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/venv/bin/python -m pip install --require-hashes --only-binary :all: --no-compile -r requirements.lock
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv /opt/build \
+    && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: -r requirements-build.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY server ./server
+RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/venv/bin/python -m pip install --no-deps --no-index --no-compile /wheels/*.whl \
+    && /opt/venv/bin/python -m pip uninstall --yes pip setuptools \
+    && rm -rf /src/server \
+    && find /opt/venv -name tests -path '*/site-packages/*' -type d -prune -exec rm -rf {} + \
+    && find /opt/venv -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH}" {} +
+COPY tools/__init__.py tools/precompile.py ./tools/
+RUN /opt/venv/bin/python -m tools.precompile \
+    && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib \
+    && find /opt/venv -newermt "@${SOURCE_DATE_EPOCH}" -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH}" {} +
+
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="neuronserve" \
+      org.opencontainers.image.description="OpenAI-compatible LLM server for Inferentia-class devices, emulated on the host CPU" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+# Group 0 owns what must be writable, so that any user id in group 0 may run this (as OpenShift does). Nothing else is
+# written: /cache and /tmp are volumes, and the root file system may be read-only.
+RUN mkdir -p /cache/kernels /cache/huggingface \
+    && chgrp -R 0 /cache && chmod -R g=u /cache
+COPY --from=build /opt/venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH \
+    HOME=/tmp \
+    XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface \
+    HF_HUB_DISABLE_TELEMETRY=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    NEURONSERVE_HOST=0.0.0.0 \
+    NEURONSERVE_PORT=8000 \
+    NEURONSERVE_KERNEL_CACHE_DIR=/cache/kernels
+VOLUME ["/cache", "/tmp"]
+EXPOSE 8000
+USER 10001:0
+WORKDIR /tmp
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['NEURONSERVE_PORT']}/health/ready\", timeout=4)"]
+ENTRYPOINT ["neuronserve"]
+CMD ["serve"]
