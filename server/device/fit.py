@@ -10,6 +10,8 @@ from server.device.footprint import Footprint, ServingShape
 from server.device.ledger import GIB, account_table
 from server.errors import DeviceMemoryError
 
+MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps 2,048 bytes of what a container said last
+
 
 def budget_bytes(instance: Instance, utilization: float) -> int:
     """What may be used of one core's memory."""
@@ -42,12 +44,13 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     needs = footprint.with_kv(footprint.min_blocks)
     over = sum(needs.values()) - budget
     per_chip = instance.chip.cores_per_chip
-    cores = [(f"ND {core // per_chip}:NC {core % per_chip}", needs, budget) for core in range(tp)]
+    cores = [(f"ND {core // per_chip}:NC {core % per_chip}", needs, budget) for core in range(min(tp, MAX_ROWS))]
+    rest = f"\nand {tp - MAX_ROWS} more cores alike" if tp > MAX_ROWS else ""
     return (
         f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} "
         f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
         f"(each shown as the fullest; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
-        f"{account_table(cores)}\n{_advice(model, instance, shape, utilization)}"
+        f"{account_table(cores)}{rest}\n{_advice(model, instance, shape, utilization)}"
     )
 
 

@@ -172,6 +172,15 @@ def test_the_account_has_a_line_for_every_core() -> None:
     assert [row[:9] for row in rows] == ["ND 0:NC 0", "ND 0:NC 1", "ND 1:NC 0", "ND 1:NC 1"]
 
 
+def test_the_account_of_many_cores_fits_in_the_message_that_kubernetes_keeps() -> None:
+    lines = refusal(LLAMA_405B, "trn2.48xlarge", 64, utilization=0.5)
+    assert len("\n".join(["neuronserve: error: ", *lines])) < 2048
+    assert [line.split()[:3] for line in lines[2:11]] == [
+        *(["ND", f"{core // 4}:NC", f"{core % 4}"] for core in range(8)),
+        ["and", "56", "more"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "name", "tp", "advice"),
     [

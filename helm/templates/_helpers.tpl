@@ -1,0 +1,108 @@
+{{/* Names are those that Services may have: at most 63 characters with the longest suffix, "-headless", a letter first. */}}
+{{- define "neuronserve.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "neuronserve.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
+{{- regexReplaceAll "^([0-9])" (default $full .Values.fullnameOverride) "n${1}" | replace "." "-" | trunc 53 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "neuronserve.serviceAccountName" -}}
+{{- default (ternary (include "neuronserve.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
+{{- end }}
+
+{{/* Selectors cannot be changed, so nothing that a user or a new version of the chart changes is among them. */}}
+{{- define "neuronserve.selectorLabels" -}}
+app.kubernetes.io/name: "{{ include "neuronserve.name" . }}"
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: server
+{{- end }}
+
+{{/* The argument is the list (context, component). */}}
+{{- define "neuronserve.labels" -}}
+{{- $root := index . 0 }}
+{{- $own := dict
+      "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+      "app.kubernetes.io/name" (include "neuronserve.name" $root)
+      "app.kubernetes.io/instance" $root.Release.Name
+      "app.kubernetes.io/component" (index . 1)
+      "app.kubernetes.io/version" (default $root.Chart.AppVersion $root.Values.image.tag | trunc 63 | toString)
+      "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- toYaml (merge $own $root.Values.commonLabels) }}
+{{- end }}
+
+{{- define "neuronserve.image" -}}
+{{- if .Values.image.digest -}}
+{{ printf "%s@%s" .Values.image.repository .Values.image.digest | quote }}
+{{- else -}}
+{{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Where the keys are: a Secret's name, or nothing when the API is open. */}}
+{{- define "neuronserve.authSecret" -}}
+{{- if .Values.auth.existingSecret -}}
+{{ .Values.auth.existingSecret }}
+{{- else if .Values.auth.apiKeys -}}
+{{ include "neuronserve.fullname" . }}
+{{- end }}
+{{- end }}
+
+{{- define "neuronserve.authSecretKey" -}}
+{{- ternary .Values.auth.existingSecretKey "api-keys" (ne .Values.auth.existingSecret "") }}
+{{- end }}
+
+{{- define "neuronserve.modelName" -}}
+{{- if .Values.model.servedNames }}{{ first .Values.model.servedNames }}{{ else }}{{ default "default" .Values.model.name }}{{ end }}
+{{- end }}
+
+{{/* After the server's own limit come 5 s for answers to be read and 5 s for the engine to end, and 5 s to spare. */}}
+{{- define "neuronserve.gracePeriod" -}}
+{{- if kindIs "invalid" .Values.terminationGracePeriodSeconds -}}
+{{ add .Values.preStopSleepSeconds (ceil .Values.server.shutdownTimeoutSeconds | int) 15 }}
+{{- else -}}
+{{ .Values.terminationGracePeriodSeconds | int }}
+{{- end }}
+{{- end }}
+
+{{/* Settings of `neuronserve serve`, under the server's own names; what is empty is left to the server. */}}
+{{- define "neuronserve.settings" -}}
+{{- $v := .Values }}
+{{- $settings := dict
+      "device" $v.device
+      "tensor_parallel_size" ($v.tensorParallelSize | int)
+      "dtype" $v.model.dtype
+      "max_num_seqs" ($v.engine.maxNumSeqs | int)
+      "max_num_batched_tokens" ($v.engine.maxNumBatchedTokens | int)
+      "max_num_queued_reqs" ($v.engine.maxNumQueuedReqs | int)
+      "block_size" ($v.engine.blockSize | int)
+      "enable_prefix_caching" $v.engine.enablePrefixCaching
+      "device_memory_utilization" $v.engine.deviceMemoryUtilization
+      "shutdown_timeout" $v.server.shutdownTimeoutSeconds
+      "disable_access_log" (not $v.server.accessLog)
+      "log_level" $v.server.logLevel }}
+{{- if $v.model.name }}{{ $_ := set $settings "model" $v.model.name }}{{ end }}
+{{- if $v.model.revision }}{{ $_ := set $settings "revision" $v.model.revision }}{{ end }}
+{{- if $v.model.servedNames }}{{ $_ := set $settings "served_model_name" $v.model.servedNames }}{{ end }}
+{{- if $v.model.maxModelLen }}{{ $_ := set $settings "max_model_len" ($v.model.maxModelLen | int) }}{{ end }}
+{{- if $v.server.allowedOrigins }}{{ $_ := set $settings "allowed_origins" $v.server.allowedOrigins }}{{ end }}
+{{- toYaml $settings }}
+{{- end }}
+
+{{/* Label matchers of this release's series. */}}
+{{- define "neuronserve.series" -}}
+{{- default (printf "namespace=%q,job=%q" .Release.Namespace (include "neuronserve.fullname" .)) .Values.metrics.selector }}
+{{- end }}
+
+{{/* A bucket's bound as Prometheus writes it: 1 is "1.0". */}}
+{{- define "neuronserve.bound" -}}
+{{- $text := . | float64 | toString }}
+{{- if contains "." $text }}{{ $text }}{{ else }}{{ $text }}.0{{ end }}
+{{- end }}
+
+{{- define "neuronserve.hasNewClaim" -}}
+{{- $p := .Values.cache.persistence }}
+{{- if and $p.enabled (not $p.existingClaim) (eq .Values.kind "Deployment") }}true{{ end }}
+{{- end }}

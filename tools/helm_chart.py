@@ -1,0 +1,98 @@
+"""What the Helm chart repeats from elsewhere: `python -m tools.helm_chart` writes it, with --check it only compares.
+
+Into values.schema.json go the catalogue's instances and the tensor-parallel degrees each allows; into README.md goes the
+table of values, from the comments `# --` of values.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from server.device.catalog import INSTANCES
+
+CHART = Path(__file__).resolve().parent.parent / "helm"
+BEGIN, END = "<!-- values: written by tools/helm_chart.py -->", "<!-- end of values -->"
+
+
+def with_devices(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, knowing the instances and the `tensorParallelSize` that each allows."""
+    degrees = sorted({tp for instance in INSTANCES for tp in instance.allowed_tp})
+    same: dict[tuple[int, ...], list[str]] = {}
+    for instance in INSTANCES:
+        same.setdefault(instance.allowed_tp, []).append(instance.name)
+    rules = [
+        {
+            "if": {"properties": {"device": {"enum": names}}, "required": ["device"]},
+            "then": {"properties": {"tensorParallelSize": {"enum": list(allowed)}}},
+        }
+        for allowed, names in same.items()
+    ]
+    devices = {"device": {"enum": [i.name for i in INSTANCES]}, "tensorParallelSize": {"enum": degrees}}
+    return schema | {"properties": schema["properties"] | devices, "allOf": rules}
+
+
+def described(text: str) -> Iterator[tuple[str, str]]:
+    """(dotted key, description) of each key below a comment that begins with `# --`."""
+    above: list[tuple[int, str]] = []  # indents and names of the mappings around this line
+    comment: list[str] = []
+    for line in text.splitlines():
+        words = line.strip()
+        if words.startswith("#"):
+            comment = [words.removeprefix("# --")] if words.startswith("# --") else [*comment, words.removeprefix("#")]
+        elif found := re.match(r"( *)([A-Za-z]+):", line):
+            indent = len(found[1])
+            above = [*(entry for entry in above if entry[0] < indent), (indent, found[2])]
+            if comment:
+                yield ".".join(name for _, name in above), " ".join(part.strip() for part in comment)
+            comment = []
+        else:
+            comment = []
+
+
+def values_table(text: str) -> str:
+    """Markdown table of key, default and description."""
+    values = yaml.safe_load(text)
+    rows = ["| key | default | what it is |", "|---|---|---|"]
+    for key, what in described(text):
+        default: Any = values
+        for part in key.split("."):
+            default = default[part]
+        rows.append(f"| `{key}` | `{json.dumps(default)}` | {what.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+def generated() -> dict[Path, str]:
+    """What each file should hold."""
+    schema, readme = CHART / "values.schema.json", CHART / "README.md"
+    head, _, rest = readme.read_text().partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    table = values_table((CHART / "values.yaml").read_text())
+    return {
+        schema: json.dumps(with_devices(json.loads(schema.read_text())), indent=2) + "\n",
+        readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 1 when --check finds a file that is not what it should be."""
+    parser = argparse.ArgumentParser(prog="python -m tools.helm_chart", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args(argv).check
+    stale = {path: text for path, text in generated().items() if path.read_text() != text}
+    for path, text in stale.items():
+        print(f"{path.name} is stale" if check else f"{path.name} written", file=sys.stderr)
+        if not check:
+            path.write_text(text)
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
