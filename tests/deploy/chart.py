@@ -1,0 +1,123 @@
+"""The chart as tests see it: values in helm/ci, the manifests they make in helm/golden, and helm where it is installed.
+
+`python -m tests.deploy.chart` writes the golden manifests anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm"
+CASES = tuple(sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml")))
+HELM_VERSIONS = ("3.19.0", "4.1.4")
+KUBERNETES = "1.34.0"  # that the golden manifests are for
+RELEASE, NAMESPACE = "rel", "ns"
+
+Manifest = dict[str, Any]
+
+
+def values_file(case: str) -> Path:
+    return CHART / "ci" / f"{case}-values.yaml"
+
+
+def golden_file(case: str) -> Path:
+    return CHART / "golden" / f"{case}.yaml"
+
+
+@cache
+def golden(case: str) -> tuple[Manifest, ...]:
+    """The manifests of one case."""
+    return manifests(golden_file(case).read_text())
+
+
+def manifests(text: str) -> tuple[Manifest, ...]:
+    return tuple(document for document in yaml.safe_load_all(text) if document)
+
+
+def of_kind(documents: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
+    return [document for document in documents if document["kind"] in kinds]
+
+
+def only(documents: tuple[Manifest, ...], *kinds: str) -> Manifest:
+    (document,) = of_kind(documents, *kinds)
+    return document
+
+
+def workload(documents: tuple[Manifest, ...]) -> Manifest:
+    return only(documents, "Deployment", "StatefulSet")
+
+
+def pod_specs(documents: tuple[Manifest, ...]) -> Iterator[Manifest]:
+    """Every pod the chart makes: the workload's and the test's."""
+    yield workload(documents)["spec"]["template"]["spec"]
+    yield from (pod["spec"] for pod in of_kind(documents, "Pod"))
+
+
+def server_container(documents: tuple[Manifest, ...]) -> Manifest:
+    containers: list[Manifest] = workload(documents)["spec"]["template"]["spec"]["containers"]
+    return containers[0]
+
+
+def tool(name: str) -> str:
+    """Path of a program of `make helm-test`; without it the test is skipped, or fails where HELM_TEST asks for it."""
+    found = shutil.which(name)
+    if found is None and os.environ.get("HELM_TEST"):
+        pytest.fail(f"{name} is not on PATH")
+    if found is None:
+        pytest.skip(f"{name} is not on PATH; `make helm-test` installs it")
+    return found
+
+
+def run_helm(helm: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run helm on the chart, offline: no cluster, no repositories."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
+    return subprocess.run(
+        [helm, *arguments], input=stdin, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def template(helm: str, *arguments: str, values: Manifest | None = None) -> str:
+    """What `helm template` prints for `values`."""
+    ran = _template(helm, *arguments, values=values)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def refusal(helm: str, values: Manifest) -> str:
+    """What helm says against `values`."""
+    ran = _template(helm, values=values)
+    assert ran.returncode != 0, f"{values} were accepted"
+    return ran.stderr
+
+
+def _template(helm: str, *arguments: str, values: Manifest | None) -> subprocess.CompletedProcess[str]:
+    common = ("template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", "-")
+    kubernetes = () if "--kube-version" in arguments else ("--kube-version", KUBERNETES)
+    return run_helm(helm, *common, *kubernetes, *arguments, stdin=yaml.safe_dump(values or {}))
+
+
+def main() -> int:
+    """Write the golden manifests with the newest helm on PATH."""
+    helm = shutil.which(f"helm-{HELM_VERSIONS[-1]}") or shutil.which("helm")
+    if helm is None:
+        print("no helm on PATH", file=sys.stderr)
+        return 1
+    for case in CASES:
+        values = yaml.safe_load(values_file(case).read_text())
+        golden_file(case).write_text(template(helm, values=values))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
