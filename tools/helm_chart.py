@@ -1,7 +1,7 @@
 """What the Helm chart repeats from elsewhere: `python -m tools.helm_chart` writes it, with --check it only compares.
 
-Into values.schema.json go the catalogue's instances and the tensor-parallel degrees each allows; into README.md goes the
-table of values, from the comments `# --` of values.yaml.
+Into values.schema.json go the catalogue's instances and the tensor-parallel degrees that each allows; into README.md
+goes the table of values, from the comments `# --` of values.yaml.
 """
 
 from __future__ import annotations

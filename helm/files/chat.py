@@ -22,6 +22,6 @@ assert model in names, f"served models are {names}, not {model}"
 messages = [{"role": "user", "content": "Hello!"}]
 stream = ask("/v1/chat/completions", {"model": model, "messages": messages, "stream": True, "max_tokens": 4})
 events = [line.removeprefix(b"data: ") for line in stream.splitlines() if line.startswith(b"data: ")]
-assert events and events[-1] == b"[DONE]", f"the stream ends with {events[-1:]}"
+assert events[-1:] == [b"[DONE]"], f"the stream ends with {events[-1:]}"
 assert not any("error" in json.loads(event) for event in events[:-1]), events[-2]
 print(f"{model}: {len(events) - 1} events")

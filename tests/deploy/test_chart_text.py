@@ -1,0 +1,133 @@
+"""What the chart repeats from elsewhere is as it is there: catalogue, table of values, metrics and their buckets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from server.device.catalog import INSTANCES, instance
+from server.errors import DeviceError
+from tests.deploy.chart import CHART, golden, of_kind, only
+from tools import helm_chart
+
+VALUES = (CHART / "values.yaml").read_text()
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+# Of the server's metrics (docs/http-api.md) those that monitoring and scaling here rest on.
+GAUGES = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
+COUNTERS = {
+    *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"),
+    *("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total"),
+    "http_requests_total",
+}
+HISTOGRAMS = {
+    *("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds"),
+    *("vllm:request_time_per_output_token_seconds", "vllm:request_queue_time_seconds"),
+    *("vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds"),
+}
+SERIES = GAUGES | COUNTERS | {name + part for name in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
+
+
+def leaves(node: Any, path: str = "") -> Iterator[str]:
+    """Dotted keys of what is no mapping, or an empty one."""
+    if isinstance(node, dict) and node and path not in {"resources", "podSecurityContext", "securityContext"}:
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}".removeprefix("."))
+    else:
+        yield path
+
+
+def expressions() -> Iterator[str]:
+    """Every PromQL expression of the dashboard, the alerts and the scaler."""
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable)
+    for group in only(golden("keda"), "PrometheusRule")["spec"]["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+    yield from (trigger["metadata"]["query"] for trigger in only(golden("keda"), "ScaledObject")["spec"]["triggers"])
+
+
+def test_generated_parts_are_fresh() -> None:
+    """When this fails, `make helm-golden`."""
+    stale = [path.name for path, text in helm_chart.generated().items() if path.read_text() != text]
+    assert stale == []
+
+
+def test_every_value_is_described_and_every_description_is_of_a_value() -> None:
+    described = [key for key, _ in helm_chart.described(VALUES)]
+    ours = {key for key in leaves(yaml.safe_load(VALUES)) if not key.startswith("dashboard.labels.")} | {
+        "dashboard.labels"
+    }
+    assert set(described) == ours
+    assert len(described) == len(set(described))
+
+
+def test_the_schema_describes_just_the_values() -> None:
+    def check(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
+        assert schema["additionalProperties"] is False, path
+        assert set(schema["properties"]) - {"global", "claims"} == set(values), path
+        for key, value in values.items():
+            part = schema["properties"][key]
+            part = SCHEMA["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+            if isinstance(value, dict) and "properties" in part:
+                check(value, part, f"{path}.{key}")
+
+    check(yaml.safe_load(VALUES), SCHEMA, "")
+
+
+@pytest.mark.parametrize("part", INSTANCES, ids=lambda part: part.name)
+def test_the_schema_allows_the_degrees_that_the_part_allows(part: Any) -> None:
+    (rule,) = (each for each in SCHEMA["allOf"] if part.name in each["if"]["properties"]["device"]["enum"])
+    allowed = rule["then"]["properties"]["tensorParallelSize"]["enum"]
+    for tp in SCHEMA["properties"]["tensorParallelSize"]["enum"]:
+        if tp in allowed:
+            instance(part.name).check_tp(tp)
+        else:
+            with pytest.raises(DeviceError):
+                instance(part.name).check_tp(tp)
+
+
+def test_only_metrics_that_the_server_has_are_asked_for() -> None:
+    asked = {name for text in expressions() for name in re.findall(r"\b(?:vllm:|http_)\w+", text)}
+    assert asked <= SERIES
+    assert asked >= GAUGES
+
+
+def test_the_adapters_names_are_the_servers_without_the_colon() -> None:
+    metrics = only(golden("all"), "HorizontalPodAutoscaler")["spec"]["metrics"]
+    names = {metric["pods"]["metric"]["name"] for metric in metrics}
+    assert names <= {name.replace(":", "_") for name in GAUGES}
+    targets = [metric["pods"]["target"]["averageValue"] for metric in metrics]
+    assert targets == ["4", "800m"]
+
+
+def test_service_level_objectives_are_bounds_as_prometheus_writes_them() -> None:
+    rules = [rule for group in only(golden("keda"), "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+    bounds = {rule["alert"]: re.findall(r'le="([^"]+)"', rule["expr"]) for rule in rules if "alert" in rule}
+    assert bounds["NeuronserveFirstTokenSlow"] == ["2.5"]
+    assert bounds["NeuronserveOutputTokenSlow"] == ["0.1"]
+    for rule in rules:
+        assert rule["expr"].count("{") == rule["expr"].count('{namespace="ns",job="rel-neuronserve"')
+
+
+def test_the_price_makes_the_record_of_cost() -> None:
+    def records(case: str) -> list[str]:
+        (rule,) = of_kind(golden(case), "PrometheusRule")
+        return [each["expr"] for group in rule["spec"]["groups"] for each in group["rules"] if "record" in each]
+
+    assert [expression.split("*")[1].split(")")[0].strip() for expression in records("keda")] == ["(0.7582 / 3600"]
+
+
+def test_the_dashboard_begins_with_the_charts_objectives_and_price() -> None:
+    (config,) = (each for each in of_kind(golden("all"), "ConfigMap") if each["metadata"]["name"] == "on-dashboard")
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    (text,) = config["data"].values()
+    variables = {each["name"]: each for each in json.loads(text)["templating"]["list"]}
+    assert [variables[name]["query"] for name in ("ttft_slo", "tpot_slo", "price")] == ["2.5", "0.1", "0.7582"]
+    assert "__" not in text.replace("$__rate_interval", "").replace("$__all", "")

@@ -1,0 +1,78 @@
+"""What the image is built from: the lock settles every dependency, and the Dockerfile gets what it copies."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from server.api.health import router
+from tests.deploy.chart import ROOT
+from tools.lock import LOCKS, wanted
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Name to version; where Pythons differ, the first."""
+    found: dict[str, str] = {}
+    for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", (ROOT / lock).read_text(), flags=re.M):
+        found.setdefault(name, version)
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_settles_every_dependency(lock: str) -> None:
+    """When this fails, `make lock`."""
+    have = pins(lock)
+    for text in wanted(lock):
+        requirement = Requirement(text)
+        version = have.get(re.sub(r"[._]", "-", requirement.name.lower()))
+        assert version is not None, f"{requirement.name} is not in {lock}"
+        assert version in requirement.specifier, f"{requirement} is {version} in {lock}"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_pin_has_hashes(lock: str) -> None:
+    entries = re.split(r"^(?=[a-z0-9._-]+==)", (ROOT / lock).read_text(), flags=re.M)[1:]
+    assert len(entries) >= 1
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_torch_is_no_dependency() -> None:
+    assert "torch" not in pins("requirements.lock")
+
+
+def test_the_builder_is_sent_what_the_dockerfile_copies() -> None:
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, flags=re.M)
+    sources = [source.removeprefix("./") for line in copies for source in line.split()]
+    assert len(sources) >= 6
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in IGNORED, source
+
+
+def test_the_build_needs_no_file_that_the_builder_is_not_sent() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name in (project["readme"], *project["license-files"]):
+        assert f"!{name}" in IGNORED
+
+
+def test_the_base_is_an_argument_and_nothing_runs_as_root() -> None:
+    assert DOCKERFILE.count("FROM ${PYTHON_IMAGE}") == 2
+    final = DOCKERFILE.rpartition("FROM ")[2]
+    assert re.search(r"^USER [1-9]\d*:0$", final, flags=re.M)
+
+
+def test_the_version_of_the_labels_and_the_chart_is_the_projects() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"ARG VERSION={version}\n" in DOCKERFILE
+    assert f'appVersion: "{version}"' in (ROOT / "helm" / "Chart.yaml").read_text()
+
+
+def test_the_health_check_asks_a_route_that_exists() -> None:
+    (path,) = re.findall(r"\{os\.environ\['NEURONSERVE_PORT'\]\}(/[\w/]+)", DOCKERFILE)
+    assert path in {route.path for route in router.routes}  # type: ignore[attr-defined]

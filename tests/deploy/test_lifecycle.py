@@ -1,0 +1,184 @@
+"""The chart's own command, environment, probes, preStop and grace period, played with real server processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.api.serving import children, command_line, write_checkpoint
+from tests.deploy.balancer import Endpoints, Load, ask
+from tests.deploy.chart import CHART, Manifest, golden, of_kind, server_container, workload
+from tests.deploy.kubelet import Image, Pod, Termination, close_all
+from tools.random_checkpoint.writer import write_checkpoint as write_random_checkpoint
+
+DOCUMENTS = golden("lifecycle")
+HEADERS = {"Authorization": "Bearer second-key"}
+
+StartPod = Callable[[], Pod]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The server with a fake model of 10 ms a step, which the image brings."""
+    checkpoint = write_checkpoint(tmp_path_factory.mktemp("model"))
+    return Image((sys.executable, "-m", "tests.deploy.pod_server"), {"NEURONSERVE_MODEL": str(checkpoint)})
+
+
+@pytest.fixture
+def start_pod(image: Image, tmp_path: Path) -> Iterator[StartPod]:
+    pods: list[Pod] = []
+
+    def start() -> Pod:
+        pods.append(Pod(DOCUMENTS, image, tmp_path / f"pod-{len(pods)}"))
+        return pods[-1]
+
+    yield start
+    close_all(pods)
+
+
+def engine_pid(pod: Pod) -> int:
+    return next(pid for pid in children(pod.process.pid) if b"spawn_main" in command_line(pid))
+
+
+def test_a_rolling_restart_under_load_fails_no_request(start_pod: StartPod, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = workload(DOCUMENTS)["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    serving = [start_pod() for _ in range(spec["replicas"])]
+    for pod in serving:
+        pod.wait_ready()
+    endpoints, endings, deletions = Endpoints(), dict[int, Termination](), list[threading.Thread]()
+    endpoints.set(serving)
+    load = Load(endpoints, HEADERS)
+    load.start(num_clients=8)
+    begin = time.monotonic()
+    for old in tuple(serving):
+        new = start_pod()
+        new.wait_ready()
+        serving.append(new)
+        serving.remove(old)
+        endpoints.set(serving)
+
+        def delete(pod: Pod = old) -> None:
+            endings[pod.port] = pod.delete()
+
+        deletions.append(threading.Thread(target=delete))
+        deletions[-1].start()
+    for thread in deletions:
+        thread.join(120)
+    seconds = time.monotonic() - begin
+    load.stop()
+    with capsys.disabled():
+        print(f" {load.num_ok} requests in {seconds:.1f} s, {len(load.failures)} failed ", end="")
+    assert load.failures == []
+    assert load.num_ok > 50
+    assert [(ended.exit_code, ended.was_killed) for ended in endings.values()] == [(0, False)] * 3
+    assert all(pod.num_restarts == 0 for pod in serving)
+
+
+def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: StartPod) -> None:
+    """What the test above would see if the chart had no preStop: it is the sleep that saves them."""
+    first, second = start_pod(), start_pod()
+    for pod in (first, second):
+        pod.wait_ready()
+    endpoints = Endpoints()
+    endpoints.set([first, second])
+    load = Load(endpoints, HEADERS)
+    load.start(num_clients=4)
+    time.sleep(0.5)
+    endpoints.set([second])
+    assert first.delete(skip_pre_stop=True).exit_code == 0
+    load.stop()
+    assert any("draining" in failure or "Connect" in failure for failure in load.failures)
+
+
+def test_a_deleted_pod_ends_its_streams_takes_nothing_new_and_exits_with_0(start_pod: StartPod) -> None:
+    pod = start_pod()
+    pod.wait_ready()
+    failures: list[str | None] = []
+    with httpx.Client(base_url=pod.url, timeout=60) as client:
+        stream = threading.Thread(target=lambda: failures.append(ask(client, HEADERS, num_tokens=450)))
+        stream.start()
+        time.sleep(0.5)
+        ending: list[Termination] = []
+        deletion = threading.Thread(target=lambda: ending.append(pod.delete()))
+        deletion.start()
+        sleep = server_container(DOCUMENTS)["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert httpx.get(pod.url + "/health/ready").status_code == 200  # still serves while proxies learn of it
+        time.sleep(sleep + 0.5)
+        assert httpx.get(pod.url + "/health/ready").status_code == 503
+        assert httpx.get(pod.url + "/health/live").status_code == 200
+        refused = httpx.post(pod.url + "/v1/completions", json={"prompt": "a"}, headers=HEADERS)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        stream.join(60)
+        deletion.join(60)
+    assert failures == [None]
+    assert ending[0] == Termination(0, "", False)
+
+
+def test_a_dead_engine_is_found_by_liveness_and_started_again(start_pod: StartPod) -> None:
+    pod = start_pod()
+    pod.wait_ready()
+    os.kill(engine_pid(pod), signal.SIGKILL)
+    pod.wait_terminated()
+    assert not pod.is_ready
+    pod.wait_ready()
+    assert pod.num_restarts == 1
+    with httpx.Client(base_url=pod.url) as client:
+        assert ask(client, HEADERS, num_tokens=2) is None
+
+
+def test_the_chat_of_helm_test_passes_and_notices_a_wrong_model(start_pod: StartPod) -> None:
+    pod = start_pod()
+    pod.wait_ready()
+    script = (CHART / "files" / "chat.py").read_text()
+
+    def chat(model: str, keys: str) -> subprocess.CompletedProcess[str]:
+        environment = {"BASE_URL": pod.url, "MODEL": model, "API_KEYS": keys}
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    assert chat("fake", "first-key, second-key").stdout == "fake: 4 events\n"
+    assert "served models are ['fake'], not other" in chat("other", "first-key").stderr
+    assert "401" in chat("fake", "third-key").stderr
+
+
+def with_settings(documents: tuple[Manifest, ...], **changes: object) -> tuple[Manifest, ...]:
+    """The manifests with lines of the server's settings replaced."""
+    changed = copy.deepcopy(documents)
+    for config in of_kind(changed, "ConfigMap"):
+        settings = yaml.safe_load(config["data"]["config.yaml"]) | changes
+        config["data"]["config.yaml"] = yaml.safe_dump(settings)
+    return changed
+
+
+def test_a_model_that_does_not_fit_says_so_in_the_termination_message(tmp_path: Path) -> None:
+    """The server itself, on a part whose memory is nearly all withheld: the account and the advice are what is kept."""
+    write_random_checkpoint("tiny-llama", tmp_path / "model")
+    tight = with_settings(DOCUMENTS, device="inf2.48xlarge", tensor_parallel_size=24, device_memory_utilization=0.01)
+    image = Image((sys.executable, "-m", "server"), {"NEURONSERVE_MODEL": str(tmp_path / "model")})
+    pod = Pod(tight, image, tmp_path / "pod")
+    try:
+        ended = pod.wait_terminated()
+    finally:
+        pod.close()
+    assert ended.exit_code == 2
+    message = ended.message.splitlines()
+    assert "NRT_RESOURCE (4): LlamaForCausalLM" in ended.message
+    (head,) = (i for i, line in enumerate(message) if line.startswith("core "))
+    assert message[head].split() == [
+        *("core", "weights", "kv", "scratchpad", "collectives", "runtime", "budget", "free", "(MiB)")
+    ]
+    assert message[head + 1].startswith("ND 0:NC 0")
+    assert message[-2] == "and 16 more cores alike"
+    assert message[-1].startswith("no instance of the catalogue holds it")
