@@ -1,7 +1,7 @@
 """What the Helm chart repeats from elsewhere: `python -m tools.helm_chart` writes it, with --check it only compares.
 
-Into values.schema.json go the catalogue's instances and the tensor-parallel degrees that each allows; into README.md
-goes the table of values, from the comments `# --` of values.yaml.
+Into values.schema.json go the catalogue's instances, the tensor-parallel degrees that each allows, and the buckets an
+objective may be; into README.md goes the table of values, from the comments `# --` of values.yaml.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any
 
 import yaml
 
+from server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
 from server.device.catalog import INSTANCES
 
 CHART = Path(__file__).resolve().parent.parent / "helm"
 BEGIN, END = "<!-- values: written by tools/helm_chart.py -->", "<!-- end of values -->"
 
 
-def with_devices(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, knowing the instances and the `tensorParallelSize` that each allows."""
+def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, knowing the instances, the `tensorParallelSize` that each allows, and the buckets of histograms."""
     degrees = sorted({tp for instance in INSTANCES for tp in instance.allowed_tp})
     same: dict[tuple[int, ...], list[str]] = {}
     for instance in INSTANCES:
@@ -36,7 +37,10 @@ def with_devices(schema: dict[str, Any]) -> dict[str, Any]:
         for allowed, names in same.items()
     ]
     devices = {"device": {"enum": [i.name for i in INSTANCES]}, "tensorParallelSize": {"enum": degrees}}
-    return schema | {"properties": schema["properties"] | devices, "allOf": rules}
+    slo = schema["properties"]["slo"]
+    bounds = {"ttftSeconds": {"enum": list(FIRST_TOKEN)}, "tpotSeconds": {"enum": list(BETWEEN_TOKENS)}}
+    objectives = {"slo": slo | {"properties": slo["properties"] | bounds}}
+    return schema | {"properties": schema["properties"] | devices | objectives, "allOf": rules}
 
 
 def described(text: str) -> Iterator[tuple[str, str]]:
@@ -76,7 +80,7 @@ def generated() -> dict[Path, str]:
     _, _, tail = rest.partition(END)
     table = values_table((CHART / "values.yaml").read_text())
     return {
-        schema: json.dumps(with_devices(json.loads(schema.read_text())), indent=2) + "\n",
+        schema: json.dumps(with_facts(json.loads(schema.read_text())), indent=2) + "\n",
         readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
-    "requirements.lock": "What the image runs with",
+    "requirements.lock": "What the image runs with, tracing included",
     "requirements-build.lock": "What builds the wheel in the image",
 }
 
@@ -20,10 +20,9 @@ LOCKS = {
 def wanted(lock: str) -> list[str]:
     """The requirements that `lock` settles, as pyproject.toml has them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    requirements: list[str] = (
-        project["build-system"]["requires"] if "build" in lock else project["project"]["dependencies"]
-    )
-    return requirements
+    if "build" in lock:
+        return list(project["build-system"]["requires"])
+    return [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["otel"]]
 
 
 def compiled(requirements: list[str]) -> str:

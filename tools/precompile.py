@@ -11,69 +11,71 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
-from server.config import Dtype
+from server.config import Dtype, Quantization
 from server.device import layout
-from server.device.dispatch import Isa, kernels_of
+from server.device.formats import isas_of, linear_kernels_of, shared_kernels
 from server.device.kernels import executor
-from server.device.kernels.jit import PREBUILT, compile_kernels, use_cache
+from server.device.kernels.jit import PREBUILT, Kernel, compile_kernels, use_cache
 from server.device.kernels.sample import sample
-from server.device.kernels.target import TARGETS, Target
-
-DTYPES: tuple[Dtype, ...] = ("bfloat16", "float32")
-
-
-def isa_of(target: Target) -> Isa:
-    """The instruction set that hosts of this level run (server/device/dispatch.py)."""
-    if "amx-bf16" in target.extra:
-        return "amx"
-    return "avx512" if "avx512bf16" in target.extra else "portable"
+from server.device.kernels.target import TARGETS, compiled_features
+from server.engine import quantize
 
 
-def compile_all(isa: Isa, directory: Path) -> None:
-    """Every kernel and host function that serving with `isa` uses, for the CPU that Numba has been told."""
-    use_cache(str(directory), prebuilt=directory)
-    kernels = [kernel for dtype in DTYPES for kernel in kernels_of(dtype, isa).kernels]
-    compile_kernels((*kernels, sample), lambda _: None)
+def kernels() -> Iterator[Kernel]:
+    """Every kernel that serving may need with what Numba has been told to compile for."""
+    isa = isas_of(compiled_features())[0]
+    for weights in (*get_args(Dtype), *get_args(Quantization)):
+        linear = linear_kernels_of(weights, isa)
+        yield from (*linear.kernels, linear.embed_tiles)
+    for dtype in get_args(Dtype):
+        shared = shared_kernels(dtype)
+        yield from (*shared.kernels, shared.embed_rows)
+    yield sample
+
+
+def compile_host_functions() -> None:
+    """The functions that Python calls, for the types it calls them with."""
     for function in (executor.init_control, executor.run_step, executor.stop_workers):
         function.compile_for(0)
     executor.serve_steps.compile_for(0, 0)
-    rows = np.zeros((16, 16), np.uint32)
-    read_only = rows.copy()
+    words, floats = np.zeros((16, 16), np.uint32), np.zeros((16, 16), np.float32)
+    read_only = words.copy()
     read_only.flags.writeable = False  # as a mapped checkpoint's
-    for each in (rows, read_only):
-        layout.pack.compile_for(each, np.zeros((1, 16, 16), np.uint32))
+    for rows in (words, read_only):
+        layout.pack.compile_for(rows, np.zeros((1, 16, 16), np.uint32))
+    scales, sums = np.zeros(16, np.float32), np.zeros(16, np.int32)
+    quantize.int8_rows.compile_for(floats, floats.astype(np.int8), scales, sums)
+    quantize.float8_rows.compile_for(floats, floats.astype(np.uint8), scales, 3, 7, quantize.E4M3_MAX)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when every level is compiled."""
-    parser = argparse.ArgumentParser(prog="python -m tools.precompile", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--directory", type=Path, default=PREBUILT, help="default: inside the package")
-    parser.add_argument(
-        "--isa", choices=("amx", "avx512", "portable"), help="this process compiles, for NUMBA_CPU_NAME"
-    )
-    args = parser.parse_args(argv)
-    if args.isa is not None:
-        compile_all(args.isa, args.directory)
-        return 0
+def compile_levels(directory: Path) -> None:
+    """One process after the other, because they share the cache's index."""
     for target in TARGETS:
         begin = time.perf_counter()
         environment = {**os.environ, "NUMBA_CPU_NAME": target.cpu, "NUMBA_CPU_FEATURES": target.features}
-        command = [
-            sys.executable,
-            "-m",
-            "tools.precompile",
-            "--isa",
-            isa_of(target),
-            "--directory",
-            str(args.directory),
-        ]
+        command = [sys.executable, "-m", "tools.precompile", "--this-level", "--directory", str(directory)]
         subprocess.run(command, env=environment, check=True)
         print(f"{target.name}: {time.perf_counter() - begin:.1f} s", file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 when everything is compiled."""
+    parser = argparse.ArgumentParser(prog="python -m tools.precompile", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--directory", type=Path, default=PREBUILT, help="default: inside the package")
+    parser.add_argument("--this-level", action="store_true", help="only for the CPU of NUMBA_CPU_NAME")
+    args = parser.parse_args(argv)
+    if args.this_level:
+        use_cache(str(args.directory), prebuilt=args.directory)
+        compile_kernels(kernels(), lambda _: None)
+        compile_host_functions()
+    else:
+        compile_levels(args.directory)
     return 0
 
 

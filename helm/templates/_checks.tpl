@@ -43,6 +43,8 @@
 {{- $owned := dict
       "config" "other values" "host" "server.host" "port" "server.port" "api-key" "auth" "device" "device"
       "tensor-parallel-size" "tensorParallelSize" "dtype" "model.dtype" "revision" "model.revision"
+      "quantization" "model.quantization" "modules-to-not-convert" "model.modulesToNotConvert"
+      "otlp-traces-endpoint" "tracing.otlpEndpoint" "allowed-origins" "server.allowedOrigins"
       "served-model-name" "model.servedNames" "max-model-len" "model.maxModelLen"
       "shutdown-timeout" "server.shutdownTimeoutSeconds" "cpu-threads" "resources" "log-level" "server.logLevel"
       "max-num-seqs" "engine.maxNumSeqs" "max-num-batched-tokens" "engine.maxNumBatchedTokens"

@@ -74,6 +74,7 @@ app.kubernetes.io/component: server
       "device" $v.device
       "tensor_parallel_size" ($v.tensorParallelSize | int)
       "dtype" $v.model.dtype
+      "quantization" $v.model.quantization
       "max_num_seqs" ($v.engine.maxNumSeqs | int)
       "max_num_batched_tokens" ($v.engine.maxNumBatchedTokens | int)
       "max_num_queued_reqs" ($v.engine.maxNumQueuedReqs | int)
@@ -87,6 +88,11 @@ app.kubernetes.io/component: server
 {{- if $v.model.revision }}{{ $_ := set $settings "revision" $v.model.revision }}{{ end }}
 {{- if $v.model.servedNames }}{{ $_ := set $settings "served_model_name" $v.model.servedNames }}{{ end }}
 {{- if $v.model.maxModelLen }}{{ $_ := set $settings "max_model_len" ($v.model.maxModelLen | int) }}{{ end }}
+{{- if $v.model.modulesToNotConvert }}{{ $_ := set $settings "modules_to_not_convert" $v.model.modulesToNotConvert }}{{ end }}
+{{- if $v.tracing.otlpEndpoint }}
+{{- $_ := set $settings "otlp_traces_endpoint" $v.tracing.otlpEndpoint }}
+{{- $_ := set $settings "otlp_traces_protocol" $v.tracing.otlpProtocol }}
+{{- end }}
 {{- if $v.server.allowedOrigins }}{{ $_ := set $settings "allowed_origins" $v.server.allowedOrigins }}{{ end }}
 {{- toYaml $settings }}
 {{- end }}

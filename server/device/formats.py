@@ -6,13 +6,23 @@ The one place that looks at the CPU. A matrix has a format; whoever produces its
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import llvmlite.binding
-
 from server.config import Dtype, WeightFormat
-from server.device.kernels import amx, attention, attention_amx, embedding, matmul_amx, matmul_lanes, norm, pack, rope
+from server.device.kernels import (
+    amx,
+    attention,
+    attention_amx,
+    embedding,
+    matmul_amx,
+    matmul_lanes,
+    norm,
+    pack,
+    rope,
+    target,
+)
 from server.device.kernels.jit import Kernel
 from server.errors import DeviceError
 
@@ -49,12 +59,10 @@ class SharedKernels:
         return (self.rope_kv, self.attention)
 
 
-@functools.cache
-def host_isas() -> tuple[Isa, ...]:
-    """The instruction sets this host can run, best first."""
-    features = llvmlite.binding.get_host_cpu_features()
+def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
+    """The instruction sets that code with these CPU features may use, best first."""
     can: list[Isa] = []
-    if all(features.get(name) for name in ("amx-tile", "amx-bf16", "amx-int8")) and amx.request_permission():
+    if all(features.get(name) for name in ("amx-tile", "amx-bf16", "amx-int8")):
         can.append("amx")
     if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512bf16", "avx512vnni")):
         can.append("avx512")
@@ -63,16 +71,27 @@ def host_isas() -> tuple[Isa, ...]:
     return (*can, "portable")
 
 
+@functools.cache
+def host_isas() -> tuple[Isa, ...]:
+    """The instruction sets this host can run, best first."""
+    return tuple(isa for isa in isas_of(target.compiled_features()) if isa != "amx" or amx.request_permission())
+
+
 def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKernels:
     """The kernels of a format, on the host's best instruction set or the one named; DeviceError where it lacks that."""
     chosen = host_isas()[0] if isa is None else isa
     if chosen not in host_isas():
         raise DeviceError(f"this host has no {chosen}; it has {', '.join(host_isas())}")
+    return linear_kernels_of(weights, chosen)
+
+
+def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
+    """The kernels of a format on an instruction set, whether this host has it or not."""
     if weights == "float32":
         return _float32()
     if weights == "int8":
-        return _int8(chosen)
-    return _bfloat16_activations(weights, chosen)
+        return _int8(isa)
+    return _bfloat16_activations(weights, isa)
 
 
 def shared_kernels(dtype: Dtype, head_dim: int, block_size: int, isa: Isa | None = None) -> SharedKernels:

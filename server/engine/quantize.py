@@ -35,16 +35,16 @@ def quantize_rows(rows: Float32, quantization: Quantization) -> QuantizedRows:
     codes, scales = np.empty(rows.shape, np.uint8), np.empty(len(rows), np.float32)
     sums = np.zeros(len(rows), np.int32)
     if quantization in ("int8", "int8-weight-only"):
-        _int8_rows(np.ascontiguousarray(rows), codes.view(np.int8), scales, sums)
+        int8_rows(np.ascontiguousarray(rows), codes.view(np.int8), scales, sums)
     elif quantization == "fp8":
-        _float8_rows(np.ascontiguousarray(rows), codes, scales, 3, 7, E4M3_MAX)
+        float8_rows(np.ascontiguousarray(rows), codes, scales, 3, 7, E4M3_MAX)
     else:
-        _float8_rows(np.ascontiguousarray(rows), codes, scales, 2, 15, E5M2_MAX)
+        float8_rows(np.ascontiguousarray(rows), codes, scales, 2, 15, E5M2_MAX)
     return QuantizedRows(codes, scales, sums)
 
 
 @HostFunction
-def _int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums: npt.NDArray[np.int32]) -> None:
+def int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums: npt.NDArray[np.int32]) -> None:
     for n in range(rows.shape[0]):
         largest = np.float32(0.0)
         for k in range(rows.shape[1]):
@@ -60,7 +60,7 @@ def _int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums
 
 
 @HostFunction
-def _float8_rows(
+def float8_rows(
     rows: Float32, codes: Codes, scales: Float32, mantissa_bits: int, bias: int, largest_code: float
 ) -> None:
     """Round to nearest, ties to even, by adding half a unit to the bits of a float32."""

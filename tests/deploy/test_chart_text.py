@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from server.api.telemetry import families
+from server.api.telemetry.family import Family
 from server.device.catalog import INSTANCES, instance
 from server.errors import DeviceError
 from tests.deploy.chart import CHART, golden, of_kind, only
@@ -18,19 +20,11 @@ from tools import helm_chart
 VALUES = (CHART / "values.yaml").read_text()
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
-# Of the server's metrics (docs/http-api.md) those that monitoring and scaling here rest on.
-GAUGES = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
-COUNTERS = {
-    *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"),
-    *("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total"),
-    "http_requests_total",
-}
-HISTOGRAMS = {
-    *("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds"),
-    *("vllm:request_time_per_output_token_seconds", "vllm:request_queue_time_seconds"),
-    *("vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds"),
-}
-SERIES = GAUGES | COUNTERS | {name + part for name in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
+FAMILIES = [each for each in vars(families).values() if isinstance(each, Family)]
+HISTOGRAMS = {each.exposed for each in FAMILIES if each.kind == "histogram"}
+SERIES = {each.exposed for each in FAMILIES if each.kind != "histogram"}
+SERIES |= {name + part for name in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
+SCALING = {"vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 
 
 def leaves(node: Any, path: str = "") -> Iterator[str]:
@@ -96,13 +90,18 @@ def test_the_schema_allows_the_degrees_that_the_part_allows(part: Any) -> None:
 def test_only_metrics_that_the_server_has_are_asked_for() -> None:
     asked = {name for text in expressions() for name in re.findall(r"\b(?:vllm:|http_)\w+", text)}
     assert asked <= SERIES
-    assert asked >= GAUGES
+    assert asked >= SCALING
+    grouped = {
+        name.strip() for text in expressions() for by in re.findall(r"by \(([^)]+)\)", text) for name in by.split(",")
+    }
+    assert grouped <= {label for each in FAMILIES for label in each.labels} | {"le"}
 
 
 def test_the_adapters_names_are_the_servers_without_the_colon() -> None:
     metrics = only(golden("all"), "HorizontalPodAutoscaler")["spec"]["metrics"]
     names = {metric["pods"]["metric"]["name"] for metric in metrics}
-    assert names <= {name.replace(":", "_") for name in GAUGES}
+    assert names == {name.replace(":", "_") for name in SCALING}
+    assert SCALING <= SERIES
     targets = [metric["pods"]["target"]["averageValue"] for metric in metrics]
     assert targets == ["4", "800m"]
 

@@ -101,6 +101,8 @@ def test_kubernetes_knows_every_field(case: str, version: str, tmp_path: Path) -
         ("server.port", 70000),
         ("model.maxModelLen", 1),
         ("model.dtype", "float16"),
+        ("model.quantization", "int4"),
+        ("tracing.otlpEndpoint", "collector:4317"),
         ("model.servedNames", ["one, two"]),
         ("kind", "DaemonSet"),
         ("auth.apiKeys", ["with,comma"]),

@@ -12,6 +12,7 @@ import llvmlite.binding
 import numba
 import pytest
 
+from server.device.formats import isas_of
 from server.device.kernels.jit import source_hash, use_cache
 from server.device.kernels.target import TARGETS, best_target
 from server.errors import SettingsError
@@ -36,8 +37,31 @@ def test_a_host_with_just_the_features_of_a_level_gets_that_level(target) -> Non
 
 
 def test_levels_are_ordered_best_first() -> None:
-    for better, worse in itertools.pairwise(TARGETS):
-        assert set(worse.implied + worse.extra) < set(better.implied + better.extra)
+    for better, worse in itertools.combinations(TARGETS, 2):
+        assert not better.all_features.keys() <= worse.all_features.keys()
+
+
+@pytest.mark.parametrize(
+    ("level", "isa"),
+    [
+        ("x86-64-v4-amx", "amx"),
+        ("x86-64-v4-bf16", "avx512"),
+        ("x86-64-v4-vnni", "avx2"),
+        ("x86-64-v4", "portable"),
+        ("x86-64-v3-vnni", "avx2"),
+        ("x86-64-v3", "portable"),
+    ],
+)
+def test_a_level_has_what_the_kernels_of_its_instruction_set_need(level: str, isa: str) -> None:
+    (target,) = (each for each in TARGETS if each.name == level)
+    assert isas_of(target.all_features)[0] == isa
+
+
+def test_kernels_are_chosen_by_what_they_are_compiled_for() -> None:
+    """A host may have more than its level: an instruction that the level lacks cannot be compiled."""
+    code = "from server.device.formats import host_isas; print(host_isas())"
+    v3 = TARGETS[-1]
+    assert run_python(code, NUMBA_CPU_NAME=v3.cpu, NUMBA_CPU_FEATURES=v3.features) == "('portable',)"
 
 
 def test_an_older_host_is_compiled_for_itself() -> None:

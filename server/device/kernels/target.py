@@ -15,7 +15,8 @@ import numba
 
 _V3 = ("sse4.2", "popcnt", "cx16", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-_BF16 = ("avx512vnni", "avx512bf16")
+_VNNI = ("avx512vnni",)
+_BF16 = (*_VNNI, "avx512bf16")
 _AMX = (*_BF16, "amx-tile", "amx-bf16", "amx-int8")
 
 
@@ -33,16 +34,23 @@ class Target:
         """`extra` as LLVM and Numba take it."""
         return ",".join(f"+{name}" for name in self.extra)
 
+    @property
+    def all_features(self) -> Mapping[str, bool]:
+        """Everything that code for the level may use."""
+        return dict.fromkeys(self.implied + self.extra, True)
+
     def runs_on(self, host: Mapping[str, bool]) -> bool:
         """Whether a host with these features reaches the level."""
-        return all(host.get(name, False) for name in self.implied + self.extra)
+        return all(host.get(name, False) for name in self.all_features)
 
 
-TARGETS = (  # best first
-    Target("x86-64-v4-amx", "x86-64-v4", _V4, _AMX),
-    Target("x86-64-v4-bf16", "x86-64-v4", _V4, _BF16),
-    Target("x86-64-v4", "x86-64-v4", _V4, ()),
-    Target("x86-64-v3", "x86-64-v3", _V3, ()),
+TARGETS = (  # best first; beside each, the first hosts that reach it
+    Target("x86-64-v4-amx", "x86-64-v4", _V4, _AMX),  # Sapphire Rapids
+    Target("x86-64-v4-bf16", "x86-64-v4", _V4, _BF16),  # Cooper Lake, Zen 4
+    Target("x86-64-v4-vnni", "x86-64-v4", _V4, _VNNI),  # Cascade Lake
+    Target("x86-64-v4", "x86-64-v4", _V4, ()),  # Skylake-SP
+    Target("x86-64-v3-vnni", "x86-64-v3", _V3, ("avxvnni",)),  # Alder Lake
+    Target("x86-64-v3", "x86-64-v3", _V3, ()),  # Haswell, Zen
 )
 
 
@@ -56,3 +64,11 @@ def use_best_target() -> None:
     target = best_target(llvmlite.binding.get_host_cpu_features())
     if target is not None and numba.config.CPU_NAME is None and numba.config.CPU_FEATURES is None:
         numba.config.CPU_NAME, numba.config.CPU_FEATURES = target.cpu, target.features
+
+
+def compiled_features() -> Mapping[str, bool]:
+    """What compiled code may use, in LLVM's names: the level's features, or the host's where it has no level."""
+    told = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    target = next((each for each in TARGETS if (each.cpu, each.features) == told), None)
+    host: Mapping[str, bool] = llvmlite.binding.get_host_cpu_features()
+    return host if target is None else target.all_features
