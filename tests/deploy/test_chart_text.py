@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from server.api.telemetry import families
-from server.api.telemetry.family import Family
 from server.device.catalog import INSTANCES, instance
 from server.errors import DeviceError
 from tests.deploy.chart import CHART, golden, of_kind, only
@@ -20,9 +19,9 @@ from tools import helm_chart
 VALUES = (CHART / "values.yaml").read_text()
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
-FAMILIES = [each for each in vars(families).values() if isinstance(each, Family)]
-HISTOGRAMS = {each.exposed for each in FAMILIES if each.kind == "histogram"}
-SERIES = {each.exposed for each in FAMILIES if each.kind != "histogram"}
+
+HISTOGRAMS = {each.exposed for each in families.FAMILIES if each.kind == "histogram"}
+SERIES = {each.exposed for each in families.FAMILIES if each.kind != "histogram"}
 SERIES |= {name + part for name in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
 SCALING = {"vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 
@@ -88,13 +87,13 @@ def test_the_schema_allows_the_degrees_that_the_part_allows(part: Any) -> None:
 
 
 def test_only_metrics_that_the_server_has_are_asked_for() -> None:
-    asked = {name for text in expressions() for name in re.findall(r"\b(?:vllm:|http_)\w+", text)}
+    asked = {name for text in expressions() for name in re.findall(r"\b(?:vllm:|neuronserve:|http_)\w+", text)}
     assert asked <= SERIES
     assert asked >= SCALING
     grouped = {
         name.strip() for text in expressions() for by in re.findall(r"by \(([^)]+)\)", text) for name in by.split(",")
     }
-    assert grouped <= {label for each in FAMILIES for label in each.labels} | {"le"}
+    assert grouped <= {label for each in families.FAMILIES for label in each.labels} | {"le"}
 
 
 def test_the_adapters_names_are_the_servers_without_the_colon() -> None:
