@@ -7,6 +7,7 @@ that builds need not reach the levels it builds for. One process for each level,
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from server.device.kernels.sample import sample
 from server.device.kernels.target import TARGETS, compiled_features
 from server.engine import quantize
 
+HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
+
 
 def kernels() -> Iterator[Kernel]:
     """Every kernel that serving may need with what Numba has been told to compile for."""
@@ -33,8 +36,8 @@ def kernels() -> Iterator[Kernel]:
     for weights in (*get_args(Dtype), *get_args(Quantization)):
         linear = linear_kernels_of(weights, isa)
         yield from (*linear.kernels, linear.embed_tiles)
-    for dtype in get_args(Dtype):
-        shared = shared_kernels(dtype)
+    for dtype, head_dim in itertools.product(get_args(Dtype), HEAD_DIMS):
+        shared = shared_kernels(dtype, head_dim, block_size=32, isa=isa)
         yield from (*shared.kernels, shared.embed_rows)
     yield sample
 
