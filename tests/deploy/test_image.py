@@ -104,7 +104,7 @@ def test_the_image_says_what_it_is() -> None:
     assert config["Entrypoint"] == ["neuronserve"]
     assert set(config["Volumes"]) == {"/cache", "/tmp"}
     assert config["Labels"]["org.opencontainers.image.title"] == "neuronserve"
-    assert "/health/ready" in inspect(IMAGE)["HealthCheck"]["Test"][-1]
+    assert "/health/ready" in inspect(IMAGE)["Healthcheck"]["Test"][-1]
 
 
 def test_it_answers_a_streamed_chat(container: Container) -> None:
@@ -140,7 +140,7 @@ def test_no_compiler_no_torch_and_no_installer_are_inside(container: Container) 
 
 
 def test_the_health_check_passes(container: Container) -> None:
-    kind, *command = inspect(IMAGE)["HealthCheck"]["Test"]
+    kind, *command = inspect(IMAGE)["Healthcheck"]["Test"]
     assert kind == "CMD"
     container.run(*command)
 
