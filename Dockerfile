@@ -19,10 +19,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY server ./server
+COPY loadtests ./loadtests
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/venv/bin/python -m pip install --no-deps --no-index --no-compile /wheels/*.whl \
     && /opt/venv/bin/python -m pip uninstall --yes pip setuptools \
-    && rm -rf /src/server \
+    && rm -rf /src/server /src/loadtests \
     && find /opt/venv -name tests -path '*/site-packages/*' -type d -prune -exec rm -rf {} + \
     && find /opt/venv -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH}" {} +
 COPY tools/__init__.py tools/precompile.py ./tools/

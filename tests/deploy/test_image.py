@@ -139,6 +139,11 @@ def test_no_compiler_no_torch_and_no_installer_are_inside(container: Container) 
     assert not {"torch", "pip", "setuptools", "pytest"} & set(packages)
 
 
+def test_the_command_has_all_its_parts(container: Container) -> None:
+    for command in (("version",), ("bench", "serve", "--help"), ("bench", "latency", "--help")):
+        assert container.run("neuronserve", *command)
+
+
 def test_the_health_check_passes(container: Container) -> None:
     kind, *command = inspect(IMAGE)["Healthcheck"]["Test"]
     assert kind == "CMD"

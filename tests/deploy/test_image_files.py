@@ -61,6 +61,12 @@ def test_the_build_needs_no_file_that_the_builder_is_not_sent() -> None:
         assert f"!{name}" in IGNORED
 
 
+def test_the_wheel_gets_every_package_of_the_project() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    for pattern in packages:
+        assert f"COPY {pattern.rstrip('*')} " in DOCKERFILE
+
+
 def test_the_base_is_an_argument_and_nothing_runs_as_root() -> None:
     assert DOCKERFILE.count("FROM ${PYTHON_IMAGE}") == 2
     final = DOCKERFILE.rpartition("FROM ")[2]
