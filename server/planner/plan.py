@@ -1,0 +1,200 @@
+"""`neuronserve plan`: every instance, degree, weight type and batch for a workload, with times, counts and cost.
+
+Asks the ledger's arithmetic and the cost model, and lays the answers out. Has no coefficients of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from server.config import ModelSpec
+from server.device.calibration import default_calibration
+from server.device.catalog import INSTANCES, instance
+from server.device.cost import CostModel
+from server.device.cost_work import Runtime
+from server.device.fit import budget_bytes
+from server.device.instances import Instance
+from server.device.ledger import GIB
+from server.errors import DeviceError, DeviceMemoryError
+from server.planner.models import resolve_shape
+from server.planner.plan_memory import Memory
+from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype
+from server.planner.plan_queue import MAX_LOAD, Replica
+from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice, hourly_usd, price_notes
+
+
+def plan(options: PlanOptions) -> PlanReport:
+    """The whole answer for the catalogue's parts.
+
+    Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
+    that cannot be served, DeviceError for an unknown instance or a degree that no part in question allows, and
+    DeviceMemoryError, with the least that is lacking, when no part in question holds the model.
+    """
+    parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or INSTANCES
+    return plan_model(resolve_shape(options.model), options, parts)
+
+
+def plan_model(model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...]) -> PlanReport:
+    """As `plan`, for a model and parts that have been looked up."""
+    _check_degrees(options, parts)
+    search = _Search.of(model, options)
+    candidates: list[Candidate] = []
+    excluded: list[Excluded] = []
+    for found in (entry for part in parts for entry in search.part(part)):
+        if isinstance(found, Candidate):
+            candidates.append(found)
+        else:
+            excluded.append(found)
+    if not candidates:
+        raise _nothing_fits(model, options, excluded)
+    candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
+    notes = (*_slo_notes(options, candidates), *price_notes(parts))
+    version = default_calibration().version
+    return PlanReport(options, model, search.buckets, version, tuple(candidates), tuple(excluded), notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """One tensor-parallel group on one part, and the model's times on it."""
+
+    part: Instance
+    tp: int
+    dtype: WeightDtype
+    cost: CostModel
+
+    @property
+    def dp(self) -> int:
+        return self.part.num_cores // self.tp
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    model: ModelSpec
+    options: PlanOptions
+    buckets: Buckets
+    memory: Memory
+
+    @classmethod
+    def of(cls, model: ModelSpec, options: PlanOptions) -> _Search:
+        buckets = Buckets.of(options, model)
+        return cls(model, options, buckets, Memory(model, buckets))
+
+    def part(self, part: Instance) -> Iterator[Candidate | Excluded]:
+        """Everything there is to say of one part."""
+        for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
+            if tp not in part.allowed_tp:
+                yield Excluded(part.name, tp, None, _allowed(part))
+                continue
+            for dtype in self.options.dtypes:
+                if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
+                    yield Excluded(part.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
+                else:
+                    yield from self._batches(part, tp, dtype)
+
+    def _batches(self, part: Instance, tp: int, dtype: WeightDtype) -> Iterator[Candidate | Excluded]:
+        """Powers of two, as long as they fit."""
+        budget = budget_bytes(part, self.options.device_memory_utilization)
+        lacks = self.memory.needed_bytes(tp, dtype, 1) - budget
+        if lacks > 0:
+            reason = f"one slot of {self.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
+            yield Excluded(part.name, tp, dtype, reason, lacks)
+            return
+        group = _Group(part, tp, dtype, CostModel.of(self.model, part, tp, Runtime(dtype)))
+        batch = 1
+        while batch <= self.options.max_batch and self.memory.needed_bytes(tp, dtype, batch) <= budget:
+            yield self._candidate(group, batch)
+            batch *= 2
+
+    def _candidate(self, group: _Group, batch: int) -> Candidate:
+        options, part, dp = self.options, group.part, group.dp
+        prefill = group.cost.prefill(options.input_tokens, self.buckets.prefill)
+        decode = group.cost.decode(batch, self.buckets.decode)
+        replica = Replica(prefill.elapsed_s, decode.elapsed_s, batch, options.output_tokens)
+        within = replica.rate_within(options.ttft_limit_s, options.tpot_limit_s)
+        carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
+        count = ceil(options.request_rate / carried)
+        rate = options.request_rate / (count * dp)  # of one replica
+        share = _prefill_share(replica)
+        return Candidate(
+            device=part.name,
+            tp=group.tp,
+            dp=dp,
+            dtype=group.dtype,
+            batch=batch,
+            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch),
+            memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
+            prefill_s=prefill.elapsed_s,
+            decode_s=decode.elapsed_s,
+            ttft_s=replica.ttft_s(rate),
+            tpot_s=replica.tpot_s(rate),
+            load=rate / replica.saturation,
+            saturated_output_tokens_s=dp * replica.saturation * options.output_tokens,
+            slo_request_rate=dp * within,
+            output_tokens_s=dp * rate * options.output_tokens,
+            instances=count,
+            at_rate=_prices(part, count, options.request_rate, share, options),
+            at_capacity=_prices(part, 1, carried, share, options),
+            misses=() if within else tuple(_misses(replica, rate, options)),
+            extrapolated="; ".join(dict.fromkeys(filter(None, (prefill.extrapolated, decode.extrapolated)))),
+        )
+
+
+def _prefill_share(replica: Replica) -> float:
+    """Share of a request in the device's time that its prefill takes, every slot busy."""
+    return replica.prefill_s * replica.saturation
+
+
+def _prices(
+    part: Instance, count: int, request_rate: float, share: float, options: PlanOptions
+) -> dict[PriceBasis, TokenPrice | None]:
+    """For `count` instances that together serve `request_rate`."""
+    hourly = {basis: hourly_usd(part, basis) for basis in PRICE_BASES}
+    return {
+        basis: None if price is None else TokenPrice.of(count * price, request_rate, share, options)
+        for basis, price in hourly.items()
+    }
+
+
+def _misses(replica: Replica, rate: float, options: PlanOptions) -> Iterator[str]:
+    """Limits that cannot be held at any rate; when only waits are to blame, those exceeded at `rate`."""
+    for name, limit, alone, loaded in (
+        ("TTFT", options.ttft_limit_s, replica.prefill_s, replica.ttft_s(rate)),
+        ("TPOT", options.tpot_limit_s, replica.decode_s if replica.steps else 0.0, replica.tpot_s(rate)),
+    ):
+        if alone > limit:
+            yield f"{name} is {alone * 1e3:.1f} ms without any load: the limit is {limit * 1e3:.1f} ms"
+        elif alone == limit or loaded > limit:
+            yield f"{name} is {loaded * 1e3:.1f} ms under load: the limit is {limit * 1e3:.1f} ms"
+
+
+def _allowed(part: Instance) -> str:
+    return f"{part.name} has {part.num_cores} NeuronCores and allows {', '.join(map(str, part.allowed_tp))}"
+
+
+def _check_degrees(options: PlanOptions, parts: tuple[Instance, ...]) -> None:
+    for tp in options.tensor_parallel_sizes:
+        if not any(tp in part.allowed_tp for part in parts):
+            allowed = "; ".join(_allowed(part) for part in parts)
+            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {allowed}")
+
+
+def _nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded]) -> DeviceError:
+    lacking = [entry for entry in excluded if entry.lacks_bytes is not None]
+    if not lacking:
+        return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
+    nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
+    return DeviceMemoryError(
+        f"{options.model} with {model.num_params / 1e9:.2f}B parameters fits on no part in question. Nearest is "
+        f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
+    )
+
+
+def _slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:
+    if not candidates[0].meets_slo:
+        yield "no configuration holds the limits; their rows say which they miss"
+    if any(candidate.extrapolated for candidate in candidates):
+        yield "rows marked * are extrapolated: no measurement stands behind their times"
+    if options.ttft_s is None or options.tpot_s is None:
+        yield f"without both limits the load is bounded by {MAX_LOAD:.0%} of saturation alone"

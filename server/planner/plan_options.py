@@ -1,0 +1,104 @@
+"""What a plan is asked for: the workload, its limits, what of the catalogue is in question. Checks, never searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Literal, get_args
+
+from server.config import ModelSpec
+from server.errors import SettingsError
+
+WeightDtype = Literal["bfloat16", "int8", "fp8"]
+PriceBasis = Literal["on_demand", "reserved"]
+DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)
+PRICE_BASES: tuple[PriceBasis, ...] = get_args(PriceBasis)
+MIN_BUCKET = 128  # Neuron's automatic buckets: powers of two from here to the compiled length
+MAX_TOKENS = 1 << 24
+MAX_BATCH = 4096
+MIN_RATE, MAX_RATE = 1e-6, 1e9  # requests a second: beyond, figures stop being finite or meaningful
+
+
+def bucket(tokens: int, longest: int) -> int:
+    """The smallest compiled bucket that holds `tokens`: a power of two from MIN_BUCKET, at most `longest`."""
+    size = MIN_BUCKET
+    while size < tokens:
+        size *= 2
+    return min(size, longest)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """One question to the planner. Raises SettingsError, naming the value and the limit, for one without an answer."""
+
+    model: str
+    input_tokens: int = 1024
+    output_tokens: int = 256
+    request_rate: float = 1.0  # requests a second, Poisson
+    ttft_s: float | None = None  # limit of the mean; None = no limit
+    tpot_s: float | None = None
+    devices: tuple[str, ...] = ()  # () = every instance of the catalogue
+    tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
+    dtypes: tuple[WeightDtype, ...] = DTYPES  # of the weights; activations and KV are bfloat16
+    max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
+    max_batch: int = 256  # the largest batch with measurements behind it
+    device_memory_utilization: float = 0.9  # as the server's default
+    price_basis: PriceBasis = "on_demand"  # what the order of the answer goes by
+
+    def __post_init__(self) -> None:
+        for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise SettingsError(f"{name} is {value}: from 1 to {most} is possible")
+        if not MIN_RATE <= self.request_rate <= MAX_RATE:
+            raise SettingsError(f"request_rate is {self.request_rate}: from {MIN_RATE:g} to {MAX_RATE:g} is possible")
+        for name in ("ttft_s", "tpot_s"):
+            limit = getattr(self, name)
+            if limit is not None and not (isfinite(limit) and limit > 0):
+                raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
+        if not 0 < self.device_memory_utilization <= 1:
+            raise SettingsError(f"device_memory_utilization is {self.device_memory_utilization}: above 0, at most 1")
+        if self.price_basis not in PRICE_BASES:
+            raise SettingsError(f"price_basis is {self.price_basis!r}: one of {', '.join(PRICE_BASES)}")
+        unknown = [dtype for dtype in self.dtypes if dtype not in DTYPES]
+        if unknown or not self.dtypes:
+            raise SettingsError(f"dtypes is {', '.join(unknown) or 'empty'}: some of {', '.join(DTYPES)}")
+        self._check_length()
+
+    def _check_length(self) -> None:
+        if self.max_model_len is not None and not self.total_tokens <= self.max_model_len <= MAX_TOKENS:
+            raise SettingsError(
+                f"max_model_len is {self.max_model_len}: input_tokens + output_tokens is {self.total_tokens}, "
+                f"at most {MAX_TOKENS} is possible"
+            )
+
+    @property
+    def total_tokens(self) -> int:
+        """Of one request."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def ttft_limit_s(self) -> float:
+        return inf if self.ttft_s is None else self.ttft_s
+
+    @property
+    def tpot_limit_s(self) -> float:
+        return inf if self.tpot_s is None else self.tpot_s
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Positions that the graphs are compiled for."""
+
+    prefill: int
+    decode: int  # of each slot: with continuous batching a step reads the whole compiled length
+
+    @classmethod
+    def of(cls, options: PlanOptions, model: ModelSpec) -> Buckets:
+        """Raises SettingsError when the model has fewer positions than a request or a slot needs."""
+        needed = options.max_model_len or options.total_tokens
+        if needed > model.max_position:
+            name = "max_model_len" if options.max_model_len else "input_tokens + output_tokens"
+            raise SettingsError(f"{name} is {needed}: {options.model} has {model.max_position} positions")
+        decode = options.max_model_len or bucket(options.total_tokens, model.max_position)
+        return cls(prefill=bucket(options.input_tokens, decode), decode=decode)

@@ -1,0 +1,137 @@
+"""The answer to a plan: every configuration that fits with its figures, and those that do not with the reason.
+
+Holds and orders figures; computes none but prices per token. What is not known is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from server.config import ModelSpec
+from server.device.instances import ON_DEMAND_DATE, RESERVED_DATE, Instance
+from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype
+
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue, so none is given"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Dollars for a million tokens. Input and output shares follow the device time of prefill and decode."""
+
+    hourly_usd: float  # of everything bought
+    input_usd: float
+    output_usd: float  # 0 when requests have one output token: the prefill makes it
+    total_usd: float  # all dollars over input and output tokens together
+
+    @classmethod
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, options: PlanOptions) -> TokenPrice:
+        """`request_rate` requests a second are served for `hourly_usd` an hour."""
+        request_usd = hourly_usd / 3600 / request_rate
+        return cls(
+            hourly_usd=hourly_usd,
+            input_usd=1e6 * request_usd * prefill_share / options.input_tokens,
+            output_usd=1e6 * request_usd * (1 - prefill_share) / options.output_tokens,
+            total_usd=1e6 * request_usd / options.total_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration that fits. Seconds are means; figures "at the rate" are those of `instances` sharing it."""
+
+    device: str
+    tp: int
+    dp: int  # replicas on one instance
+    dtype: WeightDtype
+    batch: int  # slots of one replica
+    memory_bytes: int  # on the fullest core
+    memory_budget_bytes: int
+    prefill_s: float
+    decode_s: float
+    ttft_s: float  # at the rate, waits included
+    tpot_s: float  # at the rate, other prompts' prefills included
+    load: float  # share of saturation at the rate
+    saturated_output_tokens_s: float  # of one instance with every slot always busy
+    slo_request_rate: float  # that one instance serves within the limits; 0 when it cannot
+    output_tokens_s: float  # of one instance at the rate
+    instances: int  # needed for the rate within the limits; when these cannot be met, to serve it at all
+    at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
+    at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
+    misses: tuple[str, ...] = ()  # which limits, and by how much
+    extrapolated: str = ""  # why no measurement stands behind the times
+
+    @property
+    def meets_slo(self) -> bool:
+        return not self.misses
+
+    def order(self, basis: PriceBasis) -> tuple[object, ...]:
+        """Sort key: within the limits first, then priced, cheaper, faster."""
+        price = self.at_rate[basis]
+        cost = (1, 0.0) if price is None else (0, price.hourly_usd)
+        return (not self.meets_slo, *cost, self.tpot_s, self.ttft_s, self.device, self.tp, self.dtype, self.batch)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"meets_slo": self.meets_slo, "tokens_per_joule": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A configuration that cannot be had, with the reason; `lacks_bytes` on each core when memory is it."""
+
+    device: str
+    tp: int
+    dtype: WeightDtype | None  # None: whatever the type
+    reason: str
+    lacks_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """The whole answer. `candidates` are in order: within the limits by cost, then the others by cost."""
+
+    options: PlanOptions
+    model: ModelSpec
+    buckets: Buckets
+    calibration: str
+    candidates: tuple[Candidate, ...]
+    excluded: tuple[Excluded, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The cheapest within the limits, or None when nothing is."""
+        first = self.candidates[0]
+        return first if first.meets_slo else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
+        return {
+            "options": asdict(self.options),
+            "model": {"architecture": self.model.architecture, "num_params": self.model.num_params},
+            "buckets": asdict(self.buckets),
+            "calibration": self.calibration,
+            "price_dates": {"on_demand": ON_DEMAND_DATE, "reserved": RESERVED_DATE},
+            "candidates": [candidate.as_json() for candidate in self.candidates],
+            "excluded": [asdict(entry) for entry in self.excluded],
+            "notes": list(self.notes),
+        }
+
+
+def hourly_usd(instance: Instance, basis: PriceBasis) -> float | None:
+    """Price of an hour of `instance`, or None when none is published."""
+    return instance.on_demand_usd if basis == "on_demand" else instance.reserved_usd
+
+
+def price_notes(instances: tuple[Instance, ...]) -> Iterator[str]:
+    """Where prices come from, and which are missing."""
+    yield (
+        f"prices: Linux, us-east-1; on_demand of {ON_DEMAND_DATE}, reserved is the effective rate of three years, "
+        f"of {RESERVED_DATE}"
+    )
+    for instance in instances:
+        missing = [basis for basis in PRICE_BASES if hourly_usd(instance, basis) is None]
+        if missing:
+            yield f"{instance.name}: no {' and no '.join(missing)} price is published, so no cost is given"
+    yield NO_POWER
