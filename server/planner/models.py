@@ -13,7 +13,6 @@ from server.engine.json_object import read_object
 from server.engine.model_config import MAX_CONFIG_BYTES, model_spec_of, read_model_spec
 from server.errors import SettingsError
 
-
 # layers, hidden, feed-forward, heads, KV heads, head dimension, vocabulary, positions
 Sizes = tuple[int, int, int, int, int, int, int, int]
 

@@ -21,7 +21,7 @@ from server.errors import DeviceError, DeviceMemoryError
 from server.planner.models import resolve_shape
 from server.planner.plan_memory import Memory
 from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype
-from server.planner.plan_queue import MAX_LOAD, Replica
+from server.planner.plan_queue import MAX_LOAD, Replica, Service
 from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice, hourly_usd, price_notes
 
 
@@ -116,6 +116,7 @@ class _Search:
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
         count = ceil(options.request_rate / carried)
         rate = options.request_rate / (count * dp)  # of one replica
+        service = replica.at(rate)
         share = _prefill_share(replica)
         return Candidate(
             device=part.name,
@@ -127,8 +128,8 @@ class _Search:
             memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
             prefill_s=prefill.elapsed_s,
             decode_s=decode.elapsed_s,
-            ttft_s=replica.ttft_s(rate),
-            tpot_s=replica.tpot_s(rate),
+            ttft_s=service.ttft_s,
+            tpot_s=service.tpot_s,
             load=rate / replica.saturation,
             saturated_output_tokens_s=dp * replica.saturation * options.output_tokens,
             slo_request_rate=dp * within,
@@ -136,7 +137,7 @@ class _Search:
             instances=count,
             at_rate=_prices(part, count, options.request_rate, share, options),
             at_capacity=_prices(part, 1, carried, share, options),
-            misses=() if within else tuple(_misses(replica, rate, options)),
+            misses=() if within else tuple(_misses(replica.at(0), service, options)),
             extrapolated="; ".join(dict.fromkeys(filter(None, (prefill.extrapolated, decode.extrapolated)))),
         )
 
@@ -157,16 +158,20 @@ def _prices(
     }
 
 
-def _misses(replica: Replica, rate: float, options: PlanOptions) -> Iterator[str]:
-    """Limits that cannot be held at any rate; when only waits are to blame, those exceeded at `rate`."""
-    for name, limit, alone, loaded in (
-        ("TTFT", options.ttft_limit_s, replica.prefill_s, replica.ttft_s(rate)),
-        ("TPOT", options.tpot_limit_s, replica.decode_s if replica.steps else 0.0, replica.tpot_s(rate)),
+def _misses(alone: Service, loaded: Service, options: PlanOptions) -> Iterator[str]:
+    """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
+    if alone.within(options.ttft_limit_s, options.tpot_limit_s) and loaded.within(
+        options.ttft_limit_s, options.tpot_limit_s
     ):
-        if alone > limit:
-            yield f"{name} is {alone * 1e3:.1f} ms without any load: the limit is {limit * 1e3:.1f} ms"
-        elif alone == limit or loaded > limit:
-            yield f"{name} is {loaded * 1e3:.1f} ms under load: the limit is {limit * 1e3:.1f} ms"
+        yield "the limits leave no room for any wait"
+    for name, limit, least, usual in (
+        ("TTFT", options.ttft_limit_s, alone.ttft_s, loaded.ttft_s),
+        ("TPOT", options.tpot_limit_s, alone.tpot_s, loaded.tpot_s),
+    ):
+        if least > limit:
+            yield f"{name} is {least * 1e3:.1f} ms without any load: the limit is {limit * 1e3:.1f} ms"
+        elif usual > limit:
+            yield f"{name} is {usual * 1e3:.1f} ms under load: the limit is {limit * 1e3:.1f} ms"
 
 
 def _allowed(part: Instance) -> str:

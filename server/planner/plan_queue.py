@@ -7,9 +7,22 @@ Formulas with their reasons: docs/plan.md. Knows no hardware and no prices.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
-MAX_LOAD = 0.95  # share of saturation above which no plan is made: mean waits there grow without bound
+MAX_LOAD = 0.9  # share of saturation above which no plan is made: mean waits there grow without bound
 BISECTIONS = 30
+HUGE = 1e200  # weights of the chain are scaled down from here
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Mean times that requests meet at one load."""
+
+    ttft_s: float
+    tpot_s: float  # 0 when requests have one output token
+
+    def within(self, ttft_s: float, tpot_s: float) -> bool:
+        return self.ttft_s <= ttft_s and self.tpot_s <= tpot_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,67 +39,92 @@ class Replica:
         """Decode steps of a request."""
         return self.output_tokens - 1
 
+    def completions(self, busy: int) -> float:
+        """Requests a second with `busy` slots always busy: they take their prefills in turn and share their steps."""
+        return busy / (busy * self.prefill_s + self.steps * self.decode_s)
+
     @property
     def saturation(self) -> float:
-        """Requests a second with every slot always busy: `slots` requests take their prefills and share their steps."""
-        return self.slots / (self.slots * self.prefill_s + self.steps * self.decode_s)
+        """Requests a second with every slot always busy."""
+        return self.completions(self.slots)
 
-    def _others(self, rate: float) -> float:
-        """Prefills a second from the other slots, seen by a request that is not itself in prefill."""
-        return rate * (self.slots - 1) / (self.slots - rate * self.prefill_s)
+    def at(self, rate: float) -> Service:
+        """Mean times at `rate`, from 0 to below saturation. They never fall as the rate grows."""
+        if not 0 <= rate < self.saturation:
+            raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
+        if rate == 0:
+            return Service(self.prefill_s, self.decode_s if self.steps else 0.0)
+        if not self.steps:  # prefills alone: M/D/1
+            return Service(self.prefill_s + _md1_wait_s(self.prefill_s, rate), 0.0)
+        busy, idle, queued = _Chain.of(self, rate).means()
+        tpot_s = (busy / rate - self.prefill_s) / self.steps  # Little's law gives the time in a slot
+        slot_wait_s = queued / rate * _constant_service(self.slots, rate / self.saturation)
+        return Service(slot_wait_s + self._turn_wait_s(rate, idle) + self.prefill_s, tpot_s)
 
-    def tpot_s(self, rate: float) -> float:
-        """Mean time per output token after the first: a step, and the prefills of others that come between.
-
-        At saturation this is exactly decode + (slots - 1) * prefill / steps. 0 when requests have one output token.
-        """
-        return self.decode_s / (1 - self._others(rate) * self.prefill_s) if self.steps else 0.0
-
-    def hold_s(self, rate: float) -> float:
-        """Mean time that a request occupies its slot."""
-        return self.prefill_s + self.steps * self.tpot_s(rate)
-
-    def slot_wait_s(self, rate: float) -> float:
-        """Mean wait for a free slot: M/D/c as half of M/M/c (Erlang C); exact for one slot."""
-        hold = self.hold_s(rate)
-        offered = rate * hold
-        return 0.5 * erlang_c(self.slots, offered) * hold / (self.slots - offered)
-
-    def turn_wait_s(self, rate: float) -> float:
-        """Mean wait, with a slot in hand, for prompts ahead (M/D/1) and for the end of the decode step under way."""
-        others = self._others(rate)
-        load = others * self.prefill_s
-        idle = (1 - rate * self.hold_s(rate) / self.slots) ** (self.slots - 1)  # that no other slot is busy
-        residual = 0.5 * self.decode_s * (1 - idle) if self.steps else 0.0
-        return 0.5 * load * self.prefill_s / (1 - load) + residual
-
-    def ttft_s(self, rate: float) -> float:
-        """Mean time to first token. `rate` must be below saturation; it never falls as the rate grows."""
-        return self.slot_wait_s(rate) + self.turn_wait_s(rate) + self.prefill_s
-
-    def meets(self, rate: float, ttft_s: float, tpot_s: float) -> bool:
-        """Whether both means are within their limits."""
-        return self.tpot_s(rate) <= tpot_s and self.ttft_s(rate) <= ttft_s
+    def _turn_wait_s(self, rate: float, idle: float) -> float:
+        """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""
+        if self.slots == 1:
+            return 0.0
+        others = rate * (self.slots - 1) / self.slots
+        return _md1_wait_s(self.prefill_s, others) + 0.5 * self.decode_s * (1 - idle)
 
     def rate_within(self, ttft_s: float, tpot_s: float) -> float:
         """The highest rate, up to MAX_LOAD of saturation, that keeps the means within the limits; 0 when none does."""
         high = MAX_LOAD * self.saturation
-        if self.meets(high, ttft_s, tpot_s):
-            return high
-        if self.prefill_s > ttft_s or (self.steps and self.decode_s > tpot_s):
+        if not self.at(0).within(ttft_s, tpot_s):
             return 0.0
+        if self.at(high).within(ttft_s, tpot_s):
+            return high
         low = 0.0
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.meets(middle, ttft_s, tpot_s) else (low, middle)
+            low, high = (middle, high) if self.at(middle).within(ttft_s, tpot_s) else (low, middle)
         return low
 
 
-def erlang_c(servers: int, offered: float) -> float:
-    """Probability that an arrival waits in M/M/c with `offered` Erlangs on `servers` servers, offered < servers."""
-    if offered <= 0:
-        return 0.0
-    blocked = 1.0  # Erlang B, by its recursion
-    for n in range(1, servers + 1):
-        blocked = offered * blocked / (n + offered * blocked)
-    return blocked / (1 - offered / servers * (1 - blocked))
+@dataclass(slots=True)
+class _Chain:
+    """Birth-death chain of the requests present: births at `rate`, deaths as the slots that are busy complete."""
+
+    load: float  # of saturation
+    weight: float = 1.0  # of all slots busy and none waiting, as are all of these, up to one common factor
+    total: float = 1.0
+    busy: float = 0.0  # slots times weight
+    empty: float = 1.0
+
+    @classmethod
+    def of(cls, replica: Replica, rate: float) -> _Chain:
+        chain = cls(rate / replica.saturation)
+        for n in range(1, replica.slots + 1):
+            chain.weight *= rate / replica.completions(n)
+            chain.total += chain.weight
+            chain.busy += n * chain.weight
+            if chain.total > HUGE:
+                chain._scale(1 / chain.total)
+        tail = chain.weight * chain.load / (1 - chain.load)  # all busy and some waiting: a geometric series
+        chain.total += tail
+        chain.busy += replica.slots * tail
+        return chain
+
+    def _scale(self, factor: float) -> None:
+        self.weight *= factor
+        self.total *= factor
+        self.busy *= factor
+        self.empty *= factor
+
+    def means(self) -> tuple[float, float, float]:
+        """Slots busy, the share of time with none busy, and requests that wait for a slot."""
+        queued = self.weight * self.load / (1 - self.load) ** 2
+        return self.busy / self.total, self.empty / self.total, queued / self.total
+
+
+def _md1_wait_s(service_s: float, rate: float) -> float:
+    """Mean wait of M/D/1 (Pollaczek-Khinchine)."""
+    load = rate * service_s
+    return 0.5 * load * service_s / (1 - load)
+
+
+def _constant_service(servers: int, load: float) -> float:
+    """Wait of M/D/c as a share of that of M/M/c (Cosmetatos 1975); exactly one half for one server."""
+    more = (1 - load) * (servers - 1) * (sqrt(4 + 5 * servers) - 2) / (16 * load * servers)
+    return 0.5 * (1 + min(1.0, more))

@@ -133,5 +133,5 @@ def price_notes(instances: tuple[Instance, ...]) -> Iterator[str]:
     for instance in instances:
         missing = [basis for basis in PRICE_BASES if hourly_usd(instance, basis) is None]
         if missing:
-            yield f"{instance.name}: no {' and no '.join(missing)} price is published, so no cost is given"
+            yield f"{instance.name}: no {' and no '.join(missing)} price is published, so no cost by it is given"
     yield NO_POWER

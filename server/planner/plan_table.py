@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rich.console import Group
 from rich.table import Table
 
+from server.planner.plan_options import PriceBasis
 from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice
 
 NUM_ROWS = 20  # of each table, unless asked otherwise
@@ -19,7 +20,10 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
     missing = [candidate for candidate in best if not candidate.meets_slo]
     parts: list[Table | str] = [_heading(report)]
     if meeting:
-        parts += [_candidates(report, meeting[:num_rows], "Within the limits, cheapest first"), _more(meeting, num_rows)]
+        parts += [
+            _candidates(report, meeting[:num_rows], "Within the limits, cheapest first"),
+            _more(meeting, num_rows),
+        ]
     if missing:
         parts += [_misses(missing[:num_rows]), _more(missing, num_rows)]
     if report.excluded:
@@ -56,10 +60,10 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
     table = Table(title=title)
     for column in ("device", "TP", "DP", "weights", "batch"):
         table.add_column(column, no_wrap=True)
-    priced = ("$/h", "other $/h", "$/1M in", "$/1M out", "full: $/1M out")
+    other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
+    priced = ("$/h", f"{other} $/h", "$/1M in", "$/1M out", "full: $/1M out")
     for column in ("GiB/core", "TTFT ms", "TPOT ms", "load", "max tok/s", "count", *priced):
         table.add_column(column, justify="right")
-    other = "reserved" if basis == "on_demand" else "on_demand"
     for row in rows:
         table.add_row(
             row.device + "*" * bool(row.extrapolated),
@@ -70,10 +74,10 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
             f"{row.load:.0%}",
             f"{row.saturated_output_tokens_s:.0f}",
             str(row.instances),
-            *_dollars(row.at_rate[basis], row.at_rate["reserved" if other == "reserved" else "on_demand"]),
+            *_dollars(row.at_rate[basis], row.at_rate[other]),
             _money(None if (full := row.at_capacity[basis]) is None else full.output_usd),
         )
-    table.caption = f"prices {basis}; other: {other}; full: an instance as loaded as the limits allow"
+    table.caption = f"$ by the {basis} price unless another is named; full: an instance as loaded as the limits allow"
     return table
 
 
