@@ -1,6 +1,6 @@
 """What a faster answer costs: the configurations that nothing beats in both cost and time per token, as a picture.
 
-HTML with inline SVG needs nothing but this file; PNG needs matplotlib. Draws what a report holds and computes no figure.
+HTML with inline SVG needs nothing else; PNG needs matplotlib. Draws what a report holds and computes no figure.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _priced(report: PlanReport) -> list[Point]:
     found = points(report)
     if not found:
         basis = report.options.price_basis
-        raise SettingsError(f"there is nothing to draw: no configuration has a {basis} price and a time per token")
+        raise SettingsError(
+            f"there is nothing to draw: no configuration has both a price ({basis}) and a time per token"
+        )
     return found
 
 

@@ -1,0 +1,298 @@
+"""`plan` from outside: figures worked by hand from two step times, the order, what is refused, and how it scales."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.device.catalog import INSTANCES, Instance, instance
+from server.device.cost import CostModel
+from server.device.cost_work import Runtime
+from server.errors import DeviceError, DeviceMemoryError, SettingsError
+from server.planner.models import NAMED
+from server.planner.plan import plan, plan_model
+from server.planner.plan_options import Buckets, PlanOptions
+from server.planner.plan_queue import MAX_LOAD
+from server.planner.plan_report import Candidate, PlanReport, TokenPrice
+
+XLARGE = instance("inf2.xlarge")
+CHAT = PlanOptions("llama-8b", input_tokens=1000, output_tokens=201, request_rate=2.0, ttft_s=1.0, tpot_s=0.05)
+SMALL = PlanOptions("llama-1b", 500, 101, 3.0, devices=("inf2.xlarge",), dtypes=("bfloat16",), max_batch=16)
+
+
+def find(report: PlanReport, device: str, tp: int, dtype: str, batch: int) -> Candidate:
+    (found,) = [c for c in report.candidates if (c.device, c.tp, c.dtype, c.batch) == (device, tp, dtype, batch)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def chat() -> PlanReport:
+    return plan(CHAT)
+
+
+def test_throughput_count_and_prices_follow_from_the_two_step_times() -> None:
+    report = plan(replace(SMALL, request_rate=30.0))
+    model = CostModel.of(NAMED["llama-1b"], XLARGE, 1, Runtime("bfloat16"))
+    prefill, decode = model.prefill(500, 512).elapsed_s, model.decode(4, 1024).elapsed_s
+    saturation = 4 / (4 * prefill + 100 * decode)  # of a replica; there are 2
+    count = ceil(30 / (2 * MAX_LOAD * saturation))
+    found = find(report, "inf2.xlarge", 1, "bfloat16", 4)
+    assert (found.dp, found.instances) == (2, count)
+    assert (found.prefill_s, found.decode_s) == (prefill, decode)
+    assert found.saturated_output_tokens_s == pytest.approx(2 * saturation * 101)
+    assert found.output_tokens_s == pytest.approx(30 * 101 / count)
+    assert found.load == pytest.approx(30 / (2 * count * saturation))
+    price = found.at_rate["on_demand"]
+    assert price is not None
+    assert price.hourly_usd == pytest.approx(count * 0.7582)
+    dollars_a_request = count * 0.7582 / 3600 / 30
+    assert price.total_usd == pytest.approx(dollars_a_request / 601 * 1e6)
+    assert price.input_usd == pytest.approx(dollars_a_request * prefill * saturation / 500 * 1e6)
+    assert found.at_capacity["reserved"] == TokenPrice.of(
+        0.328, 2 * MAX_LOAD * saturation, prefill * saturation, report.options
+    )
+
+
+def test_input_and_output_dollars_add_up_to_what_is_paid(chat: PlanReport) -> None:
+    for candidate in chat.candidates:
+        price = candidate.at_rate["on_demand"]
+        if price is not None:
+            hour = 3600 * CHAT.request_rate * (1000 * price.input_usd + 201 * price.output_usd) / 1e6
+            assert hour == pytest.approx(price.hourly_usd, rel=1e-9)
+
+
+def test_what_meets_the_limits_comes_first_and_cheapest_first(chat: PlanReport) -> None:
+    assert [c.meets_slo for c in chat.candidates] == sorted((c.meets_slo for c in chat.candidates), reverse=True)
+    hourly = [p.hourly_usd for c in chat.candidates if c.meets_slo and (p := c.at_rate["on_demand"])]
+    assert len(hourly) > 20
+    assert hourly == sorted(hourly)
+    assert chat.best is chat.candidates[0]
+
+
+def test_every_row_that_meets_the_limits_holds_them_and_every_other_names_the_limit(chat: PlanReport) -> None:
+    for candidate in chat.candidates:
+        if candidate.meets_slo:
+            assert candidate.ttft_s <= 1.0
+            assert candidate.tpot_s <= 0.05
+        else:
+            assert all("the limit is" in miss for miss in candidate.misses)
+            assert candidate.ttft_s > 1.0 or candidate.tpot_s > 0.05
+
+
+def test_batches_are_powers_of_two_as_long_as_memory_lasts(chat: PlanReport) -> None:
+    batches = sorted(c.batch for c in chat.candidates if (c.device, c.tp, c.dtype) == ("inf2.xlarge", 2, "bfloat16"))
+    assert batches == [2**n for n in range(len(batches))]
+    largest = find(chat, "inf2.xlarge", 2, "bfloat16", batches[-1])
+    cache = (
+        2 * 32 * 4 * 128 * 2 * 2048 * batches[-1]
+    )  # K and V, layers, KV heads per core, dimensions, bytes, positions
+    assert largest.memory_bytes <= largest.memory_budget_bytes < largest.memory_bytes + cache
+
+
+def test_dp_fills_the_instance_with_whole_groups(chat: PlanReport) -> None:
+    assert find(chat, "inf2.48xlarge", 8, "int8", 1).dp == 3
+    assert find(chat, "inf2.24xlarge", 8, "int8", 1).dp == 1
+
+
+def test_every_instance_is_answered_for(chat: PlanReport) -> None:
+    told = {c.device for c in chat.candidates} | {e.device for e in chat.excluded}
+    assert told == {part.name for part in INSTANCES}
+
+
+def test_what_does_not_fit_says_how_much_is_lacking(chat: PlanReport) -> None:
+    (entry,) = [e for e in chat.excluded if (e.device, e.tp, e.dtype) == ("inf2.xlarge", 1, "bfloat16")]
+    assert entry.lacks_bytes is not None
+    assert f"one slot of 2048 positions lacks {entry.lacks_bytes / 2**30:.2f} GiB on each core" in entry.reason
+
+
+def test_a_part_without_8_bit_floats_is_not_planned_with_them(chat: PlanReport) -> None:
+    assert not [c for c in chat.candidates if c.device.startswith("inf1") and c.dtype == "fp8"]
+    assert any(e.reason == "Inferentia1 has no 8-bit float type" for e in chat.excluded)
+
+
+def test_only_parts_without_measurements_are_marked_extrapolated() -> None:
+    report = plan(replace(SMALL, devices=()))
+    assert {c.device.split(".")[0] for c in report.candidates if c.extrapolated} == {"inf1", "trn2"}
+    assert {c.device.split(".")[0] for c in report.candidates if not c.extrapolated} == {"inf2", "trn1", "trn1n"}
+    assert "rows marked * are extrapolated: no measurement stands behind their times" in report.notes
+
+
+def test_an_unknown_price_gives_no_figure_and_says_so(chat: PlanReport) -> None:
+    trn2 = [c for c in chat.candidates if c.device == "trn2.48xlarge"]
+    assert trn2
+    assert all(c.at_rate == {"on_demand": None, "reserved": None} == c.at_capacity for c in trn2)
+    assert "trn2.48xlarge: no on_demand and no reserved price is published, so no cost by it is given" in chat.notes
+
+
+def test_energy_is_absent_and_said_to_be(chat: PlanReport) -> None:
+    answer = chat.as_json()
+    assert {candidate["tokens_per_joule"] for candidate in answer["candidates"]} == {None}
+    assert any("no power figure is published" in note for note in answer["notes"])
+
+
+def test_the_report_is_json_without_infinities(chat: PlanReport) -> None:
+    text = json.dumps(plan(replace(SMALL, ttft_s=1e-6)).as_json(), allow_nan=False)
+    assert json.loads(text)["candidates"][0]["meets_slo"] is False
+    answer = json.loads(json.dumps(chat.as_json(), allow_nan=False))
+    assert answer["buckets"] == {"prefill": 1024, "decode": 2048}
+    assert len(answer["candidates"]) == len(chat.candidates)
+
+
+def test_reserved_prices_can_decide_the_order() -> None:
+    report = plan(replace(CHAT, price_basis="reserved"))
+    hourly = [p.hourly_usd for c in report.candidates if c.meets_slo and (p := c.at_rate["reserved"])]
+    assert hourly == sorted(hourly)
+    assert all(c.at_rate["reserved"] is None for c in report.candidates if c.device == "trn1n.32xlarge")
+
+
+def test_limits_that_nothing_holds_are_said_in_the_notes() -> None:
+    report = plan(replace(SMALL, tpot_s=1e-4))
+    assert report.best is None
+    assert "no configuration holds the limits; their rows say which they miss" in report.notes
+    assert "TPOT is" in report.candidates[0].misses[0]
+    assert "without any load: the limit is 0.1 ms" in report.candidates[0].misses[0]
+
+
+def test_a_single_output_token_has_no_time_per_token() -> None:
+    best = plan(replace(SMALL, output_tokens=1)).candidates[0]
+    assert best.tpot_s == 0
+    price = best.at_rate["on_demand"]
+    assert price is not None
+    assert price.output_usd == pytest.approx(0, abs=1e-12)
+
+
+def test_buckets_are_powers_of_two_that_end_at_the_compiled_length() -> None:
+    model = NAMED["llama-8b"]
+    assert Buckets.of(replace(CHAT, input_tokens=3, output_tokens=4), model) == Buckets(128, 128)
+    assert Buckets.of(replace(CHAT, input_tokens=4000, output_tokens=4000), model) == Buckets(4096, 8192)
+    assert Buckets.of(replace(CHAT, input_tokens=1100, max_model_len=1500), model) == Buckets(1500, 1500)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"request_rate": -1.0}, "request_rate is -1.0: from 1e-06 to 1e"),
+        ({"request_rate": float("nan")}, "request_rate is nan"),
+        ({"input_tokens": 0}, "input_tokens is 0: from 1 to"),
+        ({"output_tokens": -5}, "output_tokens is -5"),
+        ({"ttft_s": 0.0}, "ttft_s is 0.0: a finite number above 0"),
+        ({"tpot_s": float("inf")}, "tpot_s is inf"),
+        ({"max_batch": 0}, "max_batch is 0"),
+        ({"device_memory_utilization": 1.5}, "device_memory_utilization is 1.5"),
+        ({"dtypes": ("int4",)}, "dtypes is int4: some of bfloat16, int8, fp8"),
+        ({"dtypes": ()}, "dtypes is empty"),
+        ({"price_basis": "spot"}, "price_basis is 'spot': one of on_demand, reserved"),
+        ({"max_model_len": 1200}, "max_model_len is 1200: input_tokens + output_tokens is 1201"),
+    ],
+)
+def test_options_without_an_answer_are_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        replace(CHAT, **change)  # type: ignore[arg-type]
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"devices": ("inf2.48xlarg",)}, DeviceError, "there is no device 'inf2.48xlarg'. Did you mean inf2.48xlarge"),
+        (
+            {"devices": ("inf2.xlarge",), "tensor_parallel_sizes": (8,)},
+            DeviceError,
+            "tensor_parallel_size is 8: no part in question allows it: inf2.xlarge has 2 NeuronCores and allows 1, 2",
+        ),
+        ({"tensor_parallel_sizes": (7,)}, DeviceError, "tensor_parallel_size is 7"),
+        ({"input_tokens": 8000}, SettingsError, "input_tokens + output_tokens is 8201: llama-8b has 8192 positions"),
+        ({"max_model_len": 16384}, SettingsError, "max_model_len is 16384: llama-8b has 8192 positions"),
+        ({"model": "lama-8b"}, SettingsError, "Did you mean llama-8b"),
+        ({"devices": ("inf1.xlarge",), "dtypes": ("fp8",)}, DeviceError, "Inferentia1 has no 8-bit float type"),
+    ],
+)
+def test_impossible_questions_name_the_value_and_what_is_possible(
+    change: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error) as refusal:
+        plan(replace(CHAT, **change))  # type: ignore[arg-type]
+    assert said in str(refusal.value)
+
+
+def test_a_degree_that_some_parts_allow_is_planned_there_and_explained_elsewhere() -> None:
+    report = plan(replace(CHAT, tensor_parallel_sizes=(24,)))
+    assert {c.device for c in report.candidates} == {"inf2.48xlarge"}
+    assert any(e.device == "inf2.xlarge" and "allows 1, 2" in e.reason for e in report.excluded)
+
+
+def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
+    huge = replace(NAMED["llama-70b"], num_layers=1000, hidden_size=16_384, intermediate_size=65_536)
+    with pytest.raises(DeviceMemoryError) as refusal:
+        plan_model(huge, CHAT, INSTANCES)
+    assert "fits on no part in question. Nearest is trn2.48xlarge with tensor_parallel_size 64" in str(refusal.value)
+    assert "GiB on each core" in str(refusal.value)
+
+
+# -- how answers scale ---------------------------------------------------------------------------------------------
+
+FEW = settings(max_examples=20, deadline=None)
+
+
+def order_of(report: PlanReport, device: str) -> int:
+    return next(i for i, c in enumerate(report.candidates) if c.device == device)
+
+
+@FEW
+@given(st.floats(0.01, 100), st.floats(0.01, 100), st.floats(0.1, 200))
+def test_the_cheaper_of_two_equal_parts_never_ranks_worse(one: float, other: float, rate: float) -> None:
+    parts = (replace(XLARGE, name="a", on_demand_usd=one), replace(XLARGE, name="b", on_demand_usd=other))
+    report = plan_model(NAMED["llama-1b"], replace(SMALL, devices=(), request_rate=rate), parts)
+    if one != other:
+        assert (order_of(report, "a") < order_of(report, "b")) == (one < other)
+
+
+@FEW
+@given(st.floats(0.05, 5), st.floats(0.005, 0.1), st.floats(0.2, 1), st.floats(0.2, 1), st.floats(0.1, 200))
+def test_tighter_limits_never_make_a_cheaper_plan(
+    ttft_s: float, tpot_s: float, ttft_share: float, tpot_share: float, rate: float
+) -> None:
+    loose = plan(replace(SMALL, ttft_s=ttft_s, tpot_s=tpot_s, request_rate=rate)).best
+    tight = plan(replace(SMALL, ttft_s=ttft_s * ttft_share, tpot_s=tpot_s * tpot_share, request_rate=rate)).best
+    if tight is not None:
+        assert loose is not None
+        assert hourly(loose) <= hourly(tight)
+
+
+def hourly(candidate: Candidate) -> float:
+    price = candidate.at_rate["on_demand"]
+    assert price is not None
+    return price.hourly_usd
+
+
+def configurations(part: Instance, options: PlanOptions) -> set[tuple[int, str, int]]:
+    try:
+        report = plan_model(NAMED["llama-8b"], options, (part,))
+    except DeviceMemoryError:
+        return set()
+    return {(c.tp, c.dtype, c.batch) for c in report.candidates}
+
+
+@FEW
+@given(st.integers(4, 96), st.integers(0, 64))
+def test_more_memory_never_fits_less(gib: int, more: int) -> None:
+    small = replace(XLARGE, chip=replace(XLARGE.chip, memory_gib=gib))
+    large = replace(XLARGE, chip=replace(XLARGE.chip, memory_gib=gib + more))
+    assert configurations(small, CHAT) <= configurations(large, CHAT)
+
+
+@FEW
+@given(st.floats(0.1, 100), st.floats(1, 10))
+def test_more_requests_never_cost_less(rate: float, times: float) -> None:
+    few, many = (plan(replace(SMALL, request_rate=r, tpot_s=0.03)).best for r in (rate, rate * times))
+    assert few is not None
+    assert many is not None
+    assert hourly(few) <= hourly(many)

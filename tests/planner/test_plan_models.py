@@ -1,0 +1,69 @@
+"""Every way to name a model, and what is said of a name that is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from server.engine.model_config import read_model_spec
+from server.errors import CheckpointError, SettingsError
+from server.planner.known_shapes import known_shape
+from server.planner.models import NAMED, resolve_shape
+from tools.random_checkpoint.shapes import SHAPES
+
+DEFAULT_MODEL = Path(__file__).parents[2] / "server" / "default_model"
+
+
+def test_a_checkpoint_directory_and_its_config_file_are_the_same_model() -> None:
+    assert resolve_shape(str(DEFAULT_MODEL)) == read_model_spec(DEFAULT_MODEL)
+    assert resolve_shape(str(DEFAULT_MODEL / "config.json")) == read_model_spec(DEFAULT_MODEL)
+
+
+def test_a_config_file_of_any_name_needs_no_weights_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(SHAPES["qwen-0.5b"].config("bfloat16")))
+    assert resolve_shape(str(file)).num_layers == 24
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMED) & set(SHAPES)))
+def test_a_named_shape_is_the_one_that_random_checkpoints_have(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES[name].config("bfloat16")))
+    made, named = read_model_spec(tmp_path), resolve_shape(name)
+    assert named.num_params == made.num_params
+    assert (named.num_kv_heads, named.max_position) == (made.num_kv_heads, made.max_position)
+
+
+@pytest.mark.parametrize(
+    ("name", "public", "billions"),
+    [
+        ("llama-7b", "Llama-2-7b", 6.74),
+        ("llama-8b", "Llama-3-8B", 8.03),
+        ("llama-13b", "Llama-2-13b", 13.02),
+        ("llama-70b", "Llama-3-70B", 70.55),
+        ("mistral-7b", "Mistral-7B-v0.2", 7.24),
+        ("qwen-7b", "Qwen2.5-7B", 7.62),
+    ],
+)
+def test_a_named_shape_has_the_size_and_dimensions_of_its_public_model(name: str, public: str, billions: float) -> None:
+    spec, shape = resolve_shape(name), known_shape(public, billions)
+    assert spec.num_params / 1e9 == pytest.approx(billions, abs=0.006)
+    assert shape is not None
+    for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
+        assert getattr(spec, field) == getattr(shape, field)
+
+
+def test_names_may_be_written_in_capitals() -> None:
+    assert resolve_shape("Llama-8B") == NAMED["llama-8b"]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_and_all_names() -> None:
+    with pytest.raises(SettingsError, match=r"model 'lama-8b' is no .* Did you mean llama-8b.* Named: qwen-0.5b, "):
+        resolve_shape("lama-8b")
+
+
+def test_a_configuration_that_cannot_be_served_is_refused_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["MixtralForCausalLM"]}')
+    with pytest.raises(CheckpointError, match=r"config.json: architecture 'MixtralForCausalLM' is not supported"):
+        resolve_shape(str(tmp_path))
