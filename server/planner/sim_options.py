@@ -15,6 +15,7 @@ from server.planner.workload import Workload
 
 PriceBasis = Literal["on_demand", "reserved"]
 SMALLEST_BUCKET = 128
+LONGEST_CHUNK = 8192  # tokens of a prompt in one step by default; activations of longer ones do not fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class SimulationOptions:
     replicas: int = 1  # instances
     max_model_len: int = 4096
     max_num_seqs: int = 16  # slots that decode is compiled for
-    max_num_batched_tokens: int | None = None  # None: one prompt of full length beside all decodes, so none is cut
+    max_num_batched_tokens: int | None = None  # None: a prompt of up to LONGEST_CHUNK tokens beside all decodes
     max_num_queued_reqs: int = 1024  # of each group
     block_size: int = 32
     num_blocks: int | None = None  # None: what the memory of the part has left
@@ -77,7 +78,9 @@ class SimulationOptions:
         return SchedulerConfig(
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_model_len + self.max_num_seqs if tokens is None else tokens,
+            max_num_batched_tokens=min(self.max_model_len, LONGEST_CHUNK) + self.max_num_seqs
+            if tokens is None
+            else tokens,
             max_num_queued_reqs=self.max_num_queued_reqs,
         )
 

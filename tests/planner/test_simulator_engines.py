@@ -1,0 +1,172 @@
+"""The lean engine decides as the server's scheduler does: every record equal, bit by bit, on random small workloads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.config import CacheConfig, ModelSpec, SchedulerConfig
+from server.device.catalog import instance
+from server.device.cost import CostModel
+from server.planner.lean_cache import LeanCache, Owner
+from server.planner.lean_engine import LeanEngine
+from server.planner.scheduled_engine import ScheduledEngine
+from server.planner.sim_records import NEVER, EngineTotals, Records
+from server.planner.simulator import Driver
+from server.planner.step_pricer import StepPricer
+from server.planner.workload import Workload
+
+MODEL = ModelSpec("Tiny", 2, 256, 512, 4, 2, 64, 1000, 4096)
+COST = CostModel.of(MODEL, instance("inf2.xlarge"), 1)
+STEP_NS = round(COST.decode(4, 64).elapsed_s * 1e9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Limits and requests (gap before it in ns, input, output) of one small simulation."""
+
+    requests: list[tuple[int, int, int]]
+    config: SchedulerConfig
+    cache: CacheConfig
+    decode_buckets: tuple[int, ...]
+    num_engines: int
+
+    @property
+    def workload(self) -> Workload:
+        gaps, inputs, outputs = (np.array(column, dtype=np.int64) for column in zip(*self.requests, strict=True))
+        return Workload("case", np.cumsum(gaps), inputs, outputs)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    max_model_len, seqs = draw(st.sampled_from([16, 64])), draw(st.integers(1, 5))
+    gap = st.one_of(st.just(0), st.just(STEP_NS), st.integers(0, 40 * STEP_NS))
+    length = st.integers(1, max_model_len // 2)
+    return Case(
+        requests=draw(st.lists(st.tuples(gap, length, length), min_size=1, max_size=25)),
+        config=SchedulerConfig(
+            max_model_len=max_model_len,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=draw(st.one_of(st.integers(seqs, 20), st.just(max_model_len + seqs))),
+            max_num_queued_reqs=draw(st.sampled_from([3, 1000])),
+        ),
+        cache=CacheConfig(
+            num_blocks=draw(st.integers(2, 24)),
+            block_size=draw(st.integers(1, 6)),
+            enable_prefix_caching=draw(st.booleans()),
+        ),
+        decode_buckets=draw(st.sampled_from([(max_model_len,), (8, max_model_len), (4, 8, 12, max_model_len)])),
+        num_engines=draw(st.integers(1, 3)),
+    )
+
+
+def simulate(case: Case, kind: type[LeanEngine] | type[ScheduledEngine]) -> tuple[Records, list[Any]]:
+    workload = case.workload
+    records = Records(len(workload))
+    pricer = StepPricer(COST, case.config.max_num_seqs, (8, 16, 64), case.decode_buckets)
+    engines = [kind(case.config, case.cache, pricer, workload, records) for _ in range(case.num_engines)]
+    Driver(engines, workload, records, case.config, case.cache).run()
+    return records, engines
+
+
+def totals(engines: list[Any]) -> list[dict[str, int]]:
+    found: list[EngineTotals] = [engine.totals for engine in engines]
+    return [vars(one) for one in found]
+
+
+@settings(max_examples=400, deadline=None)
+@given(cases())
+def test_the_lean_engine_records_what_the_scheduler_records(case: Case) -> None:
+    lean, lean_engines = simulate(case, LeanEngine)
+    real, real_engines = simulate(case, ScheduledEngine)
+    assert vars(lean) == vars(real)
+    assert totals(lean_engines) == totals(real_engines)
+    for engine in real_engines:
+        assert engine.scheduler.audit() == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_every_request_ends_once_and_in_order(case: Case) -> None:
+    records, engines = simulate(case, LeanEngine)
+    ended = [i for i in range(len(case.requests)) if records.finish_ns[i] != NEVER]
+    assert len(ended) + records.refused.total() == len(case.requests)
+    assert all(engine.num_open == 0 and engine.end_ns == NEVER for engine in engines)
+    for i in ended:
+        arrival = int(case.workload.arrival_ns[i])
+        assert arrival <= records.scheduled_ns[i] < records.first_token_ns[i] <= records.finish_ns[i]
+        _, num_input, num_output = case.requests[i]
+        assert records.num_output[i] == min(num_output, case.config.max_model_len - num_input)
+    assert records.gaps.total() == sum(records.num_output[i] - 1 for i in ended)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_device_time_of_the_requests_is_the_busy_time_of_the_engines(case: Case) -> None:
+    records, engines = simulate(case, LeanEngine)
+    attributed = (sum(records.prefill_shares) + sum(records.decode_shares)) / 1e6
+    assert attributed == pytest.approx(sum(engine.totals.busy_ns for engine in engines), rel=1e-9)
+
+
+def pressed(is_caching: bool) -> Case:
+    """Two sequences that fit when they are admitted and not when they have grown."""
+    config = SchedulerConfig(max_model_len=64, max_num_seqs=2, max_num_batched_tokens=66)
+    return Case([(0, 8, 30), (0, 8, 30)], config, CacheConfig(12, 4, is_caching), (64,), 1)
+
+
+@pytest.mark.parametrize("is_caching", [True, False])
+def test_preemption_is_part_of_what_is_compared(is_caching: bool) -> None:
+    lean, lean_engines = simulate(pressed(is_caching), LeanEngine)
+    real, real_engines = simulate(pressed(is_caching), ScheduledEngine)
+    assert totals(lean_engines)[0]["num_preemptions"] > 0
+    assert vars(lean) == vars(real)
+    assert totals(lean_engines) == totals(real_engines)
+
+
+def test_a_run_of_equal_steps_is_one_event_and_an_arrival_ends_it_at_the_next_step() -> None:
+    config = SchedulerConfig(max_model_len=64, max_num_seqs=4, max_num_batched_tokens=68)
+    workload = Workload("one", np.array([0, 0]), np.array([5, 5]), np.array([40, 40]))
+    pricer = StepPricer(COST, 4, (64,), (64,))
+    engine = LeanEngine(config, CacheConfig(100, 4), pricer, workload, Records(2))
+    engine.add(0, 0)
+    engine.plan(0)
+    start = engine.end_ns
+    engine.apply()
+    engine.plan(start)
+    assert engine.end_ns == start + 39 * STEP_NS
+    engine.add(1, start + 3 * STEP_NS + 1)
+    assert engine.end_ns == start + 4 * STEP_NS
+
+
+class TestLeanCache:
+    def test_unnamed_blocks_are_taken_before_those_that_may_be_found_again(self) -> None:
+        cache, owner = LeanCache(11), Owner()
+        cache.take(6)
+        cache.release(4, 2, owner)
+        cache.take(6)
+        assert (cache.num_free, owner.num_cached) == (4, 4)
+        cache.take(1)
+        assert cache.revive(owner) == 3
+        assert cache.num_free == 0
+
+    def test_the_oldest_release_is_evicted_first(self) -> None:
+        cache, first, second = LeanCache(5), Owner(), Owner()
+        cache.take(4)
+        cache.release(2, 0, first)
+        cache.release(2, 0, second)
+        cache.take(3)
+        assert (first.num_cached, second.num_cached) == (0, 1)
+
+    def test_blocks_of_the_finished_are_nobodys(self) -> None:
+        cache = LeanCache(5)
+        cache.take(4)
+        cache.release(2, 0)
+        cache.release(1, 1)
+        assert cache.num_free == 4
+        cache.take(4)
+        assert cache.num_free == 0
