@@ -53,6 +53,7 @@ class SimulationOptions:
     prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
     decode_buckets: tuple[int, ...] | None = ()  # (): the full length, as continuous batching was measured
     sdk: int = CURRENT_SDK
+    max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
     slo: Slo = Slo()
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
@@ -137,6 +138,8 @@ class SimulationOptions:
         ):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise SettingsError(f"max_concurrency is {self.max_concurrency}: it must be at least 1")
         if self.max_model_len < 2:
             raise SettingsError(f"max_model_len is {self.max_model_len}: it must be at least 2")
         if not 0 < self.device_memory_utilization <= 1:

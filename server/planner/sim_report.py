@@ -1,6 +1,6 @@
 """The figures of a simulation: what a load test prints, and what it cost. Computes from the records; decides nothing.
 
-Definitions are those of `vllm bench serve`: TTFT from arrival to first token; TPOT = (latency - TTFT) / (tokens - 1) of
+Definitions are those of `vllm bench serve`: TTFT from sending to first token; TPOT = (latency - TTFT) / (tokens - 1) of
 each request with two tokens or more; ITL pooled over all gaps; goodput = requests that met every limit a second.
 """
 
@@ -59,7 +59,7 @@ class SimulationReport:
         self.engines, self.extrapolated = tuple(engines), extrapolated
         finish = np.array(records.finish_ns, dtype=np.int64)
         self._done = np.flatnonzero(finish >= 0)
-        self._arrival = options.workload.arrival_ns[self._done]
+        self._sent = np.array(records.sent_ns, dtype=np.int64)[self._done]
         self._finish = finish[self._done]
         self._first = np.array(records.first_token_ns, dtype=np.int64)[self._done]
         self._outputs = np.array(records.num_output, dtype=np.int64)[self._done]
@@ -89,11 +89,11 @@ class SimulationReport:
     @cached_property
     def ttft_ms(self) -> FloatArray:
         """Of each completed request, in order of arrival; so are the next three."""
-        return _ms(self._first - self._arrival)
+        return _ms(self._first - self._sent)
 
     @cached_property
     def e2el_ms(self) -> FloatArray:
-        return _ms(self._finish - self._arrival)
+        return _ms(self._finish - self._sent)
 
     @cached_property
     def tpot_ms(self) -> FloatArray:
@@ -102,8 +102,8 @@ class SimulationReport:
 
     @cached_property
     def queue_ms(self) -> FloatArray:
-        """From arrival to the first step."""
-        return _ms(np.array(self.records.scheduled_ns, dtype=np.int64)[self._done] - self._arrival)
+        """From sending to the first step."""
+        return _ms(np.array(self.records.scheduled_ns, dtype=np.int64)[self._done] - self._sent)
 
     @cached_property
     def request_goodput(self) -> float | None:
@@ -206,6 +206,7 @@ class SimulationReport:
             "model": options.model.architecture,
             "instance": options.instance,
             "replicas": options.replicas,
+            "max_concurrency": options.max_concurrency,
             "data_parallel_size": options.data_parallel_size,
             "tensor_parallel_size": options.tensor_parallel_size,
             "max_model_len": options.max_model_len,

@@ -42,7 +42,7 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     engines: list[Engine] = [
         kind(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
     ]
-    Driver(engines, options.workload, records, options.scheduler, cache).run()
+    Driver(engines, options.workload, records, options.scheduler, cache).run(options.max_concurrency)
     totals = [engine.totals for engine in engines]
     return SimulationReport(options, cache.num_blocks, records, totals, tuple(pricer.extrapolated))
 
@@ -65,12 +65,18 @@ class Driver:
         self._loads = [0] * len(engines)  # open requests of each engine
         self._ends: list[tuple[int, int]] = []  # heap of (end_ns, engine); stale once the engine's own end differs
         self._next = 0  # the next arrival
+        self._num_open = 0
+        self._max_open = 0
 
-    def run(self) -> None:
-        """Until every request is finished or refused."""
+    def run(self, max_concurrency: int | None = None) -> None:
+        """Until every request is finished or refused.
+
+        With `max_concurrency` clients hold a request back while that many are open: a closed loop.
+        """
         arrivals, ends = self._arrival_ns, self._ends
+        self._max_open = len(arrivals) if max_concurrency is None else max_concurrency
         while True:
-            is_arriving = self._next < len(arrivals)
+            is_arriving = self._next < len(arrivals) and self._num_open < self._max_open
             if ends and not (is_arriving and arrivals[self._next] < ends[0][0]):
                 now_ns = ends[0][0]
             elif is_arriving:
@@ -90,6 +96,7 @@ class Driver:
             engine = self._engines[number]
             if engine.end_ns == now_ns:
                 engine.apply()
+                self._num_open += engine.num_open - self._loads[number]
                 self._loads[number] = engine.num_open
                 idle.add(number)
         return idle
@@ -97,7 +104,8 @@ class Driver:
     def _arrive(self, now_ns: int) -> set[int]:
         """Route what arrives now; the engines that it found idle."""
         idle = set()
-        while self._next < len(self._arrival_ns) and self._arrival_ns[self._next] == now_ns:
+        arrivals = self._arrival_ns
+        while self._next < len(arrivals) and arrivals[self._next] <= now_ns and self._num_open < self._max_open:
             index, self._next = self._next, self._next + 1
             number = self._loads.index(min(self._loads))
             if not self._is_welcome(index, number):
@@ -105,6 +113,8 @@ class Driver:
             engine = self._engines[number]
             before = engine.end_ns
             engine.add(index, now_ns)
+            self._records.sent_ns[index] = now_ns
+            self._num_open += 1
             self._loads[number] += 1
             if before == NEVER:
                 idle.add(number)
