@@ -35,6 +35,7 @@ class Case:
     cache: CacheConfig
     decode_buckets: tuple[int, ...]
     num_engines: int
+    max_concurrency: int | None = None
 
     @property
     def workload(self) -> Workload:
@@ -62,6 +63,7 @@ def cases(draw: st.DrawFn) -> Case:
         ),
         decode_buckets=draw(st.sampled_from([(max_model_len,), (8, max_model_len), (4, 8, 12, max_model_len)])),
         num_engines=draw(st.integers(1, 3)),
+        max_concurrency=draw(st.sampled_from([None, None, 1, 4])),
     )
 
 
@@ -70,7 +72,7 @@ def simulate(case: Case, kind: type[LeanEngine] | type[ScheduledEngine]) -> tupl
     records = Records(len(workload))
     pricer = StepPricer(COST, case.config.max_num_seqs, (8, 16, 64), case.decode_buckets)
     engines = [kind(case.config, case.cache, pricer, workload, records) for _ in range(case.num_engines)]
-    Driver(engines, workload, records, case.config, case.cache).run()
+    Driver(engines, workload, records, case.config, case.cache).run(case.max_concurrency)
     return records, engines
 
 
@@ -98,8 +100,13 @@ def test_every_request_ends_once_and_in_order(case: Case) -> None:
     assert len(ended) + records.refused.total() == len(case.requests)
     assert all(engine.num_open == 0 and engine.end_ns == NEVER for engine in engines)
     for i in ended:
-        arrival = int(case.workload.arrival_ns[i])
-        assert arrival <= records.scheduled_ns[i] < records.first_token_ns[i] <= records.finish_ns[i]
+        assert (
+            case.workload.arrival_ns[i]
+            <= records.sent_ns[i]
+            <= records.scheduled_ns[i]
+            < records.first_token_ns[i]
+            <= records.finish_ns[i]
+        )
         _, num_input, num_output = case.requests[i]
         assert records.num_output[i] == min(num_output, case.config.max_model_len - num_input)
     assert records.gaps.total() == sum(records.num_output[i] - 1 for i in ended)

@@ -1,0 +1,221 @@
+"""Simulations from outside: what is asked, what is reported, and the laws that the figures obey."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from server.config import ModelSpec
+from server.device.catalog import instance
+from server.device.cost import CostModel
+from server.errors import DeviceError, DeviceMemoryError, SettingsError
+from server.planner.sim_options import SimulationOptions, Slo
+from server.planner.sim_statistics import Spread
+from server.planner.simulate_table import render
+from server.planner.simulator import run_simulation
+from server.planner.step_pricer import StepPricer
+from server.planner.workload import LengthRange, SyntheticWorkload, Workload
+
+MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)
+COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)
+CHAT = SyntheticWorkload(120, 4.0, LengthRange(50, 600), LengthRange(1, 80), seed=5)
+BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), max_model_len=1024, max_num_seqs=8)
+
+
+def workload(*requests: tuple[float, int, int], **fields: Any) -> Workload:
+    """Of (seconds, input, output)."""
+    times, inputs, outputs = zip(*requests, strict=True)
+    arrival = np.rint(np.array(times) * 1e9).astype(np.int64)
+    return Workload("by hand", arrival, np.array(inputs), np.array(outputs), **fields)
+
+
+def text(options: SimulationOptions) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(run_simulation(options)))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_one_request_alone_takes_its_prefill_and_its_decode_steps() -> None:
+    report = run_simulation(replace(BASE, workload=workload((0.0, 300, 11))))
+    prefill_ms, decode_ms = COST.prefill(300, 512).elapsed_s * 1e3, COST.decode(8, 1024).elapsed_s * 1e3
+    figures = report.as_json()
+    assert figures["mean_ttft_ms"] == pytest.approx(prefill_ms, abs=1e-5)
+    assert [figures["mean_tpot_ms"], figures["p99_itl_ms"]] == pytest.approx([decode_ms] * 2, abs=1e-5)
+    assert figures["mean_e2el_ms"] == pytest.approx(prefill_ms + 10 * decode_ms, abs=1e-4)
+    assert figures["mean_queue_ms"] == figures["idle_usd"] == 0
+    assert figures["total_usd"] == pytest.approx(figures["mean_e2el_ms"] / 3.6e6 * 0.7582)
+
+
+def test_two_prompts_follow_each_other_and_never_share_a_charge_with_decode() -> None:
+    report = run_simulation(replace(BASE, workload=workload((0.0, 100, 3), (0.0, 100, 3))))
+    prefill_ms, decode_ms = COST.prefill(100, 128).elapsed_s * 1e3, COST.decode(8, 1024).elapsed_s * 1e3
+    assert report.ttft_ms == pytest.approx([prefill_ms, 2 * prefill_ms], abs=1e-5)
+    # The first waits for the second's prompt and for its own decode.
+    assert report.e2el_ms == pytest.approx([2 * (prefill_ms + decode_ms)] * 2, abs=1e-4)
+    assert max(report.records.gaps) / 1e6 == pytest.approx(prefill_ms + decode_ms, abs=1e-5)
+
+
+def test_decode_is_charged_for_the_bucket_of_the_longest_context() -> None:
+    options = replace(BASE, workload=workload((0.0, 127, 4)), decode_buckets=(128,))
+    report = run_simulation(options)
+    short, long = (round(COST.decode(8, bucket).elapsed_s * 1e9) for bucket in (128, 1024))
+    assert short < long
+    assert dict(report.records.gaps) == {short: 1, long: 2}
+
+
+def test_same_options_same_report() -> None:
+    first, again = (json.dumps(run_simulation(BASE).as_json()) for _ in range(2))
+    assert first == again
+
+
+def test_step_by_step_gives_the_same_report() -> None:
+    options = replace(BASE, replicas=2, decode_buckets=(128, 256), max_num_batched_tokens=100, num_blocks=60)
+    assert run_simulation(options).as_json() == run_simulation(replace(options, step_by_step=True)).as_json()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    rate=st.sampled_from([0.2, 3.0, 60.0, float("inf")]),
+    replicas=st.integers(1, 3),
+    groups=st.integers(1, 2),
+    clients=st.sampled_from([None, 1, 5]),
+)
+def test_attributed_and_idle_dollars_are_the_total(
+    seed: int, rate: float, replicas: int, groups: int, clients: int | None
+) -> None:
+    chat = replace(CHAT, seed=seed, rate=rate, num_requests=40).generate()
+    options = replace(BASE, workload=chat, replicas=replicas, tensor_parallel_size=1, data_parallel_size=groups)
+    report = run_simulation(replace(options, max_concurrency=clients))
+    cost = report.cost
+    assert cost.total_usd == pytest.approx(replicas * 0.7582 * report.duration_s / 3600, rel=1e-12)
+    assert cost.conservation_error <= 1e-9
+    assert sum(report.request_usd()) == pytest.approx(cost.attributed_usd, rel=1e-9)
+    assert 0 <= report.utilization <= 1
+
+
+def test_the_keys_are_those_of_the_load_test() -> None:
+    figures = run_simulation(replace(BASE, slo=Slo(ttft_ms=500))).as_json()
+    times = {f"{of}_{time}_ms" for of in ("mean", "median", "std", "p99") for time in ("ttft", "tpot", "itl", "e2el")}
+    tokens = {"total_input_tokens", "total_output_tokens", "output_throughput", "total_token_throughput"}
+    assert times | tokens | {"completed", "failed", "duration", "request_throughput", "request_goodput"} <= {*figures}
+    assert figures["completed"] == len(BASE.workload)
+    assert figures["total_output_tokens"] == int(BASE.workload.output_len.sum())
+    json.dumps(figures, allow_nan=False)
+
+
+def test_goodput_counts_requests_that_meet_every_limit() -> None:
+    ttft = np.sort(run_simulation(BASE).ttft_ms)
+    report = run_simulation(replace(BASE, slo=Slo(ttft_ms=float(ttft[59]))))
+    assert report.request_goodput == pytest.approx(60 / report.duration_s)
+    assert run_simulation(replace(BASE, slo=Slo(ttft_ms=1e9, e2el_ms=1e-6))).request_goodput == 0
+    assert run_simulation(BASE).request_goodput is None
+
+
+def test_more_replicas_wait_less_and_cost_more_idle() -> None:
+    busy = replace(BASE, workload=replace(CHAT, rate=40.0).generate())
+    one, four = run_simulation(busy), run_simulation(replace(busy, replicas=4))
+    assert four.queue_ms.mean() < one.queue_ms.mean()
+    assert four.utilization < one.utilization
+
+
+def test_an_arrival_goes_to_the_engine_with_the_fewest_open_requests() -> None:
+    report = run_simulation(replace(BASE, workload=workload(*[(0.0, 100, 5)] * 4), replicas=4))
+    assert len(set(report.e2el_ms)) == 1
+    assert [engine.num_decode_steps for engine in report.engines] == [4] * 4
+
+
+def test_a_closed_loop_never_has_more_open_than_its_clients() -> None:
+    report = run_simulation(replace(BASE, workload=workload(*[(0.0, 100, 9)] * 12), max_concurrency=3))
+    sent, done = report.records.sent_ns, report.records.finish_ns
+    for now in sent:
+        assert sum(a <= now < b for a, b in zip(sent, done, strict=True)) <= 3
+    assert report.e2el_ms.max() < run_simulation(replace(BASE, workload=report.options.workload)).e2el_ms.max()
+
+
+def test_a_shared_prefix_is_computed_once() -> None:
+    requests = workload((0.0, 600, 2), (1.0, 600, 2), (2.0, 600, 2), prefixes=((5,), (5,), (6,)))
+    report = run_simulation(replace(BASE, workload=requests))
+    assert list(report.records.num_cached) == [0, 512, 0]
+    assert report.ttft_ms[1] < report.ttft_ms[0] == report.ttft_ms[2]
+    assert "cached" in report.extrapolated[0]
+    uncached = run_simulation(replace(BASE, workload=requests, enable_prefix_caching=False))
+    assert list(uncached.records.num_cached) == [0, 0, 0]
+    assert uncached.extrapolated == ()
+
+
+def test_work_behind_a_prefix_costs_more_than_the_same_tokens_alone_and_less_than_all() -> None:
+    pricer = StepPricer(COST, 8, (128, 1024), (1024,))
+    assert pricer.prefill_ns(0, 128) < pricer.prefill_ns(896, 128) < pricer.prefill_ns(0, 1024)
+
+
+def test_what_the_server_would_refuse_is_counted_and_costs_nothing() -> None:
+    requests = workload((0.0, 1024, 1), (0.0, 5, 5), (0.0, 5, 5), (0.0, 5, 5))
+    report = run_simulation(replace(BASE, workload=requests, max_num_queued_reqs=2))
+    assert report.as_json()["refused"] == {"context_length_exceeded": 1, "queue_full": 1}
+    assert list(report.request_usd() > 0) == [False, True, True, False]
+
+
+def test_a_workload_that_is_refused_as_a_whole_has_figures() -> None:
+    report = run_simulation(replace(BASE, workload=workload((0.0, 5000, 1))))
+    figures = report.as_json()
+    assert (figures["completed"], figures["failed"], figures["total_usd"]) == (0, 1, 0)
+    assert figures["usd_per_million_output_tokens"] is None
+
+
+def test_a_part_without_measurements_is_marked() -> None:
+    options = replace(BASE, instance="trn2.48xlarge", usd_per_hour=10.0)
+    assert run_simulation(options).as_json()["is_extrapolated"]
+    assert "EXTRAPOLATED" in text(options)
+    assert "EXTRAPOLATED" not in text(BASE)
+
+
+def test_the_table_shows_the_figures() -> None:
+    shown, figures = text(replace(BASE, slo=Slo(ttft_ms=500))), run_simulation(BASE).as_json()
+    for figure in (figures["output_throughput"], figures["p99_ttft_ms"], figures["utilization"] * 100):
+        assert f"{figure:,.1f}" in shown
+    assert "within the limits" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"instance": "inf9.xlarge"}, DeviceError, "no device 'inf9.xlarge'"),
+        ({"tensor_parallel_size": 3}, DeviceError, "needs 3 NeuronCores"),
+        ({"instance": "inf2.48xlarge", "tensor_parallel_size": 3}, DeviceError, "tensor_parallel_size is 3"),
+        ({"data_parallel_size": 2}, DeviceError, "needs 4 NeuronCores: inf2.xlarge has 2"),
+        ({"instance": "inf1.xlarge", "tensor_parallel_size": 1}, DeviceMemoryError, "NRT_RESOURCE"),
+        ({"instance": "trn2.48xlarge"}, SettingsError, "no on_demand price of trn2.48xlarge"),
+        ({"usd_per_hour": -1.0}, SettingsError, "usd_per_hour is -1"),
+        ({"replicas": 0}, SettingsError, "replicas is 0"),
+        ({"max_num_seqs": 0}, SettingsError, "max_num_seqs is 0"),
+        ({"max_concurrency": 0}, SettingsError, "max_concurrency is 0"),
+        ({"max_num_batched_tokens": 7}, SettingsError, "max_num_batched_tokens is 7.* max_num_seqs 8"),
+        ({"max_model_len": 200_000}, SettingsError, "max_model_len is 200000: this model takes 131072"),
+        ({"max_model_len": 1}, SettingsError, "max_model_len is 1"),
+        ({"num_blocks": 10**9}, SettingsError, "num_blocks is 1000000000: this deployment holds 2 to"),
+        ({"decode_buckets": (2048,)}, SettingsError, "decode_buckets are .* max_model_len 1024"),
+        ({"device_memory_utilization": 0.0}, SettingsError, "device_memory_utilization is 0"),
+        ({"slo": Slo(tpot_ms=-1)}, SettingsError, "tpot_ms limit is -1"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_value(change: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        run_simulation(replace(BASE, **change))
+
+
+@given(st.dictionaries(st.integers(0, 10**6), st.integers(1, 50), min_size=1, max_size=20))
+def test_counted_percentiles_are_those_of_the_values_written_out(counts: dict[int, int]) -> None:
+    plain = Spread.of(np.repeat(np.array(list(counts), dtype=np.float64), list(counts.values())))
+    counted = Spread.of_counts(counts, 1.0)
+    for field in ("mean", "median", "std", "p90", "p99"):
+        assert getattr(counted, field) == pytest.approx(getattr(plain, field), rel=1e-9, abs=1e-6)
