@@ -102,6 +102,9 @@ def _request(workload: Workload, index: int, max_model_len: int) -> Request:
 
 def _prompt(workload: Workload, index: int, num_input: int) -> tuple[int, ...]:
     """Each named block is its name over and over, the rest the request's own number, below 0 as no name is."""
-    prefix = workload.prefixes[index] if workload.prefixes else ()
-    named = tuple(name for name in prefix for _ in range(workload.prefix_block))[:num_input]
-    return named + (-1 - index,) * (num_input - len(named))
+    prompt: list[int] = []
+    for name in workload.prefixes[index] if workload.prefixes else ():
+        prompt += [name] * workload.prefix_block
+    del prompt[num_input:]
+    prompt += [-1 - index] * (num_input - len(prompt))
+    return tuple(prompt)
