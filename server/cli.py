@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from server import __version__
 from server.config import EngineConfig
 from server.engine.process import EngineProcess, LoadedEngine, Loader
-from server.errors import SettingsError, StartError
+from server.errors import StartError
 from server.settings.bench import LatencySettings
 from server.settings.engine import EngineSettings
+from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import add_arguments, load_settings
 
@@ -93,19 +93,66 @@ def calibrate(arguments: dict[str, Any]) -> None:
 
     from server.planner.calibrate import run_calibrate, run_check
     from server.planner.calibrate_table import render
+    from server.planner.command import write_json
 
     data, check, json_file = (arguments[name] for name in ("data", "check", "json"))
     report = run_check(Path(check)) if check else run_calibrate(Path(data))
     Console().print(render(report))
-    if json_file:
-        _write_json(json_file, report.as_json())
+    write_json(json_file, report.as_json())
 
 
-def _write_json(path: str, value: Any) -> None:
-    try:
-        Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
+def plan(settings: PlanSettings) -> None:
+    """Which instance, degree, dtype and batch meet the limits, and at what cost."""
+    from server.planner.command import run_plan
+    from server.planner.plan_options import PlanOptions
+
+    options = PlanOptions(
+        model=settings.model,
+        input_tokens=settings.input_len,
+        output_tokens=settings.output_len,
+        request_rate=settings.request_rate,
+        ttft_s=None if settings.ttft_ms is None else settings.ttft_ms / 1e3,
+        tpot_s=None if settings.tpot_ms is None else settings.tpot_ms / 1e3,
+        devices=settings.device,
+        tensor_parallel_sizes=settings.tensor_parallel_size,
+        device_memory_utilization=settings.device_memory_utilization,
+        price_basis=settings.price_basis,
+    )
+    run_plan(options, settings.json_file, settings.picture_path)
+
+
+def simulate(settings: SimulateSettings) -> None:
+    """Serve a workload on modelled instances in virtual time."""
+    from server.planner.command import run_simulate
+    from server.planner.models import resolve_shape
+    from server.planner.sim_options import SimulationOptions, Slo
+    from server.planner.traces import read_trace
+    from server.planner.workload import LengthRange, SyntheticWorkload
+
+    synthetic = SyntheticWorkload(
+        settings.num_prompts,
+        settings.request_rate,
+        LengthRange.parse(settings.random_input_len, "random_input_len"),
+        LengthRange.parse(settings.random_output_len, "random_output_len"),
+        arrivals="poisson" if settings.burstiness == 1 else "gamma",
+        burstiness=settings.burstiness,
+        seed=settings.seed,
+    )
+    options = SimulationOptions(
+        model=resolve_shape(settings.model),
+        instance=settings.device,
+        workload=read_trace(Path(settings.trace)) if settings.trace else synthetic.generate(),
+        tensor_parallel_size=settings.tensor_parallel_size,
+        data_parallel_size=settings.data_parallel_size,
+        replicas=settings.replicas,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_concurrency=settings.max_concurrency,
+        device_memory_utilization=settings.device_memory_utilization,
+        slo=Slo(settings.ttft_ms, settings.tpot_ms, settings.e2el_ms),
+        price_basis=settings.price_basis,
+    )
+    run_simulate(options, settings.json_file)
 
 
 def _model_path(settings: EngineSettings) -> Path:
@@ -136,6 +183,12 @@ def _parser(loader: Loader) -> _Parser:
     latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
     benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
+    planning = _command(commands, "plan", "find the instances that meet a workload's limits, and what they cost")
+    add_arguments(planning, PlanSettings)
+    planning.set_defaults(run=lambda arguments: plan(load_settings(PlanSettings, arguments)))
+    simulating = _command(commands, "simulate", "serve a workload on modelled instances in virtual time")
+    add_arguments(simulating, SimulateSettings)
+    simulating.set_defaults(run=lambda arguments: simulate(load_settings(SimulateSettings, arguments)))
     _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser

@@ -50,3 +50,39 @@ def test_unknown_flags_of_other_commands_are_refused(capsys: pytest.CaptureFixtu
         main(["bench", "latency", "--nonsense"])
     assert end.value.code == 2
     assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+
+
+def test_plan_answers_with_tables_json_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, picture = tmp_path / "plan.json", tmp_path / "plan.html"
+    argv = ["plan", "llama-8b", "--request-rate", "1", "--tpot-ms", "60", "--device", "inf2.xlarge,inf2.8xlarge"]
+    assert main([*argv, "--json", str(out), "--picture", str(picture)]) == 0
+    assert "inf2.xlarge" in capsys.readouterr().out
+    assert json.loads(out.read_text())
+    assert "<svg" in picture.read_text()
+
+
+def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    reports = []
+    for name in ("a", "b"):
+        out = tmp_path / name
+        argv = ["simulate", "llama-1b", "--num-prompts", "50", "--request-rate", "3", "--seed", "7", "--json", str(out)]
+        assert main(argv) == 0
+        reports.append(json.loads(out.read_text()))
+    assert reports[0] == reports[1]
+    assert reports[0]["completed"] == 50
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["plan", "llama-8c"], "llama-8"),
+        (["plan", "llama-8b", "--request-rate", "-1"], "-1"),
+        (["simulate", "llama-8b", "--device", "inf9.xlarge"], "inf9.xlarge"),
+        (["simulate", "llama-1b", "--trace", "/nowhere.csv"], "/nowhere.csv"),
+    ],
+)
+def test_questions_without_an_answer_name_the_value(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""`neuronserve plan` and `neuronserve simulate` for a person: run, print tables, write what was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from server.errors import SettingsError
+from server.planner import plan_table, simulate_table
+from server.planner.pareto import write_picture
+from server.planner.plan import plan
+from server.planner.plan_options import PlanOptions
+from server.planner.sim_options import SimulationOptions
+from server.planner.simulator import run_simulation
+
+
+WIDTH = 170  # columns of a table that goes to a file or a pipe
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def run_plan(options: PlanOptions, json_file: str | None, picture: Path | None) -> None:
+    """Raises SettingsError and DeviceError as `plan` does."""
+    report = plan(options)
+    _console().print(plan_table.render(report))
+    if picture is not None:
+        write_picture(report, picture)
+    write_json(json_file, report.as_json())
+
+
+def run_simulate(options: SimulationOptions, json_file: str | None) -> None:
+    """Raises StartError as `run_simulation` does."""
+    report = run_simulation(options)
+    _console().print(simulate_table.render(report))
+    write_json(json_file, report.as_json())
+
+
+def write_json(path: str | None, value: Any) -> None:
+    """To the file `--json` names, if it names one. Raises SettingsError when it cannot be written."""
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
