@@ -54,7 +54,18 @@ def test_unknown_flags_of_other_commands_are_refused(capsys: pytest.CaptureFixtu
 
 def test_plan_answers_with_tables_json_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = tmp_path / "plan.json", tmp_path / "plan.html"
-    argv = ["plan", "llama-8b", "--request-rate", "1", "--tpot-ms", "60", "--device", "inf2.xlarge,inf2.8xlarge"]
+    argv = [
+        "plan",
+        "llama-8b",
+        "--request-rate",
+        "1",
+        "--tpot-ms",
+        "60",
+        "--device",
+        "inf2.xlarge",
+        "--device",
+        "inf2.8xlarge",
+    ]
     assert main([*argv, "--json", str(out), "--picture", str(picture)]) == 0
     assert "inf2.xlarge" in capsys.readouterr().out
     assert json.loads(out.read_text())

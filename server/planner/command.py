@@ -16,7 +16,6 @@ from server.planner.plan_options import PlanOptions
 from server.planner.sim_options import SimulationOptions
 from server.planner.simulator import run_simulation
 
-
 WIDTH = 170  # columns of a table that goes to a file or a pipe
 
 
