@@ -41,6 +41,7 @@ class PlanOptions:
     tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
     dtypes: tuple[WeightDtype, ...] = DTYPES  # of the weights; activations and KV are bfloat16
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
+    has_prefill_buckets: bool = True  # False: each prompt is padded to the compiled length, as optimum-neuron does
     max_batch: int = 256  # the largest batch with measurements behind it
     device_memory_utilization: float = 0.9  # as the server's default
     price_basis: PriceBasis = "on_demand"  # what the order of the answer goes by
@@ -101,4 +102,5 @@ class Buckets:
             name = "max_model_len" if options.max_model_len else "input_tokens + output_tokens"
             raise SettingsError(f"{name} is {needed}: {options.model} has {model.max_position} positions")
         decode = options.max_model_len or bucket(options.total_tokens, model.max_position)
-        return cls(prefill=bucket(options.input_tokens, decode), decode=decode)
+        prefill = bucket(options.input_tokens, decode) if options.has_prefill_buckets else decode
+        return cls(prefill=prefill, decode=decode)

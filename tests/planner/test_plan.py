@@ -171,6 +171,15 @@ def test_buckets_are_powers_of_two_that_end_at_the_compiled_length() -> None:
     assert Buckets.of(replace(CHAT, input_tokens=3, output_tokens=4), model) == Buckets(128, 128)
     assert Buckets.of(replace(CHAT, input_tokens=4000, output_tokens=4000), model) == Buckets(4096, 8192)
     assert Buckets.of(replace(CHAT, input_tokens=1100, max_model_len=1500), model) == Buckets(1500, 1500)
+    assert Buckets.of(replace(CHAT, has_prefill_buckets=False), model) == Buckets(2048, 2048)
+
+
+def test_padding_prompts_to_the_compiled_length_is_slower() -> None:
+    bucketed, padded = plan(SMALL), plan(replace(SMALL, has_prefill_buckets=False))
+    for batch in (1, 16):
+        fast, slow = (find(report, "inf2.xlarge", 2, "bfloat16", batch) for report in (bucketed, padded))
+        assert slow.prefill_s > fast.prefill_s
+        assert slow.saturated_output_tokens_s < fast.saturated_output_tokens_s
 
 
 # -- refusals ------------------------------------------------------------------------------------------------------
