@@ -150,6 +150,16 @@ def test_a_run_of_equal_steps_is_one_event_and_an_arrival_ends_it_at_the_next_st
     assert engine.end_ns == start + 4 * STEP_NS
 
 
+@pytest.mark.parametrize("offset_ns", [-1, 0, 1])
+def test_an_arrival_at_the_very_end_of_a_step_joins_the_next(offset_ns: int) -> None:
+    config = SchedulerConfig(max_model_len=64, max_num_seqs=4, max_num_batched_tokens=68)
+    prefill_ns = StepPricer(COST, 4, (8, 16, 64), (64,)).prefill_ns(0, 5)
+    case = Case([(0, 5, 30), (prefill_ns + 3 * STEP_NS + offset_ns, 5, 9)], config, CacheConfig(100, 4), (64,), 1)
+    lean, _ = simulate(case, LeanEngine)
+    assert vars(lean) == vars(simulate(case, ScheduledEngine)[0])
+    assert lean.scheduled_ns[1] == prefill_ns + (3 + (offset_ns > 0)) * STEP_NS
+
+
 class TestLeanCache:
     def test_unnamed_blocks_are_taken_before_those_that_may_be_found_again(self) -> None:
         cache, owner = LeanCache(11), Owner()
