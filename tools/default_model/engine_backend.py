@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from server.clock import MonotonicClock
-from server.config import Dtype, EngineConfig
+from server.config import EngineConfig, Quantization, WeightFormat
 from server.engine.load import load_engine
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
@@ -16,17 +17,19 @@ from server.types import Request, SamplingParams
 from tools.default_model.answers import END_IDS, Answer, until_end
 
 MAX_MODEL_LEN = 2048
+QUANTIZED: dict[str, Quantization] = {name: name for name in get_args(Quantization)}
 
 
 class EngineBackend:
     """One engine on one emulated inf2.xlarge."""
 
-    def __init__(self, directory: Path, dtype: Dtype, kernel_cache_dir: Path) -> None:
+    def __init__(self, directory: Path, weights: WeightFormat, kernel_cache_dir: Path) -> None:
         config = EngineConfig(
             model_path=str(directory),
             device="inf2.xlarge",
             tensor_parallel_size=1,
-            dtype=dtype,
+            dtype="float32" if weights == "float32" else "bfloat16",
+            quantization=QUANTIZED.get(weights),
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=32,
             max_num_batched_tokens=512,

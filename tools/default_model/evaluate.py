@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, get_args
 
-from server.config import Dtype
+from server.config import Dtype, Quantization, WeightFormat
 from tools.default_model.answers import Answer, Backend
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, system_prompt
@@ -93,7 +93,7 @@ def strangers(chat: Chat, backend: Backend) -> list[tuple[str, Answer]]:
     return [(text, answer) for (text, _), answer in zip(met, answers, strict=True)]
 
 
-def backend_of(name: str, directory: Path, dtype: Dtype) -> Backend:
+def backend_of(name: str, directory: Path, dtype: WeightFormat) -> Backend:
     """Each backend is imported only when asked for: torch is no dependency of the server, nor the engine of torch."""
     if name == "torch":
         from tools.default_model.torch_backend import TorchBackend
@@ -152,7 +152,9 @@ def report(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", choices=("engine", "torch"), default="engine")
-    parser.add_argument("--dtype", choices=get_args(Dtype), default="bfloat16", help="of the engine's weights")
+    parser.add_argument(
+        "--dtype", choices=get_args(Dtype) + get_args(Quantization), default="bfloat16", help="of the engine's weights"
+    )
     parser.add_argument("--limit", type=int, default=64, help="held-out items of each family")
     parser.add_argument("--model", type=Path, default=PACKAGE_DIR, help="checkpoint directory")
     parser.add_argument("--agreement", action=argparse.BooleanOptionalAction, default=True, help="compare with torch")
