@@ -54,7 +54,8 @@ def test_unknown_flags_of_other_commands_are_refused(capsys: pytest.CaptureFixtu
 
 def test_plan_answers_with_tables_json_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = tmp_path / "plan.json", tmp_path / "plan.html"
-    argv = [
+    argv = ["plan", "llama-8b", "--request-rate", "1", "--tpot-ms", "60"]
+    argv += ["--device", "inf2.xlarge", "--device", "inf2.8xlarge"]
         "plan",
         "llama-8b",
         "--request-rate",
