@@ -56,17 +56,6 @@ def test_plan_answers_with_tables_json_and_a_picture(tmp_path: Path, capsys: pyt
     out, picture = tmp_path / "plan.json", tmp_path / "plan.html"
     argv = ["plan", "llama-8b", "--request-rate", "1", "--tpot-ms", "60"]
     argv += ["--device", "inf2.xlarge", "--device", "inf2.8xlarge"]
-        "plan",
-        "llama-8b",
-        "--request-rate",
-        "1",
-        "--tpot-ms",
-        "60",
-        "--device",
-        "inf2.xlarge",
-        "--device",
-        "inf2.8xlarge",
-    ]
     assert main([*argv, "--json", str(out), "--picture", str(picture)]) == 0
     assert "inf2.xlarge" in capsys.readouterr().out
     assert json.loads(out.read_text())
