@@ -15,7 +15,8 @@ from server.config import EngineConfig
 from server.engine.process import EngineProcess, LoadedEngine, Loader
 from server.errors import StartError
 from server.settings.bench import LatencySettings
-from server.settings.engine import EngineSettings
+from server.settings.compile import CompileSettings
+from server.settings.model import ModelSettings
 from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import add_arguments, load_settings
@@ -87,6 +88,13 @@ def bench_latency(settings: LatencySettings) -> None:
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
+def compile_ahead(settings: CompileSettings) -> None:
+    """Quantize and pack a model into a directory that `serve` starts from."""
+    from server.engine.artifact_writer import compile_model
+
+    compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+
+
 def calibrate(arguments: dict[str, Any]) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
     from rich.console import Console
@@ -155,7 +163,7 @@ def simulate(settings: SimulateSettings) -> None:
     run_simulate(options, settings.json_file)
 
 
-def _model_path(settings: EngineSettings) -> Path:
+def _model_path(settings: ModelSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     if os.path.isdir(settings.model) and settings.revision is None:
         return Path(settings.model)
@@ -183,12 +191,18 @@ def _parser(loader: Loader) -> _Parser:
     latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
     benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
+<<<<<<< HEAD
     planning = _command(commands, "plan", "find the instances that meet a workload's limits, and what they cost")
     add_arguments(planning, PlanSettings)
     planning.set_defaults(run=lambda arguments: plan(load_settings(PlanSettings, arguments)))
     simulating = _command(commands, "simulate", "serve a workload on modelled instances in virtual time")
     add_arguments(simulating, SimulateSettings)
     simulating.set_defaults(run=lambda arguments: simulate(load_settings(SimulateSettings, arguments)))
+=======
+    compiling = _command(commands, "compile", "quantize and pack a model ahead of time, for a faster start")
+    add_arguments(compiling, CompileSettings)
+    compiling.set_defaults(run=lambda arguments: compile_ahead(load_settings(CompileSettings, arguments)))
+>>>>>>> ffbd490 (engine: a seam for where packed weights come from; artifacts and compressed-tensors checkpoints)
     _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser

@@ -93,6 +93,15 @@ class WeightFormats:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedFormats:
+    """The formats a user asks for, before the model's files are looked at: those may be quantized already."""
+
+    dtype: Dtype
+    quantization: Quantization | Literal["none"] | None = None  # None = as the files are
+    modules_to_not_convert: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """The paged KV cache: `num_blocks` blocks of `block_size` tokens on every core."""
 
@@ -129,9 +138,20 @@ class EngineConfig:
     num_blocks_override: int | None  # fixed KV block count instead of what the ledger has left
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
-    quantization: Quantization | None = None
+    quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
 
     @property
-    def formats(self) -> WeightFormats:
-        return WeightFormats(self.dtype, self.quantization, self.modules_to_not_convert)
+    def asked_formats(self) -> AskedFormats:
+        return AskedFormats(self.dtype, self.quantization, self.modules_to_not_convert)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileConfig:
+    """What ahead-of-time compilation is told: it packs the model at `model_path` into a new directory."""
+
+    model_path: str
+    output_path: str
+    tensor_parallel_size: int
+    asked_formats: AskedFormats
+    kernel_cache_dir: str

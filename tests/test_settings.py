@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.errors import SettingsError
-from server.settings.engine import DEFAULT_MODEL
+from server.settings.model import DEFAULT_MODEL
 from server.settings.serve import ServeSettings
 from server.settings.sources import add_arguments, load_settings
 

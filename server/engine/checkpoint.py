@@ -15,9 +15,11 @@ import numpy.typing as npt
 
 from server.config import ModelSpec
 from server.engine.bfloat16 import Bits16, Float32, is_finite, round_to_bf16, widen
+from server.engine.compressed_tensors import StoredQuantization
+from server.engine.float8 import e4m3fn_table
 from server.engine.json_object import read_object, shown
 from server.engine.safetensors_file import SafetensorsFile, is_plain
-from server.engine.tensor_names import EMBEDDING, LM_HEAD, is_known_extra, tensor_shapes
+from server.engine.tensor_names import EMBEDDING, LM_HEAD, is_known_extra, scale_name, tensor_shapes
 from server.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
@@ -25,6 +27,7 @@ INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 32 << 20
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 READABLE = ("F32", "F16", "BF16")
+CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
 CHUNK = 1 << 18  # elements converted at once: the temporaries stay in the L2 cache
 
 
@@ -36,24 +39,35 @@ class Checkpoint:
         self.surplus = surplus  # tensors in the files that the model has no use for, worth a note to the user
 
     @classmethod
-    def open(cls, directory: Path, spec: ModelSpec) -> Checkpoint:
-        """Map the files of `directory` and check them against `spec`.
+    def open(cls, directory: Path, spec: ModelSpec, stored: StoredQuantization | None = None) -> Checkpoint:
+        """Map the files of `directory` and check them against `spec`, and the modules that are `stored` quantized.
 
         Raises CheckpointError for pickle-only directories, missing or lying files, and tensors that are missing, of
-        another shape than `spec` says, or of a dtype that is not BF16, F16 or F32.
+        another shape than `spec` says, or of a dtype that is not BF16, F16 or F32 (of `stored`, for its modules).
         """
         files = _open_files(directory)
         expected = tensor_shapes(spec)
+        scales = {scale_name(f"{module}.weight") for module in stored.modules} if stored else set()
         for name, shape in expected.items():
-            _check_tensor(directory, files, name, shape)
+            if stored and scale_name(name) in scales:
+                _check_tensor(directory, files, name, shape, (stored.dtype,))
+                _check_scales(directory, files, scale_name(name), shape[0])
+            else:
+                _check_tensor(directory, files, name, shape, READABLE)
         if spec.is_tied and LM_HEAD in files:
             _check_tie(files)
-        surplus = sorted(name for name in files if name not in expected and not is_known_extra(name, spec))
+        surplus = sorted(
+            name for name in files if name not in (expected.keys() | scales) and not is_known_extra(name, spec)
+        )
         return cls(files, tuple(surplus))
 
     def dtype(self, name: str) -> str:
-        """The dtype `name` is stored in: BF16, F16 or F32."""
+        """The dtype `name` is stored in: BF16, F16 or F32, or one of CODES."""
         return self._files[name].tensors[name].dtype
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether `load_codes` and `load_scales` can be asked for it."""
+        return self.dtype(name) in CODES
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._files[name].tensors[name].shape
@@ -61,8 +75,11 @@ class Checkpoint:
     def load(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Float32:
         """A contiguous float32 copy of `name[rows, columns]` (`columns` of two-dimensional tensors only).
 
-        Raises CheckpointError when a value of the slice is NaN or infinite.
+        Quantized tensors are given as what they stand for. Raises CheckpointError when a value of the slice is NaN or
+        infinite.
         """
+        if self.is_quantized(name):
+            return self._dequantized(name, rows, columns)
         source = self._slice(name, rows, columns)
         out = np.empty(source.shape, np.float32)
         dtype = self.dtype(name)
@@ -80,9 +97,9 @@ class Checkpoint:
 
         Raises CheckpointError when a value of the slice is NaN, infinite, or beyond the range of bfloat16.
         """
-        source = self._slice(name, rows, columns)
+        quantized, dtype = self.is_quantized(name), self.dtype(name)
+        source = self._dequantized(name, rows, columns) if quantized else self._slice(name, rows, columns)
         out = np.empty(source.shape, np.uint16)
-        dtype = self.dtype(name)
         for part in _chunks(source):
             chunk = source[part]
             if dtype == "BF16":
@@ -95,8 +112,32 @@ class Checkpoint:
                 raise self._not_finite(name, rows, part)
         return out
 
+    def load_codes(self, name: str, rows: slice | None = None, columns: slice | None = None) -> npt.NDArray[np.uint8]:
+        """A contiguous copy of the codes of a quantized tensor, as bytes; CheckpointError when a float8 is NaN."""
+        source = self._slice(name, rows, columns)
+        codes: npt.NDArray[np.uint8] = np.ascontiguousarray(source).view(np.uint8)
+        if self.dtype(name) == "F8_E4M3" and ((codes & 0x7F) == 0x7F).any():
+            raise self._not_finite(name, rows, slice(0, 0))
+        return codes
+
+    def load_scales(self, name: str, rows: slice | None = None) -> Float32:
+        """The scale of each of the `rows` of a quantized tensor; CheckpointError when one is negative or not finite."""
+        scales = self.load(scale_name(name)).reshape(-1)
+        if (scales < 0).any():
+            raise CheckpointError(str(self._files[name].path), "has a negative scale", scale_name(name))
+        num_rows = self.shape(name)[0]
+        every: Float32 = np.broadcast_to(scales, (num_rows,))
+        return every if rows is None else every[rows]
+
+    def _dequantized(self, name: str, rows: slice | None, columns: slice | None) -> Float32:
+        codes = self.load_codes(name, rows, columns)
+        is_int8 = self.dtype(name) == "I8"
+        values = codes.view(np.int8).astype(np.float32) if is_int8 else e4m3fn_table()[codes]
+        values *= self.load_scales(name, rows)[:, None]
+        return values
+
     def _slice(self, name: str, rows: slice | None, columns: slice | None) -> npt.NDArray[Any]:
-        view = self._files[name].array(name)
+        view = np.atleast_1d(self._files[name].array(name))
         if rows is not None:
             view = view[rows]
         return view if columns is None else view[:, columns]
@@ -155,14 +196,34 @@ def _is_inside(shard: object) -> bool:
     return not path.is_absolute() and ".." not in path.parts
 
 
-def _check_tensor(directory: Path, files: dict[str, SafetensorsFile], name: str, shape: tuple[int, ...]) -> None:
+def _check_tensor(
+    directory: Path,
+    files: dict[str, SafetensorsFile],
+    name: str,
+    shape: tuple[int, ...],
+    dtypes: tuple[str, ...],
+) -> None:
     if name not in files:
         raise CheckpointError(str(directory), "missing from the safetensors files", name)
     info, file = files[name].tensors[name], str(files[name].path)
     if info.shape != shape:
         raise CheckpointError(file, f"has shape {list(info.shape)}, config.json makes it {list(shape)}", name)
-    if info.dtype not in READABLE:
+    if info.dtype not in dtypes and dtypes == READABLE:
         raise CheckpointError(file, f"dtype {info.dtype} is not supported; use {', '.join(READABLE)}", name)
+    if info.dtype not in dtypes:
+        reason = f"has dtype {info.dtype}, quantization_config makes it {dtypes[0]} as it is not in its ignore list"
+        raise CheckpointError(file, reason, name)
+
+
+def _check_scales(directory: Path, files: dict[str, SafetensorsFile], name: str, num_rows: int) -> None:
+    """One scale for each row, or one for all."""
+    if name not in files:
+        raise CheckpointError(str(directory), "missing from the safetensors files", name)
+    shape = files[name].tensors[name].shape
+    if shape not in {(num_rows, 1), (num_rows,), (1,), (1, 1), ()}:
+        reason = f"has shape {list(shape)}, must be [{num_rows}, 1] or [1]"
+        raise CheckpointError(str(files[name].path), reason, name)
+    _check_tensor(directory, files, name, shape, READABLE)
 
 
 def _check_tie(files: dict[str, SafetensorsFile]) -> None:

@@ -1,4 +1,4 @@
-"""From a checkpoint directory to an engine that can take steps: checks first, then compiles, loads and reserves."""
+"""From a model's directory to an engine that can take steps: checks first, then compiles, loads and reserves."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from server.device.ledger import GIB, USES, MemoryLedger
 from server.device.shard import ShardSpec
 from server.device.workers import WorkerPool
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.checkpoint import Checkpoint
 from server.engine.decoder import Placement, build_program
 from server.engine.messages import CoreMemory, EngineInfo
-from server.engine.model_config import read_model_spec
+from server.engine.model_source import open_model
 from server.engine.runner import ModelRunner
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
@@ -59,20 +58,19 @@ class _Loading:
 
     def __init__(self, config: EngineConfig, report: Report) -> None:
         self._config, self._report = config, report
-        path = Path(config.model_path)
-        self._spec = read_model_spec(path)
-        self._checkpoint = Checkpoint.open(path, self._spec)
+        tp = config.tensor_parallel_size
+        self._model = open_model(Path(config.model_path), config.asked_formats, tp)
+        self._spec, formats = self._model.spec, self._model.formats
         self._max_model_len = _context_length(config.max_model_len, self._spec)
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,
             config.block_size,
             StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads),
-            config.quantization,
-            config.modules_to_not_convert,
+            formats.quantization,
+            formats.modules_to_not_convert,
         )
         self._instance: Instance = instance(config.device)
-        tp = config.tensor_parallel_size
         self._footprint = require_fit(self._spec, self._instance, tp, self._shape, config.device_memory_utilization)
         self._shard = ShardSpec.of(self._spec, tp)
         self._require_host()
@@ -81,9 +79,8 @@ class _Loading:
         use_cache(self._config.kernel_cache_dir)
         ledger, cores = self._cores()
         begin = time.perf_counter()
-        weights = WeightLoader(self._checkpoint, self._spec, self._shard, cores, self._config.formats).load(
-            self._report
-        )
+        model = self._model
+        weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._report)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
@@ -93,7 +90,7 @@ class _Loading:
         runner.warm_up()
         self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
         return LoadedEngine(
-            runner, self._spec, self._config.formats, cache, self._scheduler(), ledger, self._info(cache, ledger)
+            runner, self._spec, self._model.formats, cache, self._scheduler(), ledger, self._info(cache, ledger)
         )
 
     def _require_host(self) -> None:
@@ -169,7 +166,7 @@ class _Loading:
 
     def _info(self, cache: CacheConfig, ledger: MemoryLedger) -> EngineInfo:
         config = self._config
-        weights = config.formats.of("model.layers.0.mlp.gate_proj")
+        weights = self._model.formats.of("model.layers.0.mlp.gate_proj")
         isa = linear_kernels(weights).isa
         used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
         notes = [
@@ -179,8 +176,7 @@ class _Loading:
             f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s), "
             f"{isa} kernels",
         ]
-        if self._checkpoint.surplus:
-            notes.append(f"tensors that this model does not use: {', '.join(self._checkpoint.surplus[:4])}")
+        notes += self._model.notes
         return EngineInfo(
             max_model_len=self._max_model_len,
             num_blocks=cache.num_blocks,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from server.config import ModelSpec
+from server.engine.compressed_tensors import refuse_unknown_method
 from server.engine.json_object import JsonObject, read_object, shown
 from server.engine.rope_config import MAX_POSITIONS, read_rope
 from server.errors import CheckpointError
@@ -64,7 +65,7 @@ def read_model_spec(directory: Path) -> ModelSpec:
     """The dimensions and options in `directory`/config.json.
 
     Raises CheckpointError, naming the file, the key, the value and what is allowed, for a missing or malformed file,
-    an unknown architecture, remote code, quantized weights, and values that are out of range or contradict each other.
+    an unknown architecture, remote code, foreign quantization, and values that are out of range or contradictory.
     """
     return model_spec_of(read_object(directory / "config.json", MAX_CONFIG_BYTES))
 
@@ -116,9 +117,9 @@ def _refuse_unsupported(config: JsonObject) -> None:
     for key in ("auto_map", "trust_remote_code"):
         if config.get(key):
             config.refuse(key, "is set: code that comes with a checkpoint is never run")
-    for key in ("quantization_config", "compression_config"):
-        if config.get(key):
-            config.refuse(key, "is set: quantized checkpoints are not supported; use BF16, F16 or F32 weights")
+    if config.get("compression_config"):
+        config.refuse("compression_config", "is set: this older form is not supported, only quantization_config")
+    refuse_unknown_method(config)
     activation = config.get("hidden_act")
     if activation not in (None, "silu"):
         config.refuse("hidden_act", f"{shown(activation)} is not supported, only 'silu'")

@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from server.config import Quantization
 from server.device.kernels.jit import HostFunction
+from server.engine.float8 import e4m3fn_table
 
 Float32 = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 
 E4M3_MAX = 240.0
+E4M3_MAX_CODE = 0x77  # of 240
 E5M2_MAX = 57344.0
 
 
@@ -41,6 +43,35 @@ def quantize_rows(rows: Float32, quantization: Quantization) -> QuantizedRows:
     else:
         float8_rows(np.ascontiguousarray(rows), codes, scales, 2, 15, E5M2_MAX)
     return QuantizedRows(codes, scales, sums)
+
+
+def stored_rows(codes: Codes, scales: Float32, quantization: Quantization) -> QuantizedRows:
+    """Codes [N, K] and scales [N] that a checkpoint has, as this server computes with them.
+
+    int8 stays as it is. float8 comes as e4m3fn, whose exponent 15 holds 256 to 448 and which has no infinities: a row
+    with a code beyond 240 has its values halved and its scale doubled, which is exact but for codes that reach the
+    smallest normal number; those, and subnormal codes of any row, are rounded to it or to zero.
+    """
+    sums = np.zeros(len(codes), np.int32)
+    if quantization != "fp8":
+        codes.view(np.int8).sum(axis=1, dtype=np.int32, out=sums)
+        return QuantizedRows(codes, scales, sums)
+    is_beyond = ((codes & 0x7F) > E4M3_MAX_CODE).any(axis=1)
+    whole, half = _e4m3_codes(1.0), _e4m3_codes(0.5)
+    rounded = np.empty_like(codes)
+    rounded[~is_beyond], rounded[is_beyond] = whole[codes[~is_beyond]], half[codes[is_beyond]]
+    return QuantizedRows(rounded, np.where(is_beyond, 2 * scales, scales).astype(np.float32), sums)
+
+
+def _e4m3_codes(factor: float) -> Codes:
+    """For each e4m3fn code the nearest code of `factor` times its value; meaningless beyond 240, [256]."""
+    values = np.nan_to_num(np.abs(e4m3fn_table()) * np.float32(factor))
+    table = float8_table("fp8")[: E4M3_MAX_CODE + 1]
+    distances = np.abs(values[:, None] - table[None, :])
+    distances[:, 1:8] = np.inf  # subnormal codes
+    nearest = E4M3_MAX_CODE - distances[:, ::-1].argmin(axis=1)  # of two the larger
+    codes: Codes = (nearest | (np.arange(256) & 0x80)).astype(np.uint8)
+    return codes
 
 
 @HostFunction

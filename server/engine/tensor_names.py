@@ -57,3 +57,15 @@ def layer_shapes(spec: ModelSpec) -> dict[str, Shape]:
 def is_known_extra(name: str, spec: ModelSpec) -> bool:
     """Tensors that old checkpoints carry and that follow from the rest: rope frequencies, a tied output layer."""
     return name.endswith(".rotary_emb.inv_freq") or (spec.is_tied and name == LM_HEAD)
+
+
+def linear_modules(spec: ModelSpec) -> list[str]:
+    """Names of the modules that are matrices with a tensor of their own; a tied output layer is not among them."""
+    suffix = "_proj.weight"
+    names = [name for name in tensor_shapes(spec) if name.endswith(suffix) or name == LM_HEAD]
+    return [name.removesuffix(".weight") for name in names]
+
+
+def scale_name(weight: str) -> str:
+    """The tensor with the scales of a quantized `weight`, as compressed-tensors calls it."""
+    return f"{weight}_scale"

@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 
 from server.api.config import ApiConfig, OtlpProtocol
 from server.engine.process import EngineMode
-from server.settings.engine import DEFAULT_MODEL, EngineSettings
+from server.settings.engine import EngineSettings
+from server.settings.model import DEFAULT_MODEL
 from server.settings.sources import Texts, split_text, traces_protocol
 
 

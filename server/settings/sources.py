@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser, settings: type[BaseSettings])
         if name == "model":
             parser.add_argument(name, **_options(name, field))
         else:
-            parser.add_argument(_flag(name, field), dest=name, **_options(name, field))
+            parser.add_argument(*_short(field), _flag(name, field), dest=name, **_options(name, field))
 
 
 def load_settings(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
@@ -66,6 +66,13 @@ def _flag(name: str, field: FieldInfo) -> str:
     return str(other or "--" + name.replace("_", "-"))
 
 
+def _short(field: FieldInfo) -> tuple[str, ...]:
+    """The one-letter flag beside the long one, where the field names one."""
+    extra = field.json_schema_extra
+    short = extra.get("short") if isinstance(extra, dict) else None
+    return (str(short),) if short else ()
+
+
 def _options(name: str, field: FieldInfo) -> dict[str, Any]:
     """How argparse takes a field; the values stay text, so that there is one place that checks them."""
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(name, field)}
@@ -87,7 +94,7 @@ def _metavar(field: FieldInfo) -> str:
 
 def _help(name: str, field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%")
-    shows_default = field.default not in (None, (), False) and name != "model"
+    shows_default = field.default not in (None, (), False, "") and name != "model"
     return f"{text} (default: {field.default})" if shows_default else text
 
 

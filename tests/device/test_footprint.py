@@ -17,6 +17,7 @@ from server.device.ledger import GIB, MIB, MemoryLedger, Use
 from server.device.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.checkpoint import Checkpoint
+from server.engine.checkpoint_weights import CheckpointWeights
 from server.engine.model_config import read_model_spec
 from server.engine.weights import WeightLoader
 from tools.random_checkpoint.writer import write_checkpoint
@@ -43,7 +44,8 @@ def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_
     reader, spec = files
     shard, ledger = ShardSpec.of(spec, tp), MemoryLedger(GIB, tp, 2)
     cores = [NeuronCore(index, ledger) for index in range(tp)]
-    WeightLoader(reader, spec, shard, cores, shape.formats).load(lambda _: None)
+    source = CheckpointWeights(reader, spec, shard, shape.formats)
+    WeightLoader(source, spec, shard, cores, shape.formats).load(lambda _: None)
     ConstantTables(cores, spec, shard, shape.max_model_len)
     ActivationBuffers(cores, spec, shard, shape)
     KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.cell_bytes)

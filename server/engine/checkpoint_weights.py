@@ -1,0 +1,60 @@
+"""A checkpoint as the source of packed weights: reads a core's share, quantizes it where asked, packs it.
+
+A matrix that the checkpoint has quantized itself keeps the checkpoint's codes and scales.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from server.config import ModelSpec, WeightFormats
+from server.device.footprint import MatrixShape, head_matrix
+from server.device.hbm import Buffer
+from server.device.layout import pack_weights
+from server.device.shard import ShardSpec
+from server.engine.checkpoint import Checkpoint
+from server.engine.quantize import quantize_rows, stored_rows
+from server.engine.shard_reader import ShardReader
+from server.engine.tensor_names import EMBEDDING
+from server.engine.weights import PackedShard, qkv_bias_name
+
+
+class CheckpointWeights:
+    """Fills one piece of memory at a time; holds no weights in between."""
+
+    def __init__(self, checkpoint: Checkpoint, spec: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> None:
+        self._checkpoint, self._spec, self._shard, self._formats = checkpoint, spec, shard, formats
+        self._reader = ShardReader(checkpoint, spec, shard)
+
+    def matrix(self, matrix: MatrixShape, core: int, into: PackedShard) -> None:
+        weights = self._formats.of(*matrix.modules)
+        if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type
+            pack_weights(self._reader.matrix(matrix, core, weights), into.tiles.bytes)
+            return
+        if self._reader.is_quantized(matrix):
+            quantized = stored_rows(*self._reader.codes(matrix, core), weights)
+        else:
+            quantized = quantize_rows(self._reader.matrix(matrix, core, "float32"), weights)
+        pack_weights(quantized.codes, into.tiles.bytes)
+        assert into.scales is not None
+        assert into.sums is not None
+        into.scales.array(np.float32, matrix.n)[:] = quantized.scales
+        into.sums.array(np.int32, matrix.n)[:] = quantized.sums
+
+    def vector(self, name: str, core: int, into: Buffer) -> None:
+        del core  # the host keeps replicated values once
+        values = self._checkpoint.load(name)
+        into.array(np.float32, into.num_bytes // 4)[: values.size] = values
+
+    def qkv_bias(self, name: str, core: int, into: Buffer) -> None:
+        values = self._reader.qkv_bias(name.removesuffix(qkv_bias_name("")), core)
+        into.array(np.float32, values.size)[:] = values
+
+    def embedding(self, core: int, into: Buffer) -> None:
+        head = head_matrix(self._spec, self._shard)
+        shape = MatrixShape((EMBEDDING.removesuffix(".weight"),), head.n, head.k)
+        matrix = self._reader.matrix(shape, core, self._formats.dtype)
+        into.array(matrix.dtype, *matrix.shape)[:] = matrix
+
+    def finish(self) -> None:
+        """Nothing is under way between calls."""

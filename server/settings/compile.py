@@ -1,0 +1,33 @@
+"""The settings of `neuronserve compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from server.config import CompileConfig
+from server.settings.model import ModelSettings
+
+
+class CompileSettings(ModelSettings):
+    """What `neuronserve compile` can be told."""
+
+    output: str = Field("", description="directory to write; must be new or empty", json_schema_extra={"short": "-o"})
+
+    @model_validator(mode="after")
+    def _has_an_output(self) -> Self:
+        if not self.output:
+            raise ValueError("-o (--output) is missing: the directory to write the compiled model to")
+        return self
+
+    def compile_config(self, model_path: Path) -> CompileConfig:
+        """What the compiler needs."""
+        return CompileConfig(
+            model_path=str(model_path),
+            output_path=self.output,
+            tensor_parallel_size=self.tensor_parallel_size,
+            asked_formats=self.asked_formats,
+            kernel_cache_dir=self.kernel_cache,
+        )
