@@ -191,18 +191,15 @@ def _parser(loader: Loader) -> _Parser:
     latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
     benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
-<<<<<<< HEAD
     planning = _command(commands, "plan", "find the instances that meet a workload's limits, and what they cost")
     add_arguments(planning, PlanSettings)
     planning.set_defaults(run=lambda arguments: plan(load_settings(PlanSettings, arguments)))
     simulating = _command(commands, "simulate", "serve a workload on modelled instances in virtual time")
     add_arguments(simulating, SimulateSettings)
     simulating.set_defaults(run=lambda arguments: simulate(load_settings(SimulateSettings, arguments)))
-=======
     compiling = _command(commands, "compile", "quantize and pack a model ahead of time, for a faster start")
     add_arguments(compiling, CompileSettings)
     compiling.set_defaults(run=lambda arguments: compile_ahead(load_settings(CompileSettings, arguments)))
->>>>>>> ffbd490 (engine: a seam for where packed weights come from; artifacts and compressed-tensors checkpoints)
     _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser

@@ -1,0 +1,295 @@
+"""Compiled models: the same bytes and logits as the checkpoint gives, and nothing damaged or mistaken is served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from server.cli import main
+from server.config import AskedFormats, CompileConfig, EngineConfig
+from server.device.core import NeuronCore
+from server.device.ledger import GIB, MemoryLedger
+from server.device.shard import ShardSpec
+from server.engine.artifact import MANIFEST, core_file
+from server.engine.artifact_writer import compile_model
+from server.engine.load import load_engine
+from server.engine.model_source import open_model
+from server.engine.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
+from server.errors import CheckpointError, SettingsError
+from tools.random_checkpoint.shapes import TINY
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+INT8 = AskedFormats("bfloat16", "int8")
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+Compile = Callable[..., Path]
+
+
+def silent(_: str) -> None:
+    """No progress lines."""
+
+
+@pytest.fixture(scope="module")
+def kernels(pytestconfig: pytest.Config) -> str:
+    return str(pytestconfig.cache.mkdir("kernels"))
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkpoints")
+    for shape in TINY:
+        write_checkpoint(shape, root / shape)
+    return root
+
+
+@pytest.fixture
+def compiled(checkpoints: Path, kernels: str, tmp_path: Path) -> Compile:
+    def compiled(shape: str = "tiny-qwen2", tp: int = 2, asked: AskedFormats = INT8) -> Path:
+        compile_model(CompileConfig(str(checkpoints / shape), str(tmp_path / "out"), tp, asked, kernels), silent)
+        return tmp_path / "out"
+
+    return compiled
+
+
+def weights_of(directory: Path, asked: AskedFormats, tp: int) -> ModelWeights:
+    model = open_model(directory, asked, tp)
+    ledger = MemoryLedger(GIB, tp, 2)
+    cores = [NeuronCore(core, ledger) for core in range(tp)]
+    return WeightLoader(model.source, model.spec, ShardSpec.of(model.spec, tp), cores, model.formats).load(silent)
+
+
+def buffers(value: Any) -> list[bytes | None]:
+    """Every buffer of a tree of weights, in order."""
+    if isinstance(value, tuple | list):
+        return [found for item in value for found in buffers(item)]
+    if isinstance(value, ModelWeights):
+        return buffers([value.embedding, value.final_norm, value.lm_head, *map(fields, value.layers)])
+    if isinstance(value, PackedMatrix):
+        return buffers(value.shards)
+    if isinstance(value, PackedShard):
+        return buffers([value.tiles, value.scales, value.sums])
+    return [None if value is None else value.bytes.tobytes()]
+
+
+def fields(layer: Any) -> list[Any]:
+    return [getattr(layer, name) for name in layer.__slots__]
+
+
+def logits(directory: Path, asked: AskedFormats, tp: int, kernels: str) -> np.ndarray:
+    config = EngineConfig(
+        model_path=str(directory),
+        device="inf2.48xlarge",
+        tensor_parallel_size=tp,
+        dtype=asked.dtype,
+        max_model_len=64,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        max_num_queued_reqs=2,
+        block_size=16,
+        enable_prefix_caching=False,
+        device_memory_utilization=0.9,
+        num_blocks_override=6,
+        cpu_threads=2,
+        kernel_cache_dir=kernels,
+        quantization=asked.quantization,
+    )
+    engine = load_engine(config, silent)
+    try:
+        return engine.runner.logits(TOKENS)
+    finally:
+        engine.runner.close()
+
+
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("shape", ["tiny-qwen2", "tiny-qwen3", "tiny-odd", "tiny-mistral"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        AskedFormats("bfloat16"),
+        AskedFormats("float32"),
+        AskedFormats("bfloat16", "int8", ("lm_head", "layers.0.mlp")),
+        AskedFormats("bfloat16", "fp8"),
+    ],
+    ids=lambda asked: f"{asked.dtype}-{asked.quantization}",
+)
+def test_memory_is_the_same_to_the_byte(
+    checkpoints: Path, compiled: Compile, shape: str, tp: int, asked: AskedFormats
+) -> None:
+    directory = compiled(shape, tp, asked)
+    ours, theirs = (buffers(weights_of(path, asked, tp)) for path in (directory, checkpoints / shape))
+    assert ours == theirs
+    assert any(found and any(found) for found in ours)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("quantization", [None, "int8", "fp8"])
+def test_logits_are_the_same_to_the_bit(
+    checkpoints: Path, compiled: Compile, kernels: str, tp: int, quantization: Any
+) -> None:
+    asked = AskedFormats("bfloat16", quantization)
+    expected = logits(checkpoints / "tiny-qwen2", asked, tp, kernels)
+    directory = compiled("tiny-qwen2", tp, asked)
+    np.testing.assert_array_equal(logits(directory, asked, tp, kernels), expected)
+    np.testing.assert_array_equal(logits(directory, AskedFormats("bfloat16"), tp, kernels), expected)
+    assert np.isfinite(expected).all()
+
+
+def test_the_directory_holds_what_a_server_needs_and_no_checkpoint(checkpoints: Path, compiled: Compile) -> None:
+    names = {path.name for path in compiled(tp=2).iterdir()}
+    source = {path.name for path in (checkpoints / "tiny-qwen2").iterdir()}
+    assert names == source - {"model.safetensors"} | {MANIFEST, core_file(0), core_file(1)}
+
+
+def test_the_files_lie_as_the_memory_does(compiled: Compile) -> None:
+    directory = compiled(tp=2)
+    manifest = json.loads((directory / MANIFEST).read_text())
+    for core, file in enumerate(manifest["files"]):
+        assert (directory / core_file(core)).stat().st_size == file["num_bytes"]
+        end = 0
+        for entry in file["entries"].values():
+            assert entry["offset"] == -(-end // 64) * 64
+            end = entry["offset"] + entry["num_bytes"]
+        assert end == file["num_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "tp", "both"),
+    [
+        (AskedFormats("bfloat16", "int8"), 1, ("tensor_parallel_size is 1", "for 2")),
+        (AskedFormats("bfloat16", "fp8"), 2, ("quantization is fp8", "for int8")),
+        (AskedFormats("bfloat16", "none"), 2, ("quantization is none", "for int8")),
+        (AskedFormats("float32", "int8"), 2, ("dtype is float32", "for bfloat16")),
+        (AskedFormats("bfloat16", None, ("lm_head",)), 2, ("modules_to_not_convert is lm_head", "with none")),
+    ],
+)
+def test_asking_for_something_else_names_both_values(
+    compiled: Compile, asked: AskedFormats, tp: int, both: tuple[str, str]
+) -> None:
+    directory = compiled(tp=2)
+    with pytest.raises(SettingsError) as refusal:
+        open_model(directory, asked, tp)
+    assert all(part in str(refusal.value) for part in both)
+
+
+@pytest.mark.parametrize("place", [0, 12345, -1])
+def test_one_flipped_bit_is_found_with_its_file_and_entry(compiled: Compile, place: int) -> None:
+    directory = compiled(tp=2)
+    path = directory / core_file(1)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    place %= len(content)
+    entries = json.loads((directory / MANIFEST).read_text())["files"][1]["entries"]
+    hit = next(n for n, e in entries.items() if e["offset"] <= place < e["offset"] + e["num_bytes"])
+    with pytest.raises(CheckpointError, match="is damaged: SHA-256") as refusal:
+        weights_of(directory, AskedFormats("bfloat16"), 2)
+    assert (refusal.value.file, refusal.value.tensor) == (str(path), hit)
+
+
+def test_a_truncated_file_is_found_before_anything_is_read(compiled: Compile) -> None:
+    directory = compiled(tp=1)
+    path = directory / core_file(0)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"tensor model\.norm\.weight: has .* bytes, compiled with .*: truncated"):
+        open_model(directory, AskedFormats("bfloat16"), 1)
+
+
+def test_a_missing_file_is_named(compiled: Compile) -> None:
+    directory = compiled(tp=2)
+    (directory / core_file(1)).unlink()
+    with pytest.raises(CheckpointError, match=r"core-1\.weights: cannot be read: No such file"):
+        open_model(directory, AskedFormats("bfloat16"), 2)
+
+
+def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda manifest: manifest["files"][0]["entries"]["lm_head"].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda m: m.update(format_version=2), "format_version 2 is not the one this server reads, 1"),
+        (lambda m: m.pop("format_version"), "format_version is missing"),
+        (lambda m: m["model"].update(num_layers=1), "model differs"),
+        (lambda m: m["padded_sizes"].update(hidden=128), "padded_sizes differs"),
+        (lambda m: m.update(tensor_parallel_size=2), "padded_sizes differs"),
+        (lambda m: m.update(config_sha256="0"), "config.json: differs"),
+        (lambda m: m.update(quantization="int4"), "quantization 'int4' is unknown"),
+        (lambda m: m.update(dtype="float16"), "dtype 'float16' is unknown"),
+        (lambda m: m.update(modules_to_not_convert="x"), "modules_to_not_convert must be a list"),
+        (lambda m: m.update(files=[]), "files must list one file for each of 1 cores"),
+        (lambda m: m.update(files=[3]), "files has 3 for core 0"),
+        (lambda m: m["files"][0].pop("entries"), "files[0].entries is missing"),
+        (lambda m: m["files"][0]["entries"].pop("lm_head"), "tensor lm_head: has no such entry"),
+        (edit_first_entry(offset=-64), "files[0].entries.lm_head.offset must be between 0"),
+        (edit_first_entry(offset=1 << 43), "files[0].entries.lm_head.offset must be between 0"),
+        (edit_first_entry(num_bytes=1 << 43), "files[0].entries.lm_head.num_bytes must be between 0"),
+        (edit_first_entry(num_bytes=64), "tensor lm_head: has 64 bytes, the core takes"),
+        (edit_first_entry(offset=64), "tensor lm_head: is damaged"),
+        (edit_first_entry(sha256="0"), "tensor lm_head: is damaged"),
+        (edit_first_entry(sha256=None), "files[0].entries.lm_head.sha256 is missing"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(
+    compiled: Compile, edit: Callable[[dict[str, Any]], object], named: str
+) -> None:
+    directory = compiled(tp=1)
+    manifest = json.loads((directory / MANIFEST).read_text())
+    edit(manifest)
+    (directory / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError) as refusal:
+        weights_of(directory, AskedFormats("bfloat16"), 1)
+    assert named in str(refusal.value)
+
+
+def test_another_configuration_beside_the_weights_is_refused(compiled: Compile) -> None:
+    directory = compiled(tp=1)
+    config = directory / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(CheckpointError, match=r"config\.json: differs from the one"):
+        open_model(directory, AskedFormats("bfloat16"), 1)
+
+
+def test_a_compilation_that_fails_leaves_nothing(kernels: str, tmp_path: Path) -> None:
+    broken, target = tmp_path / "broken", tmp_path / "outputs" / "out"
+    write_checkpoint("tiny-llama", broken, Options(dtype="f32"))
+    tensors = load_file(broken / "model.safetensors")
+    tensors["model.norm.weight"] = np.full_like(tensors["model.norm.weight"], np.nan)
+    save_file(tensors, broken / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight"):
+        compile_model(CompileConfig(str(broken), str(target), 1, AskedFormats("bfloat16"), kernels), silent)
+    assert list(target.parent.iterdir()) == []
+
+
+class TestCommand:
+    def test_compiles_with_the_flags_of_serve(
+        self, checkpoints: Path, kernels: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        flags = ["--quantization", "int8", "--modules-to-not-convert", "lm_head", "--tensor-parallel-size", "2"]
+        command = ["compile", str(checkpoints / "tiny-llama"), "-o", str(tmp_path / "out"), *flags]
+        assert main([*command, "--kernel-cache-dir", kernels]) == 0
+        assert "core(s) to" in capsys.readouterr().err
+        model = open_model(tmp_path / "out", AskedFormats("bfloat16", "int8", ("lm_head",)), 2)
+        model.source.finish()
+        assert (model.formats.quantization, model.formats.of("lm_head")) == ("int8", "bfloat16")
+
+    def test_needs_an_output(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["compile"]) == 2
+        assert "-o (--output) is missing" in capsys.readouterr().err
+
+    def test_overwrites_nothing(self, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "mine.txt").write_text("keep")
+        assert main(["compile", str(checkpoints / "tiny-llama"), "-o", str(tmp_path)]) == 2
+        assert f"output {tmp_path} is not empty" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+    def test_does_not_compile_twice(
+        self, compiled: Compile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["compile", str(compiled()), "-o", str(tmp_path / "again")]) == 2
+        assert "is compiled already" in capsys.readouterr().err
