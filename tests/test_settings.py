@@ -149,3 +149,8 @@ def test_the_throughput_line_has_an_interval_or_is_off(tmp_path: Path) -> None:
     assert load("--disable-log-stats").api_config(tmp_path).log_stats_interval_s is None
     with pytest.raises(SettingsError, match=r"--log-stats-interval: must be greater than 0, not '0'"):
         load("--log-stats-interval", "0")
+
+
+@pytest.mark.parametrize(("argv", "asked"), [((), None), (("--quantization", "none"), "none")])
+def test_quantization_is_as_the_files_are_unless_it_is_asked_for(argv: tuple[str, ...], asked: str | None) -> None:
+    assert load(*argv).engine_config(Path("model")).quantization == asked
