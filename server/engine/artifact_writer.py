@@ -61,7 +61,9 @@ def compile_model(config: CompileConfig, report: Report) -> None:
 
 
 def _require_room(target: Path, model: ModelSource, tp: int) -> None:
-    if target.is_dir() and any(target.iterdir()):
+    if target.exists() and not target.is_dir():
+        raise SettingsError(f"output {target} is a file; a new or empty directory is needed")
+    if target.exists() and any(target.iterdir()):
         raise SettingsError(f"output {target} is not empty")
     target.parent.mkdir(parents=True, exist_ok=True)
     needed = tp * weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
@@ -125,6 +127,7 @@ class CoreFile:
     def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
         """Zeroed bytes at the next cache line of the file."""
         del use
+        assert name not in self._pieces, name
         begin = round_up(self._used, ALIGNMENT)
         self._used = begin + num_bytes
         buffer = Buffer(self._map[begin : self._used])

@@ -113,7 +113,7 @@ class Checkpoint:
         return out
 
     def load_codes(self, name: str, rows: slice | None = None, columns: slice | None = None) -> npt.NDArray[np.uint8]:
-        """A contiguous copy of the codes of a quantized tensor, as bytes; CheckpointError when a float8 is NaN."""
+        """The codes of a quantized tensor as bytes, contiguous, read-only; CheckpointError when a float8 is NaN."""
         source = self._slice(name, rows, columns)
         codes: npt.NDArray[np.uint8] = np.ascontiguousarray(source).view(np.uint8)
         if self.dtype(name) == "F8_E4M3" and ((codes & 0x7F) == 0x7F).any():

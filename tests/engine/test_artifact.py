@@ -288,6 +288,16 @@ class TestCommand:
         assert f"output {tmp_path} is not empty" in capsys.readouterr().err
         assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
+    @pytest.mark.parametrize("place", ["file", "file/below"])
+    def test_a_place_that_cannot_be_a_directory_is_refused(
+        self, checkpoints: Path, kernels: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+    ) -> None:
+        (tmp_path / "file").write_text("keep")
+        command = ["compile", str(checkpoints / "tiny-llama"), "-o", str(tmp_path / place)]
+        assert main([*command, "--kernel-cache-dir", kernels]) == 2
+        assert f"output {tmp_path / place}" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
     def test_does_not_compile_twice(
         self, compiled: Compile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
