@@ -3,7 +3,7 @@
 So a paused process loses nothing, and SIGTERM saves before it ends. Where other programs share the CPU, set
 OMP_WAIT_POLICY=passive: threads that spin while they wait for one another take away the time they wait for.
 `decay-now` in the output directory starts the decay early; `before_decay.pt` is kept, so that a finished run can be
-taken up again from there with a larger `--tokens`.
+taken up again from there with a larger `--tokens`; or take up `final.pt` itself with `--extend` and lower rates.
 """
 
 from __future__ import annotations
@@ -135,12 +135,17 @@ class Run:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
+        if self.args.extend:
+            self.progress.decay_from = 0
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", type=Path, required=True, help="directory of checkpoints, outside the repository")
     p.add_argument("--resume", type=Path, help="checkpoint to go on from")
+    p.add_argument(
+        "--extend", action="store_true", help="forget that the resumed run had decayed: raise the rate again"
+    )
     p.add_argument("--tokens", type=float, default=60e6, help="length of the run, decay included")
     p.add_argument("--decay-tokens", type=float, default=10e6)
     p.add_argument("--step-tokens", type=int, default=6144)
