@@ -25,11 +25,11 @@ is written by that program; weights, tokenizer and text are under the project's 
 METHOD = """\
 Greedy answers to {items} held-out exercises of each family, through this project's engine. An exercise is held out by
 the hash of what it asks (operands, invented word, sentence; for closed sets of facts the wording), and the corpus
-leaves it out. Right means equal to the reference answer, or for sums the last number, for tool calls the parsed calls, for
-JSON the parsed object, for summaries and memory that all facts are named; an answer that does not end is wrong. The mix
-of families was adjusted during training while looking at such results. *Story* is judged by form alone and is left out
-of the mean. Random prompts: 200, half of them of kinds that training never shows (Morse code, license text, hex dumps,
-chess moves and others); counted is whether the answer ends by itself within 256 tokens.
+leaves it out. Right means equal to the reference answer, or for sums the last number, for tool calls the parsed
+calls, for JSON the parsed object, for summaries and memory that all facts are named; an answer that does not end is
+wrong. The mix of families was adjusted during training while looking at such results. *Story* is judged by form alone
+and is left out of the mean. Random prompts: 200, half of them of kinds that training never shows (Morse code, license
+text, hex dumps, chess moves and others); counted is whether the answer ends by itself within 256 tokens.
 """
 
 
