@@ -22,7 +22,12 @@
 {{- if and $v.httpRoute.enabled $v.httpRoute.useInferencePool (not $v.inferencePool.enabled) }}
 {{- fail "httpRoute.useInferencePool: needs inferencePool.enabled" }}
 {{- end }}
-{{- if eq .Release.Namespace "" }}{{ fail "the release has no namespace" }}{{ end }}
+{{- if and $v.ingress.enabled (not $v.ingress.hosts) }}
+{{- fail "ingress.hosts: name at least one host" }}
+{{- end }}
+{{- if and $v.httpRoute.enabled (not $v.httpRoute.parentRefs) }}
+{{- fail "httpRoute.parentRefs: name at least one gateway" }}
+{{- end }}
 {{- include "neuronserve.checkCache" . }}
 {{- include "neuronserve.checkArguments" . }}
 {{- end }}

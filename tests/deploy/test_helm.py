@@ -134,6 +134,8 @@ def test_the_schema_refuses_wrong_values_and_names_the_key(helm: str, key: str, 
         ({"auth": {"apiKeys": ["a"], "existingSecret": "s"}}, "auth.apiKeys"),
         ({"autoscaling": {"enabled": True, "minReplicas": 5}}, "autoscaling.minReplicas is 5"),
         ({"httpRoute": {"enabled": True, "useInferencePool": True}}, "httpRoute.useInferencePool"),
+        ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs"),
+        ({"ingress": {"enabled": True}}, "ingress.hosts"),
         ({"inferencePool": {"enabled": True}}, "inferencePool.endpointPicker.name"),
         ({"cache": {"persistence": {"enabled": True}}, "replicaCount": 2}, "cache.persistence.accessModes"),
         (
