@@ -21,7 +21,8 @@ from server.planner.simulator import Driver
 from server.planner.step_pricer import StepPricer
 from server.planner.workload import Workload
 
-MODEL = ModelSpec("Tiny", 2, 256, 512, 4, 2, 64, 1000, 4096)
+# Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.
+MODEL = ModelSpec("Tiny", 64, 256, 512, 4, 2, 64, 1000, 4096)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 1)
 STEP_NS = round(COST.decode(4, 64).elapsed_s * 1e9)
 
@@ -45,22 +46,19 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    max_model_len, seqs = draw(st.sampled_from([16, 64])), draw(st.integers(1, 5))
+    max_model_len, seqs, block_size = draw(st.sampled_from([16, 64])), draw(st.integers(1, 5)), draw(st.integers(1, 6))
     gap = st.one_of(st.just(0), st.just(STEP_NS), st.integers(0, 40 * STEP_NS))
     length = st.integers(1, max_model_len // 2)
+    one_full = max_model_len // block_size + 2
     return Case(
-        requests=draw(st.lists(st.tuples(gap, length, length), min_size=1, max_size=25)),
+        requests=draw(st.lists(st.tuples(gap, length, length), min_size=1, max_size=30)),
         config=SchedulerConfig(
             max_model_len=max_model_len,
             max_num_seqs=seqs,
             max_num_batched_tokens=draw(st.one_of(st.integers(seqs, 20), st.just(max_model_len + seqs))),
             max_num_queued_reqs=draw(st.sampled_from([3, 1000])),
         ),
-        cache=CacheConfig(
-            num_blocks=draw(st.integers(2, 24)),
-            block_size=draw(st.integers(1, 6)),
-            enable_prefix_caching=draw(st.booleans()),
-        ),
+        cache=CacheConfig(draw(st.integers(one_full // 2 + 1, 3 * one_full)), block_size, draw(st.booleans())),
         decode_buckets=draw(st.sampled_from([(max_model_len,), (8, max_model_len), (4, 8, 12, max_model_len)])),
         num_engines=draw(st.integers(1, 3)),
         max_concurrency=draw(st.sampled_from([None, None, 1, 4])),
