@@ -7,10 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
 from server.config import Dtype, EngineConfig
+
+# A shared machine may stall for longer than any deadline of one example; no test here is about time.
+hypothesis.settings.register_profile("neuronserve", deadline=None)
+hypothesis.settings.load_profile("neuronserve")
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 33  # block 0 is padding
