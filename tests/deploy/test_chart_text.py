@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -13,6 +13,7 @@ import yaml
 from server.api.telemetry import families
 from server.device.catalog import INSTANCES, instance
 from server.errors import DeviceError
+from server.settings.serve import ServeSettings
 from tests.deploy.chart import CHART, golden, of_kind, only
 from tools import helm_chart
 
@@ -129,3 +130,37 @@ def test_the_dashboard_begins_with_the_charts_objectives_and_price() -> None:
     variables = {each["name"]: each for each in json.loads(text)["templating"]["list"]}
     assert [variables[name]["query"] for name in ("ttft_slo", "tpot_slo", "price")] == ["2.5", "0.1", "0.7582"]
     assert "__" not in text.replace("$__rate_interval", "").replace("$__all", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "setting"),
+    [
+        ("model.dtype", "dtype"),
+        ("model.quantization", "quantization"),
+        ("model.maxModelLen", "max_model_len"),
+        ("device", "device"),
+        ("tensorParallelSize", "tensor_parallel_size"),
+        ("engine.maxNumSeqs", "max_num_seqs"),
+        ("engine.maxNumBatchedTokens", "max_num_batched_tokens"),
+        ("engine.maxNumQueuedReqs", "max_num_queued_reqs"),
+        ("engine.blockSize", "block_size"),
+        ("engine.enablePrefixCaching", "enable_prefix_caching"),
+        ("engine.deviceMemoryUtilization", "device_memory_utilization"),
+        ("server.port", "port"),
+        ("server.logLevel", "log_level"),
+    ],
+)
+def test_values_have_the_defaults_and_choices_of_the_settings_they_become(key: str, setting: str) -> None:
+    field = ServeSettings.model_fields[setting]
+    default, schema = yaml.safe_load(VALUES), SCHEMA
+    for part in key.split("."):
+        default, schema = default[part], schema["properties"][part]
+    assert default == field.default
+    choices = get_args(field.annotation)
+    if choices and isinstance(choices[0], str):
+        assert schema["enum"] == list(choices)
+    limits = {type(each).__name__.lower(): each for each in field.metadata}
+    if "ge" in limits and "minimum" in schema:
+        assert schema["minimum"] >= limits["ge"].ge
+    if "le" in limits and "maximum" in schema:
+        assert schema["maximum"] <= limits["le"].le

@@ -250,7 +250,7 @@ def test_the_server_accepts_what_the_chart_writes(case: str, tmp_path: Path) -> 
     settings = settings_of(golden(case), tmp_path)
     assert settings.device == given.get("device", "inf2.xlarge")
     assert settings.tensor_parallel_size == given.get("tensorParallelSize", 1)
-    assert settings.quantization == given.get("model", {}).get("quantization", "none")
+    assert settings.quantization == given.get("model", {}).get("quantization", "auto")
     assert list(settings.modules_to_not_convert) == given.get("model", {}).get("modulesToNotConvert", [])
     assert settings.otlp_traces_endpoint == given.get("tracing", {}).get("otlpEndpoint")
     assert settings.port == server_container(golden(case))["ports"][0]["containerPort"]
