@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from tools.default_model.batches import BatchPlan, steps
 from tools.default_model.chat import Chat
@@ -57,6 +58,8 @@ class Run:
         self.is_told_to_stop = False
         if args.resume:
             self._load(args.resume)
+        elif args.weights:
+            self._begin_from(args.weights)
         self.forward = torch.compile(self.model, dynamic=True) if args.compile else self.model
 
     def train(self) -> None:
@@ -130,6 +133,10 @@ class Run:
         torch.save(state, part)
         part.replace(self.args.out / name)
 
+    def _begin_from(self, path: Path) -> None:
+        tensors = {name.removeprefix("model."): tensor.float() for name, tensor in load_file(path).items()}
+        self.model.load_state_dict(tensors)
+
     def _load(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
@@ -142,7 +149,11 @@ class Run:
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", type=Path, required=True, help="directory of checkpoints, outside the repository")
-    p.add_argument("--resume", type=Path, help="checkpoint to go on from")
+    begin = p.add_mutually_exclusive_group()
+    begin.add_argument("--resume", type=Path, help="checkpoint to go on from")
+    begin.add_argument(
+        "--weights", type=Path, help="exported model.safetensors to begin with; take another --seed than its run had"
+    )
     p.add_argument(
         "--extend", action="store_true", help="forget that the resumed run had decayed: raise the rate again"
     )
