@@ -30,7 +30,10 @@ OPTIONS = {"error_model": "numpy", "cache": True}
 
 PREBUILT = Path(__file__).parent / "prebuilt"
 
-inline = numba.njit(error_model="numpy")
+# Every function goes into the kernels that call it. One left beside a kernel would be a weak symbol, named by a count
+# of the functions that its process had compiled before; two cached kernels from different processes may have one name
+# for different functions, and the linker would give both kernels the first.
+inline = numba.njit(error_model="numpy", forceinline=True)
 
 
 class Kernel:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import models, register_model
 
+from server.device.kernels.jit import inline
 from server.device.kernels.memory import NOTHING, emitted
 
 LANES = 16
@@ -220,7 +221,7 @@ def _exp2_int(builder: Any, value: Any) -> Any:
     return builder.bitcast(builder.shl(builder.add(exponent, _const(127)), _const(23)), _V)
 
 
-@njit(error_model="numpy")
+@inline
 def exp(x: Any) -> Any:
     """e ** x to 2 units in the last place; arguments are held to -87..88, so the result is never 0 or infinite.
 

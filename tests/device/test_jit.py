@@ -1,0 +1,69 @@
+"""Kernels from one cache do not meet, whichever processes compiled them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+from server.device.formats import linear_kernels, shared_kernels
+from server.device.kernels.jit import Kernel
+from server.device.kernels.sample import sample
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KERNELS = (
+    *linear_kernels("bfloat16").kernels,
+    *linear_kernels("int8").kernels,
+    *linear_kernels("int8", "portable").kernels,
+    *linear_kernels("float32").kernels,
+    *linear_kernels("fp8").kernels,
+    *shared_kernels("float32", 64, 32).kernels,
+    *shared_kernels("bfloat16", 64, 32).kernels,
+    *shared_kernels("bfloat16", 64, 32, "portable").kernels,
+    sample,
+)
+
+COMPILE = """
+import sys
+from server.device.kernels import attention, jit
+jit.use_cache(sys.argv[1])
+getattr(attention, sys.argv[2]).address
+"""
+RUN = """
+import sys
+import numpy as np
+from server.device.kernels import jit
+from server.device.workers import WorkerPool
+from tests.device.test_attention import Case
+jit.use_cache(sys.argv[1])
+pool = WorkerPool(1)
+for cell in ("f32", "bf16"):
+    case = Case(cell, 4, 2, 64, 32, 0, [40])
+    assert np.abs(case.run(pool, [(0, 0, 40)]) - case.want(0)).max() < 1e-4, cell
+"""
+
+
+@pytest.mark.parametrize("kernel", {k.name: k for k in KERNELS}.values(), ids=lambda k: k.name)
+def test_a_compiled_kernel_holds_no_function_but_itself(kernel: Kernel) -> None:
+    """What it called would be a symbol that another kernel's object may have under the same name."""
+    assert kernel.address
+    (cached,) = Path(numba.config.CACHE_DIR).rglob(f"*.{kernel.name}-*.nbc")
+    _, machine_code = cached.read_bytes().split(b"\x7fELF", 1)
+    symbols = re.findall(
+        rb"(?:\0|cfunc\.)(_ZN6server[^\0]*)", machine_code.split(b"BC\xc0\xde")[0]
+    )  # before the bitcode
+    (name,) = set(symbols)
+    assert kernel.name.encode() in name
+
+
+def test_kernels_compiled_by_different_processes_compute_their_own(tmp_path: Path) -> None:
+    def python(code: str, *arguments: str) -> None:
+        subprocess.run([sys.executable, "-c", code, str(tmp_path), *arguments], cwd=ROOT, check=True)
+
+    python(COMPILE, "attention_f32")
+    python(COMPILE, "attention_bf16")
+    python(RUN)
