@@ -17,14 +17,12 @@ from server.config import Dtype, EngineConfig
 hypothesis.settings.register_profile("neuronserve", deadline=None)
 hypothesis.settings.load_profile("neuronserve")
 
-BLOCK_SIZE = 16
-NUM_BLOCKS = 33  # block 0 is padding
-MAX_TOKENS = BLOCK_SIZE * (NUM_BLOCKS - 1)
+MAX_TOKENS = 512
 
 
 @pytest.fixture(scope="session")
 def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
-    """(directory, dtype, tensor_parallel_size, token_ids) -> logits `[tokens, vocab]` by the paged path.
+    """(directory, dtype, tensor_parallel_size, token_ids, block_size=32) -> logits `[tokens, vocab]` by the paged path.
 
     Each engine is loaded once a session; compiled kernels are kept from one session to the next.
     """
@@ -33,7 +31,7 @@ def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
     kernels = str(pytestconfig.cache.mkdir("kernels"))
 
     @cache
-    def engine(directory: Path, dtype: Dtype, tensor_parallel_size: int) -> Any:
+    def engine(directory: Path, dtype: Dtype, tensor_parallel_size: int, block_size: int) -> Any:
         config = EngineConfig(
             model_path=str(directory),
             device="inf2.48xlarge",
@@ -43,17 +41,19 @@ def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
             max_num_seqs=2,
             max_num_batched_tokens=MAX_TOKENS,
             max_num_queued_reqs=2,
-            block_size=BLOCK_SIZE,
+            block_size=block_size,
             enable_prefix_caching=False,
             device_memory_utilization=0.9,
-            num_blocks_override=NUM_BLOCKS,
+            num_blocks_override=MAX_TOKENS // block_size + 1,  # block 0 is padding
             cpu_threads=2,
             kernel_cache_dir=kernels,
         )
         return load_engine(config, lambda *_: None)
 
-    def logits(directory: Path, dtype: Dtype, tensor_parallel_size: int, token_ids: Sequence[int]) -> np.ndarray:
-        values: np.ndarray = engine(directory, dtype, tensor_parallel_size).runner.logits(token_ids)
+    def logits(
+        directory: Path, dtype: Dtype, tensor_parallel_size: int, token_ids: Sequence[int], block_size: int = 32
+    ) -> np.ndarray:
+        values: np.ndarray = engine(directory, dtype, tensor_parallel_size, block_size).runner.logits(token_ids)
         assert values.dtype == np.float32
         return values
 

@@ -12,6 +12,7 @@ from tools.golden.oracle import Oracle
 from tools.golden.sequences import token_sequences
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
+BLOCK_SIZES = (16, 32)  # the smallest, and the default, with which attention may be on the tile unit
 FLOAT32_TOLERANCE = 2e-4  # largest error over largest logit
 BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit
 PARALLEL_TOLERANCE = 1e-4  # largest error over largest logit
@@ -34,20 +35,23 @@ def worst(got: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("shape", TINY)
 def test_float32_logits_are_those_of_transformers(
-    checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str
+    checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str, block_size: int
 ) -> None:
     for token_ids in inputs(shape):
-        got = engine_logits(checkpoint_of(shape), "float32", 1, token_ids)
+        got = engine_logits(checkpoint_of(shape), "float32", 1, token_ids, block_size)
         assert worst(got, oracle_of(shape).logits(token_ids)) <= FLOAT32_TOLERANCE
 
 
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("shape", TINY)
 def test_bfloat16_logits_are_near_those_of_transformers(
-    checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str
+    checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str, block_size: int
 ) -> None:
-    got = np.concatenate([engine_logits(checkpoint_of(shape), "bfloat16", 1, ids) for ids in inputs(shape)])
+    directory = checkpoint_of(shape)
+    got = np.concatenate([engine_logits(directory, "bfloat16", 1, ids, block_size) for ids in inputs(shape)])
     expected = np.concatenate([oracle_of(shape).logits(ids) for ids in inputs(shape)])
     assert np.abs(got - expected).mean() <= BFLOAT16_TOLERANCE * np.abs(expected).mean()
 
