@@ -94,8 +94,8 @@ def dot_i8(c: int, a: int, b: int) -> Any:
 
 @emitted(types.int64)
 def stack_tiles(builder: Any) -> Any:
-    """Address of four tiles on the caller's stack, aligned to a cache line."""
-    block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 4 * TILE_BYTES))
+    """Address of eight tiles on the caller's stack, aligned to a cache line."""
+    block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 8 * TILE_BYTES))
     block.align = 64
     return builder.ptrtoint(block, _I64)
 

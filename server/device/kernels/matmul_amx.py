@@ -21,7 +21,7 @@ _TILE = 1024
 _AHEAD = 8 * _TILE  # far enough for memory, near enough to stay in L1
 
 
-def _products(dot: Any) -> Any:
+def _products(dot: Any, finish: Any) -> Any:
     """Sums of 16 or 32 rows by 32 columns, left in four tiles at `out` (rows 0-15 left and right, rows 16-31)."""
     dot_0_4_6, dot_1_4_7, dot_2_5_6, dot_3_5_7 = dot(0, 4, 6), dot(1, 4, 7), dot(2, 5, 6), dot(3, 5, 7)
 
@@ -43,9 +43,13 @@ def _products(dot: Any) -> Any:
         amx.store1(out + _TILE, 64)
 
     @inline
-    def two_by_two(a, b0, b1, out, k_tiles):  # type: ignore[no-untyped-def]
-        """Prefill: each tile loaded is used twice."""
+    def two_by_two(a, b0, b1, out, k_tiles, outputs, begin, end):  # type: ignore[no-untyped-def]
+        """Prefill: each tile loaded is used twice, and rows `begin` to `end` are finished beside, a few each step of k.
+
+        The tile unit and the vector units work at the same time, so these rows cost next to nothing.
+        """
         a1 = a + k_tiles * _TILE
+        share = (end - begin + k_tiles - 1) // k_tiles
         amx.zero0()
         amx.zero1()
         amx.zero2()
@@ -59,6 +63,7 @@ def _products(dot: Any) -> Any:
             amx.load5(a1 + k * _TILE, 64)
             dot_2_5_6()
             dot_3_5_7()
+            finish(outputs, min(begin + k * share, end), min(begin + (k + 1) * share, end))
         amx.store0(out, 64)
         amx.store1(out + _TILE, 64)
         amx.store2(out + 2 * _TILE, 64)
@@ -67,46 +72,51 @@ def _products(dot: Any) -> Any:
     return one_by_two, two_by_two
 
 
+@inline
+def _sums_of(sums, row):  # type: ignore[no-untyped-def]
+    """Where the left tile's sums of a row are, in a ring of 64 rows; the right tile is the next."""
+    return sums + row % 64 // 16 * 2 * _TILE + row % 16 * 64
+
+
 def _finisher(load: Any, value: Any, store_pair: Any, has_row_scales: bool) -> Any:
-    """Sums in tiles at `sums` to rows of the output."""
+    """Sums in the ring to rows of the output."""
 
     @inline
-    def finish(sums, output, ldc, first, rows, n, width, row_scales, scale0, scale1):  # type: ignore[no-untyped-def]
-        for r in range(rows):
+    def finish(outputs, begin, end):  # type: ignore[no-untyped-def]
+        sums, output, ldc, n, width, row_scales, scale0, scale1 = outputs
+        for row in range(begin, end):
             scale = 1.0
             if has_row_scales:
-                scale = load_f32(row_scales + (first + r) * 4)
-            at = sums + (r // 16) * 2 * _TILE + r % 16 * 64
+                scale = load_f32(row_scales + row * 4)
+            at = _sums_of(sums, row)
             left, right = value(load(at), scale, scale0), value(load(at + _TILE), scale, scale1)
-            store_pair(output + (first + r) * ldc * 4, n, left, right, width)
+            store_pair(output + row * ldc * 4, n, left, right, width)
 
     return finish
 
 
 def _column_pair(dot: Any, finish: Any, has_column_scales: bool) -> Any:
     """All rows of two column tiles, whose weights stay in cache over the rows."""
-    one_by_two, two_by_two = _products(dot)
+    one_by_two, two_by_two = _products(dot, finish)
 
     @inline
     def column_pair(op, b0, b1, n, width, rows, k_tiles):  # type: ignore[no-untyped-def]
-        a, output = load_i64(op + MATMUL.activations), load_i64(op + MATMUL.output)
-        ldc, row_scales = load_i64(op + MATMUL.ldc), load_i64(op + MATMUL.row_scales)
+        a = load_i64(op + MATMUL.activations)
         scale0 = scale1 = simd.splat(1.0)
         if has_column_scales:
             scales = load_i64(op + MATMUL.column_scales) + n * 64
             scale0, scale1 = simd.load(scales), simd.load(scales + (width - 1) * 64)
+        output, ldc, row_scales = load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc), load_i64(op + MATMUL.row_scales)
         sums = amx.stack_tiles()
-        row = 0
-        while row < rows:
-            at = a + (row // 16) * k_tiles * _TILE
-            if row + 16 < rows:
-                two_by_two(at, b0, b1, sums, k_tiles)
-                count = min(32, rows - row)
-            else:
-                one_by_two(at, b0, b1, sums, k_tiles)
-                count = rows - row
-            finish(sums, output, ldc, row, count, n, width, row_scales, scale0, scale1)
-            row += count
+        outputs = sums, output, ldc, n, width, row_scales, scale0, scale1
+        row = done = 0
+        while row + 16 < rows:
+            two_by_two(a + row // 16 * k_tiles * _TILE, b0, b1, _sums_of(sums, row), k_tiles, outputs, done, row)
+            done = row
+            row += 32
+        if row < rows:
+            one_by_two(a + row // 16 * k_tiles * _TILE, b0, b1, _sums_of(sums, row), k_tiles)
+        finish(outputs, done, rows)
 
     return column_pair
 
