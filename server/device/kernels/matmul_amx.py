@@ -14,7 +14,7 @@ from typing import Any
 from server.device.kernels import amx, epilogue, simd, weight_codes
 from server.device.kernels.jit import inline, kernel
 from server.device.kernels.matmul_loop import converted_weights, matmul_loop, rows_of, stored_weights
-from server.device.kernels.memory import load_f32, load_i64, prefetch
+from server.device.kernels.memory import load_f32, load_i64, prefetch, prefetch_to_l2, prefetch_to_write
 from server.device.kernels.records import MATMUL
 
 _TILE = 1024
@@ -43,7 +43,7 @@ def _products(dot: Any, finish: Any) -> Any:
         amx.store1(out + _TILE, 64)
 
     @inline
-    def two_by_two(a, b0, b1, out, k_tiles, outputs, begin, end):  # type: ignore[no-untyped-def]
+    def two_by_two(a, b0, b1, out, k_tiles, outputs, begin, end, ahead, lines):  # type: ignore[no-untyped-def]
         """Prefill: each tile loaded is used twice, and rows `begin` to `end` are finished beside, a few each step of k.
 
         The tile unit and the vector units work at the same time, so these rows cost next to nothing.
@@ -63,7 +63,12 @@ def _products(dot: Any, finish: Any) -> Any:
             amx.load5(a1 + k * _TILE, 64)
             dot_2_5_6()
             dot_3_5_7()
-            finish(outputs, min(begin + k * share, end), min(begin + (k + 1) * share, end))
+            first, last = min(begin + k * share, end), min(begin + (k + 1) * share, end)
+            for line in range(k * lines, (k + 1) * lines):
+                prefetch_to_l2(ahead + line * 64)
+            for row in range(first, last):
+                prefetch_to_write(outputs[1] + (row + 32) * outputs[2] * 4 + outputs[3] * 32)
+            finish(outputs, first, last)
         amx.store0(out, 64)
         amx.store1(out + _TILE, 64)
         amx.store2(out + 2 * _TILE, 64)
@@ -110,8 +115,11 @@ def _column_pair(dot: Any, finish: Any, has_column_scales: bool) -> Any:
         sums = amx.stack_tiles()
         outputs = sums, output, ldc, n, width, row_scales, scale0, scale1
         row = done = 0
+        lines = 32 // ((rows + 31) // 32)
+        ahead = b0 + 2 * k_tiles * _TILE
         while row + 16 < rows:
-            two_by_two(a + row // 16 * k_tiles * _TILE, b0, b1, _sums_of(sums, row), k_tiles, outputs, done, row)
+            two_by_two(a + row // 16 * k_tiles * _TILE, b0, b1, _sums_of(sums, row), k_tiles, outputs, done, row, ahead, lines)
+            ahead += k_tiles * lines * 64
             done = row
             row += 32
         if row < rows:

@@ -151,14 +151,30 @@ def store_release(builder: Any, address: Any, value: Any) -> Any:
     return NOTHING
 
 
+def _prefetch(builder: Any, address: Any, is_write: int, level: int = 1) -> Any:
+    function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    access, keep, data = ir.Constant(_I32, is_write), ir.Constant(_I32, 4 - level), ir.Constant(_I32, 1)
+    builder.call(function, [_pointer(builder, address, _I8), access, keep, data])
+    return NOTHING
+
+
 @emitted(types.void, types.int64)
 def prefetch(builder: Any, address: Any) -> Any:
     """Ask for the cache line at `address` to be read soon."""
-    function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-    read, keep, data = ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)
-    builder.call(function, [_pointer(builder, address, _I8), read, keep, data])
-    return NOTHING
+    return _prefetch(builder, address, 0)
+
+
+@emitted(types.void, types.int64)
+def prefetch_to_l2(builder: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` to be near, but not in the nearest cache."""
+    return _prefetch(builder, address, 0, level=2)
+
+
+@emitted(types.void, types.int64)
+def prefetch_to_write(builder: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` to be written soon."""
+    return _prefetch(builder, address, 1)
 
 
 @emitted(types.void, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
