@@ -99,7 +99,8 @@ def close(got: Array, want: Array) -> bool:
 
 @pytest.mark.parametrize(("weights", "isa"), CASES)
 @pytest.mark.parametrize(
-    ("rows", "k", "n", "cores"), [(1, 64, 16, 1), (3, 128, 48, 2), (16, 64, 80, 3), (17, 192, 112, 1), (67, 64, 176, 2)]
+    ("rows", "k", "n", "cores"),
+    [(1, 64, 16, 1), (3, 128, 48, 2), (16, 64, 80, 3), (17, 192, 112, 1), (67, 64, 176, 2), (330, 4096, 32, 1)],
 )
 def test_matmul_equals_numpy(
     pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, k: int, n: int, cores: int

@@ -47,3 +47,4 @@ def swiglu_pair(output, n, gate, up, width):  # type: ignore[no-untyped-def]
 
 
 STORES: dict[str, Any] = {"plain": plain_pair, "swiglu": swiglu_pair}
+COLUMN_BYTES = {"plain": 64, "swiglu": 32}  # of one output row, for each column tile of weights

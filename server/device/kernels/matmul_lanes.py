@@ -11,7 +11,7 @@ from typing import Any
 
 from server.device.kernels import dots, epilogue, simd, weight_codes
 from server.device.kernels.jit import inline, kernel
-from server.device.kernels.matmul_loop import LINE, converted_weights, matmul_loop, rows_of, stored_weights
+from server.device.kernels.matmul_loop import LINE, column_item, converted_weights, matmul_loop, rows_of, stored_weights
 from server.device.kernels.memory import load_f32, load_i64
 from server.device.kernels.records import MATMUL
 
@@ -70,9 +70,9 @@ def _column_pair(dot: Any, words: int, finish: Any) -> Any:
     four_rows, one_row = _products(dot, words)
 
     @inline
-    def column_pair(op, b0, b1, n, width, rows, k_tiles):  # type: ignore[no-untyped-def]
-        """All rows of two column tiles."""
-        row = 0
+    def column_pair(op, b0, b1, n, width, begin, rows, k_tiles):  # type: ignore[no-untyped-def]
+        """Rows `begin` to `rows` of two column tiles."""
+        row = begin
         while row < rows:
             a = load_i64(op + MATMUL.activations) + (row // 16) * k_tiles * 64 * words + row % 16 * 4 * words
             if row + 4 <= rows:
@@ -90,8 +90,8 @@ def _column_pair(dot: Any, words: int, finish: Any) -> Any:
     return column_pair
 
 
-def _matmul(column_pair: Any, weights_of: Any) -> Any:
-    loop = matmul_loop(column_pair, weights_of)
+def _matmul(column_pair: Any, weights_of: Any, tile_bytes: int) -> Any:
+    loop = matmul_loop(column_item(column_pair, weights_of), tile_bytes)
 
     @inline
     def matmul(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -102,17 +102,17 @@ def _matmul(column_pair: Any, weights_of: Any) -> Any:
 
 def _plain(dot: Any, words: int, store: str) -> Any:
     finish = _finisher(epilogue.unscaled, epilogue.STORES[store], is_int=False, is_offset=False)
-    return _matmul(_column_pair(dot, words, finish), stored_weights(words))
+    return _matmul(_column_pair(dot, words, finish), stored_weights(words), 4 * words)
 
 
 def _int8(dot: Any, store: str, is_offset: bool) -> Any:
     finish = _finisher(epilogue.scaled_both, epilogue.STORES[store], is_int=True, is_offset=is_offset)
-    return _matmul(_column_pair(dot, 16, finish), stored_weights(16))
+    return _matmul(_column_pair(dot, 16, finish), stored_weights(16), 64)
 
 
 def _codes(convert: Any, store: str) -> Any:
     finish = _finisher(epilogue.scaled_columns, epilogue.STORES[store], is_int=False, is_offset=False)
-    return _matmul(_column_pair(dots.dot_bf16_portable, 16, finish), converted_weights(convert))
+    return _matmul(_column_pair(dots.dot_bf16_portable, 16, finish), converted_weights(convert), 128)
 
 
 _f32, _f32_swiglu = _plain(dots.dot_f32, 32, "plain"), _plain(dots.dot_f32, 32, "swiglu")

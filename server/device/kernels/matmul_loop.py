@@ -9,14 +9,16 @@ from server.device.kernels.memory import load_i64
 from server.device.kernels.records import MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
+_NEAR_BYTES = 5 << 18  # most of a second cache of 2 MiB; the rest is for weights
 
 
 def stored_weights(words: int) -> Any:
     """Weights as they lie in memory, `words` words of k to a tile."""
 
     @inline
-    def weights_of(op, n, width, k_tiles, scratch):  # type: ignore[no-untyped-def]
+    def weights_of(op, n, width, scratch):  # type: ignore[no-untyped-def]
         """Addresses of column tiles n and n + 1 (n again where `width` is 1), and their tiles along k."""
+        k_tiles = load_i64(op + MATMUL.k_tiles)
         size = k_tiles * words * LINE
         b0 = load_i64(op + MATMUL.weights) + n * size
         return b0, b0 + (width - 1) * size, k_tiles
@@ -28,7 +30,8 @@ def converted_weights(convert: Any) -> Any:
     """8-bit codes, made bfloat16 in the worker's scratch."""
 
     @inline
-    def weights_of(op, n, width, k_tiles, scratch):  # type: ignore[no-untyped-def]
+    def weights_of(op, n, width, scratch):  # type: ignore[no-untyped-def]
+        k_tiles = load_i64(op + MATMUL.k_tiles)
         size = k_tiles * 16 * LINE
         convert(load_i64(op + MATMUL.weights) + n * size, scratch, width * k_tiles)
         return scratch, scratch + (width - 1) * 2 * size, 2 * k_tiles
@@ -36,8 +39,26 @@ def converted_weights(convert: Any) -> Any:
     return weights_of
 
 
-def matmul_loop(column_pair: Any, weights_of: Any) -> Any:
-    """Items are pairs of column tiles of every core."""
+def column_item(column_pair: Any, weights_of: Any) -> Any:
+    """An item of `matmul_loop` that has its weights in memory before it begins."""
+
+    @inline
+    def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
+        b0, b1, k_tiles = weights_of(op, n, width, scratch)
+        column_pair(op, b0, b1, n, width, begin, end, k_tiles)
+
+    return item
+
+
+@inline
+def _block_of(rows, row_bytes):  # type: ignore[no-untyped-def]
+    """Rows of activations to take at a time: they stay in the second cache while all weights pass by."""
+    blocks = (rows * row_bytes + _NEAR_BYTES - 1) // _NEAR_BYTES
+    return max(64, ((rows + blocks - 1) // blocks + 31) // 32 * 32)
+
+
+def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
+    """Items are pairs of column tiles of every core. `tile_bytes` of a row of activations meet one tile of weights."""
 
     @inline
     def matmul(operands, cores, rows, worker, workers):  # type: ignore[no-untyped-def]
@@ -45,12 +66,12 @@ def matmul_loop(column_pair: Any, weights_of: Any) -> Any:
         pairs = (n_tiles + 1) // 2
         scratch = load_i64(operands + MATMUL.scratch) + worker * load_i64(operands + MATMUL.scratch_stride)
         first, last = share_begin(cores * pairs, worker, workers), share_begin(cores * pairs, worker + 1, workers)
-        for item in range(first, last):
-            op = operands + item // pairs * MATMUL_BYTES
-            n = item % pairs * 2
-            width = min(2, n_tiles - n)
-            b0, b1, k_tiles = weights_of(op, n, width, load_i64(op + MATMUL.k_tiles), scratch)
-            column_pair(op, b0, b1, n, width, rows, k_tiles)
+        block = _block_of(rows, load_i64(operands + MATMUL.k_tiles) * tile_bytes)
+        for begin in range(0, rows, block):
+            for item in range(first, last):
+                op = operands + item // pairs * MATMUL_BYTES
+                n = item % pairs * 2
+                item_of(op, n, min(2, n_tiles - n), begin, min(begin + block, rows), scratch)
 
     return matmul
 

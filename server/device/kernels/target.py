@@ -17,7 +17,7 @@ _V3 = ("sse4.2", "popcnt", "cx16", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", 
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _VNNI = ("avx512vnni",)
 _BF16 = (*_VNNI, "avx512bf16")
-_AMX = (*_BF16, "avx512vbmi", "prfchw", "amx-tile", "amx-bf16", "amx-int8")
+_AMX = (*_BF16, "prfchw", "amx-tile", "amx-bf16", "amx-int8")
 
 
 @dataclass(frozen=True, slots=True)

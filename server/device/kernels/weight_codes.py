@@ -18,7 +18,6 @@ from server.device.kernels.memory import NOTHING, emitted
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _BYTES = ir.VectorType(_I8, 64)
-_CODES = ir.VectorType(_I8, 32)
 _HALVES = ir.VectorType(_I16, 32)
 _WORDS = ir.VectorType(_I32, 32)
 _FLOATS = ir.VectorType(ir.FloatType(), 32)
@@ -28,37 +27,40 @@ def _all(value: int) -> Any:
     return ir.Constant(_HALVES, [value] * 32)
 
 
-def _from_int8(builder: Any, codes: Any) -> Any:
+def _from_int8(builder: Any, high: Any) -> Any:
     """Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
-    words = builder.bitcast(builder.sitofp(codes, _FLOATS), _WORDS)
+    words = builder.bitcast(builder.sitofp(builder.ashr(high, _all(8)), _FLOATS), _WORDS)
     return builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * 32)), _HALVES)
 
 
 def _from_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
-    """Sign, exponent and mantissa move to bfloat16's places, and the exponent's bias changes."""
+    """The sign stays, exponent and mantissa move to bfloat16's places, and the exponent's bias changes."""
     rebias = (127 - bias) << 7
+    places = 0x8000 | 0x7F << (7 - mantissa_bits)
+    exponent = 0x7F >> mantissa_bits << (8 + mantissa_bits)
 
-    def convert(builder: Any, codes: Any) -> Any:
-        x = builder.zext(codes, _HALVES)
-        sign = builder.shl(builder.and_(x, _all(0x80)), _all(8))
-        magnitude = builder.shl(builder.and_(x, _all(0x7F)), _all(7 - mantissa_bits))
-        is_normal = builder.icmp_unsigned(">=", magnitude, _all(1 << 7))
-        number = builder.or_(sign, builder.add(magnitude, _all(rebias)))
-        return builder.select(is_normal, number, _all(0))
+    def convert(builder: Any, high: Any) -> Any:
+        moved = builder.and_(builder.ashr(high, _all(1 + mantissa_bits)), _all(places))
+        is_normal = builder.icmp_unsigned("!=", builder.and_(high, _all(exponent)), _all(0))
+        return builder.select(is_normal, builder.add(moved, _all(rebias)), _all(0))
 
     return convert
 
 
 def _converter(convert: Callable[[Any, Any], Any]) -> Any:
+    """`convert` gets each code in the high byte of a word: one instruction brings half a row's codes there."""
+
     @emitted(types.void, types.int64, types.int64)
     def convert_row(builder: Any, codes: Any, halves: Any) -> Any:
         """64 codes to 64 bfloat16."""
         data = builder.load(builder.inttoptr(codes, _BYTES.as_pointer()), align=1)
+        zeros = ir.Constant(_BYTES, [0] * 64)
         for half in range(2):
-            order = ir.Constant(ir.VectorType(_I32, 32), [4 * n + 2 * half + i for n in range(16) for i in range(2)])
-            part = builder.shuffle_vector(data, ir.Constant(_BYTES, ir.Undefined), order)
+            sources = [4 * n + 2 * half + i for n in range(16) for i in range(2)]
+            order = ir.Constant(ir.VectorType(_I32, 64), [lane for source in sources for lane in (64, source)])
+            high = builder.bitcast(builder.shuffle_vector(data, zeros, order), _HALVES)
             target = builder.add(halves, ir.Constant(ir.IntType(64), 64 * half))
-            builder.store(convert(builder, part), builder.inttoptr(target, _HALVES.as_pointer()), align=2)
+            builder.store(convert(builder, high), builder.inttoptr(target, _HALVES.as_pointer()), align=2)
         return NOTHING
 
     @inline
