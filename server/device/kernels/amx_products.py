@@ -15,7 +15,8 @@ from server.device.kernels.records import MATMUL
 
 _TILE = amx.TILE_BYTES
 _AHEAD = 8 * _TILE  # far enough for memory, near enough to stay in L1
-_RING = 3  # converted tiles of a column: two steps between writing and loading
+_FAR_AHEAD, _SHORTLY = 24 * _TILE, 4 * _TILE  # from memory to L2, and from there to L1: conversion needs most of L1
+_RING = 4  # converted tiles of a column: three steps between writing and loading
 
 
 def _one_by_two(dot: Any) -> Any:
@@ -168,8 +169,10 @@ def _ring_products(convert: Any) -> tuple[Any, Any]:
         """Tile k of both columns, to four tiles of the ring: k's two of the left column, then of the right."""
         slot = ring + k % _RING * 4 * _TILE
         for line in range(0, _TILE, 64):
-            prefetch(b0 + k * _TILE + _AHEAD + line)
-            prefetch(b1 + k * _TILE + _AHEAD + line)
+            prefetch_to_l2(b0 + k * _TILE + _FAR_AHEAD + line)
+            prefetch_to_l2(b1 + k * _TILE + _FAR_AHEAD + line)
+            prefetch(b0 + k * _TILE + _SHORTLY + line)
+            prefetch(b1 + k * _TILE + _SHORTLY + line)
         convert(b0 + k * _TILE, slot, 1)
         convert(b1 + k * _TILE, slot + 2 * _TILE, 1)
 
