@@ -26,6 +26,7 @@ class Sampler:
         self._weights = np.zeros((pool.num_threads, width), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
         self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
+        self._masks = np.zeros(rows, np.int64)
         self.program = Program("sampler", self)
         self.program.add("sample", sample, [self._operands()])
 
@@ -46,6 +47,7 @@ class Sampler:
             min_p=self._min_p.ctypes.data,
             seed=self._seed.ctypes.data,
             drawn=self._drawn.ctypes.data,
+            masks=self._masks.ctypes.data,
             chosen=self._chosen.ctypes.data,
         )
 

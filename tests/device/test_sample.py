@@ -1,4 +1,4 @@
-"""The sampling kernel: ties, what top-k, top-p and min-p keep, frequencies, seeds, and logits that are no numbers."""
+"""The sampling kernel: masks, ties, what top-k, top-p and min-p keep, frequencies, seeds, and logits that are none."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from server.device.workers import WorkerPool
 from tests.device.kernel_bench import Array, address, run, step_record
 
 
-def draw(pool: WorkerPool, logits: Array, **params: float | Array) -> Array:
-    """One token for each row; `params` are scalars or one value for each row."""
+def draw(pool: WorkerPool, logits: Array, masks: dict[int, Array] | None = None, **params: float | Array) -> Array:
+    """One token for each row; `params` are scalars or one value for each row, `masks` allowed tokens of some rows."""
     rows, vocab = logits.shape
     ldc = -(-vocab // 16) * 16
     padded = np.full((rows, ldc), 1e9, np.float32)  # padding must never be chosen
@@ -26,8 +26,15 @@ def draw(pool: WorkerPool, logits: Array, **params: float | Array) -> Array:
         for name, value in defaults.items()
     }
     weights, chosen = np.zeros((pool.num_threads, ldc), np.float32), np.zeros(rows, np.int64)
+    words = {
+        row: np.packbits(np.resize(allowed, -(-vocab // 32) * 32), bitorder="little")
+        for row, allowed in (masks or {}).items()
+    }
+    pointers = np.array([address(words[row]) if row in words else 0 for row in range(rows)], np.int64)
     operands = SampleOperands(
-        *(address(padded), ldc, vocab, address(weights), *(address(arrays[name]) for name in defaults)), address(chosen)
+        *(address(padded), ldc, vocab, address(weights)),
+        *(address(arrays[name]) for name in defaults),
+        *(address(pointers), address(chosen)),
     )
     run(pool, sample, [operands], step_record(num_samples=rows))
     return chosen
@@ -93,3 +100,29 @@ def test_a_draw_depends_on_seed_and_index_alone(pool: WorkerPool) -> None:
     assert together.tolist() == alone
     other = draw(pool, logits, seed=seeds, drawn=drawn + 1, top_p=0.9)
     assert (other != together).any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    vocab=st.integers(1, 200),
+    share=st.sampled_from([0.0, 0.02, 0.5, 0.98]),
+    temperature=st.sampled_from([0.0, 0.7, 2.0]),
+)
+def test_only_what_a_mask_allows_is_drawn(
+    two_threads: WorkerPool, seed: int, vocab: int, share: float, temperature: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal((6, vocab)) * 3).astype(np.float32)
+    masks = {row: rng.random(vocab) < share for row in (1, 3, 4)}
+    params = {"temperature": temperature, "seed": np.arange(6), "top_p": 0.9}
+    chosen = draw(two_threads, logits, masks, **params)
+    for row, allowed in masks.items():
+        if not allowed.any():
+            assert chosen[row] == -1
+            continue
+        alone = np.where(allowed, logits[row], -np.inf).astype(np.float32)
+        assert allowed[chosen[row]]
+        assert chosen[row] == draw(two_threads, alone[None], **{**params, "seed": row})[0]
+    free = [0, 2, 5]  # the other rows do not notice
+    assert chosen[free].tolist() == draw(two_threads, logits, **params)[free].tolist()

@@ -160,6 +160,7 @@ class SampleOperands(NamedTuple):
     min_p: int  # float32
     seed: int  # int64
     drawn: int  # int64, how many tokens the sequence has drawn before
+    masks: int  # int64, addresses of int32 words whose bits are the allowed tokens, lowest first; 0 = all are
     chosen: int  # int64, output: token id, or -1 where the logits are not numbers
 
 

@@ -1,4 +1,4 @@
-"""One token from each row of logits: greedy, or by weight after top-k, top-p and min-p.
+"""One token from each row of logits, among those its mask allows: greedy, or by weight after top-k, top-p and min-p.
 
 No sorting: a cut is the smallest weight that stays, found by bisection over the bits of a float32, each probe one pass
 of vector code. Randomness is a hash of (seed, index), so a draw depends on nothing but the request itself.
@@ -14,7 +14,7 @@ from numba import types, uint64
 
 from server.device.kernels import simd
 from server.device.kernels.jit import inline, kernel, share_begin
-from server.device.kernels.memory import emitted, load_f32, load_i64, store_i64
+from server.device.kernels.memory import emitted, load_f32, load_i32, load_i64, store_f32, store_i64
 from server.device.kernels.records import SAMPLE, STEP
 
 _ONE_BITS = 0x3F800000  # float32 1.0: the weight of the likeliest token
@@ -33,6 +33,20 @@ def uniform(seed, index):  # type: ignore[no-untyped-def]
     x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
     x = x ^ (x >> uint64(31))
     return ((x >> uint64(40)) + 0.5) / 16777216.0
+
+
+@inline
+def _forbid(row, mask, vocab):  # type: ignore[no-untyped-def]
+    """Logits of tokens whose bit of `mask` is 0 become -infinity. A mask is mostly words of all ones or all zeros."""
+    for first in range(0, vocab, 32):
+        bits = load_i32(mask + first // 8)
+        if bits == 0 and first + 32 <= vocab:
+            simd.store(row + first * 4, simd.splat(-math.inf))
+            simd.store(row + first * 4 + 64, simd.splat(-math.inf))
+        elif bits != -1:
+            for i in range(min(32, vocab - first)):
+                if (bits >> i) & 1 == 0:
+                    store_f32(row + (first + i) * 4, -math.inf)
 
 
 @inline
@@ -134,6 +148,9 @@ def _draw(weights, vocab, cut, u):  # type: ignore[no-untyped-def]
 def _choose(operands, r, weights):  # type: ignore[no-untyped-def]
     vocab = load_i64(operands + SAMPLE.vocab)
     row = load_i64(operands + SAMPLE.logits) + r * load_i64(operands + SAMPLE.ldc) * 4
+    mask = load_i64(load_i64(operands + SAMPLE.masks) + r * 8)
+    if mask != 0:
+        _forbid(row, mask, vocab)
     best = _greedy(row, vocab)
     temperature = load_f32(load_i64(operands + SAMPLE.temperature) + r * 4)
     if best < 0 or temperature == 0.0:
