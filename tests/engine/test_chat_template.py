@@ -87,13 +87,13 @@ def test_the_process_renders_and_survives_a_refusal(process: list[TemplateProces
     )
     process.append(template)
     template.start()
-    pid = template._process.pid if template._process else None
+    pid = template.pid
     with pytest.raises(InvalidRequest, match="no!") as caught:
         template.render(Conversation([{"role": "user", "content": "no"}]))
     assert caught.value.param == "messages"
     assert template.render(Conversation(HELLO)) == "é"
-    assert template._process is not None
-    assert template._process.pid == pid
+    assert pid is not None
+    assert template.pid == pid
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""A small process that does one kind of work for others under limits of time and memory.
+
+For work whose input is trusted in nothing: what loops is killed, what grows meets a memory limit, what crashes takes
+nobody along. The process is started when it is first needed, and again after its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import msgspec
+
+START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
+
+Answer = Callable[[bytes], str]  # one call; raises Refusal
+
+
+class Refusal(Exception):
+    """The work cannot be done for this input; `str()` is fit to be shown to a user."""
+
+
+class Reply(msgspec.Struct):
+    """One answer on its way back."""
+
+    text: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a process does: `prepare` runs in it once, and what it returns for each call. Both must be picklable."""
+
+    name: str  # in messages, such as "the chat template"
+    prepare: Callable[[], Answer]
+    timeout_s: float  # of one call
+    prepare_timeout_s: float
+    memory_bytes: int  # address space
+
+
+class LimitedProcess:
+    """Runs `Work`. Blocking and safe to call from several threads; one call at a time."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._process: SpawnProcess | None = None
+        self._connection: Connection[Any, Any] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start and prepare, unless that is done. Raises Refusal."""
+        with self._lock:
+            self._ensure()
+
+    def ask(self, call: bytes) -> str:
+        """The answer to one call. Raises Refusal when the work refuses, takes too long or too much."""
+        with self._lock:
+            connection = self._ensure()
+            try:
+                connection.send_bytes(call)
+            except OSError as error:
+                self._kill()
+                raise Refusal(f"{self._work.name} ended its process") from error
+            return self._receive(connection, self._work.timeout_s, self._work.name)
+
+    def close(self) -> None:
+        """End the process. A later call would start it again."""
+        with self._lock:
+            self._kill()
+
+    def _ensure(self) -> Connection[Any, Any]:
+        if self._process is not None and self._connection is not None and self._process.is_alive():
+            return self._connection
+        self._kill()
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        work = self._work
+        name = work.name.removeprefix("the ").replace(" ", "-")
+        self._process = context.Process(target=_serve, args=(theirs, work), name=name, daemon=True)
+        self._process.start()
+        theirs.close()
+        self._receive(self._connection, START_TIMEOUT_S, f"the process of {work.name}")
+        self._receive(self._connection, work.prepare_timeout_s, f"compiling {work.name}")
+        return self._connection
+
+    def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> str:
+        try:
+            if not connection.poll(timeout_s):
+                self._kill()
+                raise Refusal(f"{what} took more than {timeout_s:g} s")
+            reply = msgspec.msgpack.decode(connection.recv_bytes(), type=Reply)
+        except (EOFError, OSError) as error:
+            self._kill()
+            raise Refusal(f"{self._work.name} ended its process") from error
+        if reply.error:
+            raise Refusal(reply.error)
+        return reply.text
+
+    def _kill(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._connection = None
+
+
+def _serve(connection: Connection[Any, Any], work: Work) -> None:
+    """The process: prepare once, then answer until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    resource.setrlimit(resource.RLIMIT_AS, (work.memory_bytes, work.memory_bytes))
+    with contextlib.suppress(EOFError, OSError):
+        _send(connection, Reply())  # started; preparing may already be a bomb
+        try:
+            answer = work.prepare()
+        except Refusal as error:
+            _send(connection, Reply(error=str(error)))
+            return
+        _send(connection, Reply())
+        while True:
+            _send(connection, _reply(answer, connection.recv_bytes()))
+
+
+def _reply(answer: Answer, call: bytes) -> Reply:
+    try:
+        return Reply(text=answer(call))
+    except Refusal as error:
+        return Reply(error=str(error))
+
+
+def _send(connection: Connection[Any, Any], reply: Reply) -> None:
+    connection.send_bytes(msgspec.msgpack.encode(reply))
