@@ -140,6 +140,7 @@ class EngineConfig:
     kernel_cache_dir: str
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
+    tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
 
     @property
     def asked_formats(self) -> AskedFormats:

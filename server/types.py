@@ -32,6 +32,7 @@ class SamplingParams:
     ignore_eos: bool = False
     seed: int = 0  # always set: the API draws one when the client gives none
     logprobs: int | None = None  # None = not wanted; k = the sampled token's and the k best
+    grammar: str = ""  # what the output must follow, in llguidance's form (engine/grammar.py); "" = anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural-log probabilities at one position, from the raw logits (before temperature and penalties)."""
+    """Natural-log probabilities at one position, from the raw logits (before temperature and penalties).
+
+    Where a grammar rules, among the tokens it allows.
+    """
 
     sampled: float
     top_token_ids: tuple[int, ...] = ()

@@ -21,6 +21,7 @@ from server.device.shard import ShardSpec
 from server.device.workers import WorkerPool
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.decoder import Placement, build_program
+from server.engine.grammar_store import GrammarStore
 from server.engine.messages import CoreMemory, EngineInfo
 from server.engine.model_source import open_model
 from server.engine.runner import ModelRunner
@@ -37,6 +38,7 @@ class LoadedEngine:
     """A model on its cores, and what the scheduler and the API must know of it."""
 
     runner: ModelRunner
+    grammars: GrammarStore
     spec: ModelSpec
     formats: WeightFormats
     cache: CacheConfig
@@ -58,6 +60,7 @@ class _Loading:
 
     def __init__(self, config: EngineConfig, report: Report) -> None:
         self._config, self._report = config, report
+        self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         tp = config.tensor_parallel_size
         self._model = open_model(Path(config.model_path), config.asked_formats, tp)
         self._spec, formats = self._model.spec, self._model.formats
@@ -90,7 +93,14 @@ class _Loading:
         runner.warm_up()
         self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
         return LoadedEngine(
-            runner, self._spec, self._model.formats, cache, self._scheduler(), ledger, self._info(cache, ledger)
+            runner,
+            self._grammars,
+            self._spec,
+            self._model.formats,
+            cache,
+            self._scheduler(),
+            ledger,
+            self._info(cache, ledger),
         )
 
     def _require_host(self) -> None:
@@ -153,7 +163,7 @@ class _Loading:
             block_size,
             placement.buffers.sizes.tile_tokens,
         )
-        sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size)
+        sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, program, inputs, sampler, placement.cache)
 
     def _scheduler(self) -> SchedulerConfig:

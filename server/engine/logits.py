@@ -21,11 +21,7 @@ def changes_logits(seq: ScheduledSeq) -> bool:
     """Whether `adjust` would do anything."""
     s = seq.sampling
     return bool(
-        s.logit_bias
-        or s.presence_penalty
-        or s.frequency_penalty
-        or s.repetition_penalty != 1.0
-        or num_generated(seq) < s.min_tokens
+        s.logit_bias or s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0 or _bans_ends(seq)
     )
 
 
@@ -44,12 +40,17 @@ def adjust(row: Row, seq: ScheduledSeq) -> None:
     if s.presence_penalty or s.frequency_penalty:
         drawn, counts = np.unique(np.array(seq.history[seq.num_prompt_tokens :], np.int64), return_counts=True)
         row[drawn] -= s.presence_penalty + s.frequency_penalty * counts
-    if num_generated(seq) < s.min_tokens:
+    if _bans_ends(seq):
         row[list(s.eos_token_ids + s.stop_token_ids)] = -math.inf
 
 
+def _bans_ends(seq: ScheduledSeq) -> bool:
+    """Whether the sequence may not end yet. With a grammar its mask sees to that (`guides.py`)."""
+    return num_generated(seq) < seq.sampling.min_tokens and not seq.sampling.grammar
+
+
 class RawLogprobs:
-    """Log-probabilities of one row before any change; made before sampling, asked after."""
+    """Log-probabilities of one row before any change but its grammar's; made before sampling, asked after."""
 
     def __init__(self, row: Row, num_top: int) -> None:
         self._raw = row.astype(np.float64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from server.clock import Clock
+from server.engine.gate import Gate
 from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import StepPlan, StepResult, TokenEvent
@@ -42,12 +43,21 @@ class Outbox(Protocol):
 class EngineLoop:
     """Turns of: drain the inbox, schedule, execute, apply, tell the outbox."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Clock, inbox: Inbox, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Clock,
+        inbox: Inbox,
+        outbox: Outbox,
+        gate: Gate | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._inbox = inbox
         self._outbox = outbox
+        self._gate = gate or Gate(None)
         self._is_stopped = False
 
     def run(self) -> None:
@@ -57,8 +67,10 @@ class EngineLoop:
 
     def step(self) -> bool:
         """One turn; False once Shutdown has been obeyed. Waits for commands only when there is nothing to do."""
-        timeout_s = 0.0 if self._scheduler.has_work else IDLE_WAIT_S
+        timeout_s = 0.0 if self._scheduler.has_work else self._gate.wait_s(IDLE_WAIT_S)
         events = self._obey(self._inbox.drain(timeout_s))
+        for request in self._gate.release():
+            self._scheduler.add(request)
         if events or self._scheduler.has_work:
             self._turn(events)
         return not self._is_stopped
@@ -76,7 +88,8 @@ class EngineLoop:
         for command in commands:
             match command:
                 case Add(request):
-                    self._scheduler.add(request)
+                    if self._gate.take(request):
+                        self._scheduler.add(request)
                 case Abort(request_id):
                     events += self._abort(request_id)
                 case ResetPrefixCache():
@@ -84,10 +97,13 @@ class EngineLoop:
                 case Shutdown():
                     self._is_stopped = True
         if self._is_stopped:
-            for request_id in self._scheduler.open_ids:
+            for request_id in (*self._scheduler.open_ids, *self._gate.held_ids):
                 events += self._abort(request_id)
         return events
 
     def _abort(self, request_id: str) -> list[TokenEvent]:
-        event = self._scheduler.abort(request_id, self._clock.now())
+        now = self._clock.now()
+        if self._gate.drop(request_id):
+            return [TokenEvent(request_id, token_id=None, index=0, time=now, finish_reason="abort")]
+        event = self._scheduler.abort(request_id, now)
         return [] if event is None else [event]

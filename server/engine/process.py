@@ -24,6 +24,7 @@ import zmq
 
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.engine.gate import Gate, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
 from server.errors import StartError
@@ -46,6 +47,8 @@ class LoadedEngine(Protocol):
     def scheduler(self) -> SchedulerConfig: ...
     @property
     def info(self) -> EngineInfo: ...
+    @property
+    def grammars(self) -> Grammars | None: ...
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
@@ -154,7 +157,8 @@ def run_engine(config: EngineConfig, loader: Loader, addresses: Addresses) -> in
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
         outputs.send(Ready(loaded.info))
-        EngineLoop(scheduler, loaded.runner, MonotonicClock(), _SocketInbox(inbox), outputs).run()
+        gate = Gate(loaded.grammars)
+        EngineLoop(scheduler, loaded.runner, MonotonicClock(), _SocketInbox(inbox), outputs, gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

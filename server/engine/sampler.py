@@ -1,4 +1,4 @@
-"""Chooses the tokens of a step: per-request changes to the logits, then one kernel over all rows."""
+"""Chooses the tokens of a step: per-request changes to the logits, masks of grammars, then one kernel over all rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from server.device.kernels.records import SampleOperands
 from server.device.kernels.sample import sample
 from server.device.program import Program
 from server.device.workers import WorkerPool
+from server.engine.grammar_store import GrammarStore
+from server.engine.guides import Guides
 from server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
 from server.types import SampledToken, ScheduledSeq
 
@@ -20,13 +22,16 @@ NOT_A_NUMBER = "the model's logits are not finite numbers"
 class Sampler:
     """Works in place on one logits array [max_samples, width], whose rows are the sampled sequences in order."""
 
-    def __init__(self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int) -> None:
+    def __init__(
+        self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int, grammars: GrammarStore | None = None
+    ) -> None:
+        """`grammars` None: no request may have one."""
         self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
+        self._guides = Guides(grammars, len(logits), vocab_size)
         rows, width = logits.shape
         self._weights = np.zeros((pool.num_threads, width), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
         self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
-        self._masks = np.zeros(rows, np.int64)
         self.program = Program("sampler", self)
         self.program.add("sample", sample, [self._operands()])
 
@@ -47,7 +52,7 @@ class Sampler:
             min_p=self._min_p.ctypes.data,
             seed=self._seed.ctypes.data,
             drawn=self._drawn.ctypes.data,
-            masks=self._masks.ctypes.data,
+            masks=self._guides.addresses.ctypes.data,
             chosen=self._chosen.ctypes.data,
         )
 
@@ -56,15 +61,20 @@ class Sampler:
         if not seqs:
             return {}
         raw: dict[int, RawLogprobs] = {}
+        faults = self._guides.fill(seqs)
         for i, seq in enumerate(seqs):
             self._set_row(i, seq)
             row = self.logits[i, : self.vocab_size]
             if seq.sampling.logprobs is not None and np.isfinite(row).all():
+                self._guides.forbid(i, row)
                 raw[i] = RawLogprobs(row, min(seq.sampling.logprobs, self.vocab_size))
             if changes_logits(seq):
                 adjust(row, seq)
         self._pool.run(self.program, step)
-        return {seq.request_id: self._token(i, raw.get(i)) for i, seq in enumerate(seqs)}
+        sampled = {seq.request_id: self._token(i, raw.get(i)) for i, seq in enumerate(seqs)}
+        for i, fault in faults.items():
+            sampled[seqs[i].request_id] = SampledToken(-1, error=fault)
+        return sampled
 
     def _set_row(self, i: int, seq: ScheduledSeq) -> None:
         sampling = seq.sampling

@@ -40,6 +40,11 @@ class Tokenizer:
         """Id of the tokenizer's own end token, None when it names none."""
         return self.token_id(self.special["eos_token"]) if "eos_token" in self.special else None
 
+    def to_json(self) -> str:
+        """The whole tokenizer as a tokenizer.json would have it."""
+        text: str = self._backend.to_str()
+        return text
+
     def token_id(self, token: str) -> int | None:
         """Id of the vocabulary entry `token`, None when there is none."""
         found: int | None = self._backend.token_to_id(token)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import Field, field_validator
 
 from server.api.config import ApiConfig, OtlpProtocol
+from server.config import EngineConfig
 from server.engine.process import EngineMode
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
@@ -49,6 +51,10 @@ class ServeSettings(EngineSettings):
         if self.served_model_name:
             return self.served_model_name
         return (self.model if self.model != str(DEFAULT_MODEL) else "default",)
+
+    def engine_config(self, model_path: Path) -> EngineConfig:
+        """The engine's slice, with the tokenizer that grammars are followed with."""
+        return replace(super().engine_config(model_path), tokenizer_path=self.tokenizer)
 
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""

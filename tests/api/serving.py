@@ -74,6 +74,7 @@ class FakeEngine:
     cache: CacheConfig
     scheduler: SchedulerConfig
     info: EngineInfo
+    grammars: None = None  # the fake model follows none
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:

@@ -16,7 +16,7 @@ from server.engine.loop import EngineLoop
 from server.engine.messages import Add, Command, Tokens
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
-from server.types import Request, SamplingParams
+from server.types import Request, SamplingParams, TokenEvent
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 VOCAB = 256
@@ -56,6 +56,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 class _Queue:
     def __init__(self, commands: list[Command]) -> None:
         self.commands, self.tokens, self.preempted = commands, dict[str, list[int]](), 0
+        self.events: list[TokenEvent] = []
 
     def drain(self, timeout_s: float) -> list[Command]:
         commands, self.commands = self.commands, []
@@ -63,6 +64,7 @@ class _Queue:
 
     def put(self, tokens: Tokens) -> None:
         self.preempted += tokens.report.num_preempted
+        self.events += tokens.events
         for event in tokens.events:
             if event.token_id is not None:
                 self.tokens.setdefault(event.request_id, []).append(event.token_id)

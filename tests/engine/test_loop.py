@@ -9,6 +9,7 @@ import pytest
 from server.clock import ManualClock
 from server.config import CacheConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner, expected_tokens
+from server.engine.gate import POLL_S, Gate
 from server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
 from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
 from server.kv_cache.manager import KVCacheManager
@@ -43,13 +44,23 @@ class ListOutbox:
         return [event for tokens in self.sent for event in tokens.events if event.request_id == request_id]
 
 
+class Grammars:
+    """Ready when the test says so."""
+
+    is_done = False
+
+    def is_ready(self, text: str) -> bool:
+        return self.is_done
+
+
 class Engine:
-    def __init__(self, runner: Runner | None = None) -> None:
+    def __init__(self, runner: Runner | None = None, grammars: Grammars | None = None) -> None:
         self.clock = ManualClock(100.0)
         self.inbox = ListInbox()
         self.outbox = ListOutbox()
         self.scheduler = Scheduler(SchedulerConfig(64, 4, 16), KVCacheManager(CACHE))
-        self.loop = EngineLoop(self.scheduler, runner or FakeRunner(CACHE, VOCAB), self.clock, self.inbox, self.outbox)
+        fake = FakeRunner(CACHE, VOCAB)
+        self.loop = EngineLoop(self.scheduler, runner or fake, self.clock, self.inbox, self.outbox, Gate(grammars))
 
     def step(self, *commands: Command) -> bool:
         self.inbox.commands += commands
@@ -127,6 +138,33 @@ def test_shutdown_ends_every_open_request_and_then_the_loop() -> None:
     for name in "abc":
         assert engine.outbox.events(name)[-1].finish_reason == "abort"
     assert not engine.scheduler.has_work
+
+
+def test_a_request_waits_for_its_grammar_while_others_are_served() -> None:
+    grammars = Grammars()
+    engine = Engine(grammars=grammars)
+    ruled = replace(request("ruled"), sampling=SamplingParams(3, grammar="g"))
+    engine.step(Add(ruled), Add(request("free", 2)))
+    engine.step()
+    assert len(engine.outbox.events("free")) == 2
+    engine.step()
+    assert engine.inbox.waits[-1] == POLL_S
+    assert engine.outbox.events("ruled") == []
+    grammars.is_done = True
+    for _ in range(3):
+        engine.step()
+    assert [event.token_id for event in engine.outbox.events("ruled")] == expected_tokens([1, 2, 3], 3, VOCAB)
+    assert engine.inbox.waits[-1] == 0.0
+
+
+def test_a_waiting_request_can_be_aborted_and_ends_with_the_engine() -> None:
+    engine = Engine(grammars=Grammars())
+    ruled = [replace(request(name), sampling=SamplingParams(3, grammar="g")) for name in "ab"]
+    engine.step(*map(Add, ruled))
+    engine.step(Abort("a"))
+    assert [event.finish_reason for event in engine.outbox.events("a")] == ["abort"]
+    assert not engine.step(Shutdown())
+    assert [event.finish_reason for event in engine.outbox.events("b")] == ["abort"]
 
 
 def test_shutdown_of_an_idle_engine_says_nothing() -> None:

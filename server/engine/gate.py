@@ -1,0 +1,54 @@
+"""Where requests wait for their grammar before the scheduler knows of them, so that no step waits for one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from server.types import Request
+
+POLL_S = 0.002  # between two looks, when there is nothing else to do
+
+
+class Grammars(Protocol):
+    """What the gate asks of the grammars (`grammar_store.py`)."""
+
+    def is_ready(self, text: str) -> bool:
+        """Whether the grammar can be used; begins to compile it otherwise."""
+        ...
+
+
+class Gate:
+    """Requests that are held, in the order they came. `grammars` None: nothing is ever held."""
+
+    def __init__(self, grammars: Grammars | None) -> None:
+        self._grammars = grammars
+        self._held: dict[str, Request] = {}
+
+    @property
+    def held_ids(self) -> tuple[str, ...]:
+        return tuple(self._held)
+
+    def wait_s(self, longest_s: float) -> float:
+        """How long an idle loop may wait for commands."""
+        return min(longest_s, POLL_S) if self._held else longest_s
+
+    def take(self, request: Request) -> bool:
+        """Whether `request` may go on at once; otherwise it is held here."""
+        grammar = request.sampling.grammar
+        if self._grammars is None or not grammar or self._grammars.is_ready(grammar):
+            return True
+        self._held[request.request_id] = request
+        return False
+
+    def release(self) -> list[Request]:
+        """Those whose grammar has become ready; they are held no longer."""
+        if self._grammars is None or not self._held:
+            return []
+        ready = [request for request in self._held.values() if self._grammars.is_ready(request.sampling.grammar)]
+        for request in ready:
+            del self._held[request.request_id]
+        return ready
+
+    def drop(self, request_id: str) -> bool:
+        """Forget a held request; whether it was one."""
+        return self._held.pop(request_id, None) is not None

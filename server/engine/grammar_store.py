@@ -1,0 +1,50 @@
+"""The compiled grammars of one engine. Compiles in a thread, so that no step of others waits for a large one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from llguidance import LLMatcher, LLTokenizer
+
+from server.engine.grammar import MAX_GRAMMAR_CHARS, compile_grammar, load_grammar_tokenizer
+
+MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled one takes about 200 bytes a character
+
+
+class GrammarStore:
+    """Grammars by their text; those used last are kept. One engine loop owns it."""
+
+    def __init__(self, tokenizer_path: Path, model_path: Path) -> None:
+        self._paths = tokenizer_path, model_path
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids the tokenizer has; 0 before the first grammar."""
+        return self._tokenizer.vocab_size if self._tokenizer is not None else 0
+
+    def is_ready(self, text: str) -> bool:
+        """Whether `matcher` would answer at once; begins to compile otherwise."""
+        return self._future(text).done()
+
+    def matcher(self, text: str) -> LLMatcher:
+        """A matcher at the beginning of an output, the caller's own. Raises GrammarError."""
+        return self._future(text).result().deep_copy()
+
+    def _future(self, text: str) -> Future[LLMatcher]:
+        future = self._compiled.get(text)
+        if future is None:
+            future = self._compiled[text] = self._executor.submit(self._compile, text)
+            while len(self._compiled) > 1 and sum(map(len, self._compiled)) > MAX_KEPT_CHARS:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(text)
+        return future
+
+    def _compile(self, text: str) -> LLMatcher:
+        if self._tokenizer is None:
+            self._tokenizer = load_grammar_tokenizer(*self._paths)
+        return compile_grammar(self._tokenizer, text)

@@ -1,0 +1,238 @@
+"""Grammars: what is refused and with which words, the process that checks them, the masks, the gate before a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.engine.gate import POLL_S, Gate
+from server.engine.grammar import (
+    MAX_GRAMMAR_CHARS,
+    GrammarError,
+    Kind,
+    compile_grammar,
+    grammar_text,
+    load_grammar_tokenizer,
+)
+from server.engine.grammar_process import GrammarProcess
+from server.engine.grammar_store import GrammarStore
+from server.engine.guides import Guides
+from server.engine.tokenizer import load_tokenizer
+from server.types import Request, SamplingParams, ScheduledSeq
+
+MODEL = Path(__file__).resolve().parents[2] / "server" / "default_model"
+TOKENIZER = load_tokenizer(MODEL)
+END, OTHER_END = 2, 0
+PADDED = 2112  # a vocabulary with rows that the tokenizer knows nothing of
+
+
+@pytest.fixture(scope="module")
+def store() -> GrammarStore:
+    return GrammarStore(MODEL, MODEL)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[GrammarProcess]:
+    made = GrammarProcess(MODEL, MODEL)
+    yield made
+    made.close()
+
+
+REFUSALS: list[tuple[Kind, Any, str]] = [
+    ("json", {"type": "strin"}, "Invalid type: strin"),
+    ("json", {"not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
+    ("json", {"$ref": "#/nowhere"}, "Pointer '/nowhere' does not exist"),
+    ("json", {"$ref": "https://example.com/schema"}, "not present"),
+    ("json", {"type": "integer", "minimum": 5, "maximum": 3}, "minimum (5) is greater than maximum (3)"),
+    ("json", {"type": "string", "pattern": "("}, "unclosed group"),
+    ("json", {"enum": [10**400]}, "out of range"),
+    ("json", {"$ref": "#"}, "no text at all"),
+    ("json", [], "an object, not list"),
+    ("json", None, "an object, not null"),
+    ("json", '{"type":', "not JSON"),
+    ("regex", "(a", "unclosed group"),
+    ("regex", "(?=a)b", "look-ahead"),
+    ("regex", "(" * 50_000 + ")" * 50_000, "nest"),
+    ("grammar", 'start: "a" | b', 'unknown name: "b"'),
+    ("grammar", "start: " + "(" * 40_000 + '"a"' + ")" * 40_000, "too deeply nested"),
+    ("json", "[" * 100_000, "not JSON"),
+    ("lark", "start: start", "no text at all"),
+    ("regex", "x" * (MAX_GRAMMAR_CHARS + 1), f"more than the limit of {MAX_GRAMMAR_CHARS}"),
+    ("choice", ["x" * 1000] * 200, f"more than the limit of {MAX_GRAMMAR_CHARS}"),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "words"), REFUSALS, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_followed_is_refused_in_one_line(
+    process: GrammarProcess, kind: Kind, spec: Any, words: str
+) -> None:
+    with pytest.raises(GrammarError) as caught:
+        process.compile(kind, spec)
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def test_a_bomb_is_stopped_and_the_next_grammar_is_not(process: GrammarProcess) -> None:
+    """The library expands multipleOf into states, which for a large prime takes it minutes."""
+    hurried = GrammarProcess(MODEL, MODEL, timeout_s=1.0)
+    try:
+        with pytest.raises(GrammarError, match=r"took more than 1 s"):
+            hurried.compile("json", {"type": "integer", "multipleOf": 1_000_003})
+        assert "start" in hurried.compile("choice", ["yes", "no"])
+    finally:
+        hurried.close()
+
+
+def test_a_tokenizer_without_an_end_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((MODEL / "tokenizer.json").read_bytes())
+    with pytest.raises(GrammarError, match="no end token"):
+        load_grammar_tokenizer(tmp_path, tmp_path)
+
+
+def sampled(grammar: str, text: str = "", **sampling: Any) -> ScheduledSeq:
+    """A sequence that has generated `text`, about to draw."""
+    history = [50, 51, *TOKENIZER.encode(text)]
+    params = SamplingParams(max_tokens=99, grammar=grammar, eos_token_ids=(END, OTHER_END), **sampling)
+    return ScheduledSeq("r", (history[-1],), len(history) - 1, [1], True, params, history, 2)
+
+
+def allowed(store: GrammarStore, *seqs: ScheduledSeq, guides: Guides | None = None) -> list[set[int]]:
+    """Tokens that each of `seqs` may draw; all of them where nothing rules."""
+    guides = guides or Guides(store, len(seqs), PADDED)
+    assert guides.fill(seqs) == {}
+    logits = np.zeros((len(seqs), PADDED), np.float32)
+    for row in range(len(seqs)):
+        guides.forbid(row, logits[row])
+    return [set(np.flatnonzero(np.isfinite(row)).tolist()) for row in logits]
+
+
+JSON = grammar_text("json", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+
+
+def test_the_mask_follows_the_output_and_ends_with_the_models_ends_alone(store: GrammarStore) -> None:
+    text = '{"a": 12}'
+    ids = TOKENIZER.encode(text)
+    properties = {"a": {"type": "integer"}}
+    closed = grammar_text(
+        "json", {"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False}
+    )
+    for count, following in enumerate([*ids, END]):
+        seq = sampled(closed, TOKENIZER.decode(ids[:count]))
+        (tokens,) = allowed(store, seq)
+        assert following in tokens
+    assert tokens == {END, OTHER_END}
+
+
+def test_rows_without_a_grammar_have_no_mask(store: GrammarStore) -> None:
+    free, bound, other = allowed(store, sampled(""), sampled(JSON), sampled(""))
+    assert len(free) == len(other) == PADDED
+    assert len(bound) < 10
+
+
+@pytest.mark.parametrize("grammar", ["start: /(?s:.*)/", "start: <[*]>"])
+def test_ids_beyond_the_tokenizer_are_never_allowed(store: GrammarStore, grammar: str) -> None:
+    (tokens,) = allowed(store, sampled(grammar_text("lark", grammar)))
+    assert len(tokens) > 1000
+    assert max(tokens) < TOKENIZER.vocab_size
+
+
+def test_what_was_kept_of_a_matcher_changes_nothing(store: GrammarStore) -> None:
+    """Kept, rebuilt after a preemption, or met under the id of another request: the same mask."""
+    guides = Guides(store, 1, PADDED)
+    for text in ("", '{"', '{"a', '{"a": 1', '{"a', '{"a": 1, "zz": [1, {"q": nul', ""):
+        assert allowed(store, sampled(JSON, text), guides=guides) == allowed(store, sampled(JSON, text))
+    growing = sampled(JSON)
+    ids = TOKENIZER.encode('{"a": 17, "b": [')
+    for count in range(len(ids)):
+        assert allowed(store, growing, guides=guides) == allowed(store, sampled(JSON, TOKENIZER.decode(ids[:count])))
+        growing.history.append(ids[count])  # type: ignore[attr-defined]
+
+
+def test_min_tokens_holds_ends_back_unless_nothing_else_is_left(store: GrammarStore) -> None:
+    some = grammar_text("regex", "a+")
+    (early,) = allowed(store, sampled(some, "aa", min_tokens=9))
+    (late,) = allowed(store, sampled(some, "aa"))
+    assert not early & {END, OTHER_END}
+    assert late == early | {END, OTHER_END}
+    one = grammar_text("regex", "a")
+    assert allowed(store, sampled(one, "a", min_tokens=9)) == [{END, OTHER_END}]
+
+
+def test_past_its_end_a_grammar_allows_ends_for_ever(store: GrammarStore) -> None:
+    seq = sampled(grammar_text("regex", "a"), "a", ignore_eos=True)
+    for token in (END, OTHER_END, END):
+        assert allowed(store, seq) == [{END, OTHER_END}]
+        seq.history.append(token)  # type: ignore[attr-defined]
+
+
+def test_a_grammar_that_costs_too_much_ends_its_own_row_only(store: GrammarStore) -> None:
+    bomb = grammar_text("regex", "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}")
+    guides = Guides(store, 2, PADDED)
+    faults: dict[int, str] = {}
+    for count in range(1, 60):
+        faults = guides.fill([sampled(bomb, "a" * count), sampled(JSON)])
+        if faults:
+            break
+    assert list(faults) == [0]
+    assert "too many expressions" in faults[0]
+
+
+def test_json_may_be_laid_out_but_not_padded_for_ever(store: GrammarStore) -> None:
+    value = {"a": 1, "b": [True, {"c": "x"}]}
+    grammar = grammar_text("json", {"type": "object"})
+    for text in (json.dumps(value), json.dumps(value, indent=4), json.dumps(value, separators=(",", ":"))):
+        (tokens,) = allowed(store, sampled(grammar, text))
+        assert tokens == {END, OTHER_END}
+    blanks = {TOKENIZER.encode(text)[0] for text in (" ", "\n", "\t")}
+    (tokens,) = allowed(store, sampled(grammar, "{\n" + " " * 32))
+    assert not tokens & blanks
+
+
+class Ready:
+    """Grammars that are ready when the test says so."""
+
+    def __init__(self) -> None:
+        self.done: set[str] = set()
+
+    def is_ready(self, text: str) -> bool:
+        return text in self.done
+
+
+def request(request_id: str, grammar: str) -> Request:
+    return Request(request_id, (1, 2), SamplingParams(4, grammar=grammar), arrival_time=0.0)
+
+
+def test_the_gate_holds_what_waits_for_its_grammar_and_nothing_else() -> None:
+    grammars = Ready()
+    gate = Gate(grammars)
+    assert gate.take(request("free", ""))
+    assert gate.wait_s(1.0) == 1.0
+    assert not any(gate.take(request(f"r{i}", f"g{i % 2}")) for i in range(4))
+    assert (gate.release(), gate.wait_s(1.0)) == ([], POLL_S)
+    assert gate.drop("r1")
+    assert not gate.drop("r1")
+    grammars.done = {"g1"}
+    assert [held.request_id for held in gate.release()] == ["r3"]
+    assert gate.held_ids == ("r0", "r2")
+    grammars.done = {"g0", "g1"}
+    assert gate.take(request("late", "g0"))
+    assert [held.request_id for held in gate.release()] == ["r0", "r2"]
+
+
+def test_the_store_compiles_once_and_gives_each_its_own_matcher(store: GrammarStore) -> None:
+    text = grammar_text("choice", ["one", "two"])
+    first, second = store.matcher(text), store.matcher(text)
+    assert store.is_ready(text)
+    assert first.consume_tokens(TOKENIZER.encode("one"))
+    assert first.is_stopped()
+    assert not second.is_stopped()
+    with pytest.raises(GrammarError, match="unclosed"):
+        store.matcher(grammar_text("regex", "("))
+    assert compile_grammar(load_grammar_tokenizer(MODEL, MODEL), text).is_error() is False
