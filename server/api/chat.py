@@ -27,7 +27,10 @@ from server.api.schemas_chat import (
 from server.api.service import Service, ServiceOf
 from server.api.sse import until_disconnect
 from server.api.streaming import StreamPlan, event_stream, stream_plan
+from server.api.structured import asked_format
 from server.api.telemetry.origin import Origin, origin_of
+from server.api.tool_answer import Speech, whole_calls
+from server.api.tools import ToolPlan, compile_plan, keep_tags, tool_plan
 from server.api.unsupported import refuse_unsupported
 from server.errors import InvalidRequest
 
@@ -56,10 +59,14 @@ async def _plan(origin: Origin, body: ChatRequest, service: Service) -> _Answer:
     require_room(service, n)
     extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
     sampling = SamplingBuilder(body, model, _num_logprobs(body, service.config.max_logprobs))
-    prompt = await chat_prompt(model, body, extra)
+    tools, wish = tool_plan(model, service.config, body), asked_format(body)
+    body = keep_tags(model, tools, body)
+    prompt = await chat_prompt(model, body, extra, list(tools.offered))
+    grammar = await compile_plan(model, tools, wish)
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    planned = [Planned(prompt, sampling.build(len(prompt.token_ids), i, most, "messages")) for i in range(n)]
-    return _Answer(service, Generation(service, origin, body, planned), body, f"chatcmpl-{origin.request_id}", name)
+    planned = [Planned(prompt, sampling.build(len(prompt.token_ids), i, most, "messages", grammar)) for i in range(n)]
+    generation = Generation(service, origin, body, planned)
+    return _Answer(service, generation, body, tools, f"chatcmpl-{origin.request_id}", name)
 
 
 def _num_logprobs(body: ChatRequest, most: int) -> int | None:
@@ -72,10 +79,20 @@ def _num_logprobs(body: ChatRequest, most: int) -> int | None:
 class _Answer:
     """Puts deltas into OpenAI's chat shapes."""
 
-    def __init__(self, service: Service, generation: Generation, body: ChatRequest, answer_id: str, name: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        generation: Generation,
+        body: ChatRequest,
+        tools: ToolPlan,
+        answer_id: str,
+        name: str,
+    ) -> None:
         self._tokenizer = service.model.tokenizer
         self._generation = generation
         self._body = body
+        self._tools = tools
+        self._speeches = [Speech(tools.reader()) for _ in generation.prompts]
         self._id = answer_id
         self._model = name
         self._created = int(time.time())
@@ -98,7 +115,7 @@ class _Answer:
             if is_first:
                 yield self._role_chunk(plan)
                 is_first = False
-            choices = [self._chunk_choice(delta) for delta in batch if self._says_something(delta)]
+            choices = [choice for delta in batch if (choice := self._chunk_choice(delta)) is not None]
             if choices:
                 yield self._chunk(choices, plan)
         if plan.has_usage:
@@ -118,28 +135,37 @@ class _Answer:
         return plan.encode(chunk, self._generation)
 
     def _choice(self, delta: Delta) -> ChatChoice:
+        said = self._speeches[delta.index].say(delta.text, is_last=True)
+        calls = whole_calls(said)
         return ChatChoice(
             index=delta.index,
-            message=ChatAnswer(content=delta.text),
+            message=ChatAnswer(content=None if calls and not said.content else said.content, tool_calls=calls),
             logprobs=self._logprobs(delta),
-            finish_reason=delta.finish_reason or "stop",
+            finish_reason=self._finish_reason(delta) or "stop",
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._body.return_token_ids else None,
         )
 
-    def _chunk_choice(self, delta: Delta) -> ChatChunkChoice:
+    def _chunk_choice(self, delta: Delta) -> ChatChunkChoice | None:
+        """None when there is nothing to say: text may be held back while the token's other sides are not wanted."""
+        said = self._speeches[delta.index].say(delta.text, is_last=delta.finish_reason is not None)
+        has_more = delta.finish_reason or self._body.logprobs or self._body.return_token_ids
+        if not (said.content or said.calls or has_more):
+            return None
         return ChatChunkChoice(
             index=delta.index,
-            delta=ChatDelta(content=delta.text) if delta.text else ChatDelta(),
+            delta=ChatDelta(content=said.content or None, tool_calls=said.calls or None),
             logprobs=self._logprobs(delta),
-            finish_reason=delta.finish_reason,
+            finish_reason=self._finish_reason(delta),
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._body.return_token_ids else None,
         )
 
-    def _says_something(self, delta: Delta) -> bool:
-        """Text may be held back while the token's other sides are wanted already."""
-        return bool(delta.text or delta.finish_reason or self._body.logprobs or self._body.return_token_ids)
+    def _finish_reason(self, delta: Delta) -> str | None:
+        """After the delta's text has been read."""
+        if delta.finish_reason is None:
+            return None
+        return self._tools.finish_reason(delta.finish_reason, self._speeches[delta.index].num_calls)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
         return chat_logprobs(self._tokenizer, delta, self._body.top_logprobs or 0) if self._body.logprobs else None

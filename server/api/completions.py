@@ -18,6 +18,7 @@ from server.api.schemas_completions import Completion, CompletionChoice, Complet
 from server.api.service import Service, ServiceOf
 from server.api.sse import until_disconnect
 from server.api.streaming import StreamPlan, event_stream, stream_plan
+from server.api.structured import asked_format, compile_format
 from server.api.telemetry.origin import Origin, origin_of
 from server.api.unsupported import refuse_unsupported
 from server.errors import InvalidRequest
@@ -50,10 +51,12 @@ async def _plan(origin: Origin, body: CompletionRequest, service: Service) -> _A
     given = split_prompts(body.prompt)
     require_room(service, len(given) * n)
     sampling = SamplingBuilder(body, model, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
+    wish = asked_format(body)
     prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
+    grammar = "" if wish is None else await compile_format(model, wish)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     planned = [
-        Planned(prompt, sampling.build(len(prompt.token_ids), i, most, prompt.param))
+        Planned(prompt, sampling.build(len(prompt.token_ids), i, most, prompt.param, grammar))
         for prompt in prompts
         for i in range(n)
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 OtlpProtocol = Literal["grpc", "http/protobuf"]
+ToolCallParser = Literal["auto", "hermes"]
 
 MAX_HEADER_BYTES = 64 * 2**10  # request line and headers together
 MAX_N = 128  # choices of one prompt
@@ -30,6 +31,8 @@ class ApiConfig:
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
+    enable_auto_tool_choice: bool = True
+    tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
     shutdown_timeout_s: float = 30.0
     has_access_log: bool = True
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput

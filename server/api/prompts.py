@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from server.api.schemas_chat import ChatInput, Message
 from server.api.schemas_completions import Prompts
+from server.api.schemas_tools import ToolCall, Tools
 from server.api.service import ServedModel
 from server.engine.chat_template import RESERVED, Conversation
 from server.errors import InvalidRequest
 
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.
 MAX_CHARS_PER_TOKEN = 256
@@ -51,14 +53,16 @@ async def completion_prompts(
     return prompts
 
 
-async def chat_prompt(model: ServedModel, chat: ChatInput, extra: dict[str, Any], add_special: bool = False) -> Prompt:
-    """The prompt of a conversation; the template itself writes the special tokens."""
+async def chat_prompt(
+    model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
+) -> Prompt:
+    """The prompt of a conversation with `tools`; the template itself writes the special tokens."""
     if model.template is None:
         raise InvalidRequest(
             "This model has no chat template; start the server with --chat-template, or use /v1/completions.",
             "messages",
         )
-    conversation = _conversation(chat, extra)
+    conversation = _conversation(chat, extra, tools)
     text = await asyncio.to_thread(model.template.render, conversation)
     return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
 
@@ -90,7 +94,7 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...
     return tuple(ids)
 
 
-def _conversation(chat: ChatInput, extra: dict[str, Any]) -> Conversation:
+def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -> Conversation:
     kwargs = {**extra, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
         raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
@@ -101,7 +105,8 @@ def _conversation(chat: ChatInput, extra: dict[str, Any]) -> Conversation:
         raise InvalidRequest(
             "continue_final_message and add_generation_prompt exclude each other.", "continue_final_message"
         )
-    return Conversation(messages, generates, continues, kwargs)
+    described = [tool.model_dump(exclude_unset=True) for tool in tools or ()]
+    return Conversation(messages, generates, continues, kwargs, described or None)
 
 
 def _message(message: Message, param: str) -> dict[str, Any]:
@@ -110,12 +115,27 @@ def _message(message: Message, param: str) -> dict[str, Any]:
         known = ", ".join(ROLES)
         raise InvalidRequest(f"{param}.role is {message.role[:40]!r}; supported are {known}.", f"{param}.role")
     extra = message.model_extra or {}
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if extra.get(name):
             field = f"{param}.{name}"
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
     content = _content(message, param)
-    return {**extra, "role": message.role, "content": content}
+    rendered = {**extra, "role": message.role, "content": content}
+    if message.tool_calls:
+        rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return rendered
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    """The call with its arguments as an object, as templates expect; as text where the model wrote no JSON object."""
+    rendered = call.model_dump(exclude_none=True)
+    try:
+        arguments = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        return rendered
+    if isinstance(arguments, dict):
+        rendered["function"]["arguments"] = arguments
+    return rendered
 
 
 def _content(message: Message, param: str) -> str:

@@ -29,7 +29,9 @@ class SamplingBuilder:
         self._seed = secrets.randbits(63) if body.seed is None else body.seed
         _check_ids("stop_token_ids", body.stop_token_ids or (), model.info.vocab_size)
 
-    def build(self, num_prompt_tokens: int, child: int, max_tokens: int | None, prompt_param: str) -> SamplingParams:
+    def build(
+        self, num_prompt_tokens: int, child: int, max_tokens: int | None, prompt_param: str, grammar: str
+    ) -> SamplingParams:
         """Parameters of choice `child`. Raises InvalidRequest when the prompt leaves no room."""
         body, defaults = self._body, self._model.defaults
         room = resolve_max_tokens(
@@ -63,6 +65,7 @@ class SamplingBuilder:
             ignore_eos=bool(body.ignore_eos),
             seed=(self._seed + child) & SEED_MASK,
             logprobs=self._logprobs,
+            grammar=grammar,
         )
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.schemas_request import INT32, GenerationRequest
 from server.api.schemas_response import Usage, optional
+from server.api.schemas_tools import ToolCall, ToolCallDelta, ToolChoice, Tools
 
 
 class ContentPart(BaseModel):
@@ -22,18 +23,22 @@ class Message(BaseModel):
 
     role: str
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
 
 
 class ChatInput(BaseModel):
     """A conversation and how to make a prompt of it; /tokenize takes it too."""
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
+    tools: Tools | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
 class ChatRequest(GenerationRequest, ChatInput):
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     max_completion_tokens: int | None = Field(None, ge=1, le=INT32)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0)
@@ -57,8 +62,9 @@ class ChatLogprobs(BaseModel):
 
 class ChatAnswer(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | None = optional()
 
 
 class ChatChoice(BaseModel):
@@ -84,6 +90,7 @@ class ChatCompletion(BaseModel):
 class ChatDelta(BaseModel):
     role: Literal["assistant"] | None = optional()
     content: str | None = optional()
+    tool_calls: list[ToolCallDelta] | None = optional()
 
 
 class ChatChunkChoice(BaseModel):

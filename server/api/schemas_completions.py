@@ -10,6 +10,7 @@ from server.api.config import MAX_PROMPTS
 from server.api.schemas_chat import Message
 from server.api.schemas_request import GenerationRequest, TokenId
 from server.api.schemas_response import Usage, optional
+from server.api.schemas_tools import Tools
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
 
@@ -81,6 +82,7 @@ class TokenizeRequest(BaseModel):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)] | None = None
+    tools: Tools | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

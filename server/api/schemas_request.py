@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.config import MAX_ID_CHARS, MAX_N, MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from server.api.schemas_tools import Choices, ResponseFormat, StructuredOutputs
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -55,6 +56,12 @@ class GenerationRequest(BaseModel):
     return_token_ids: bool | None = None
     priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARS)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
     user: Any = None
 
     @property

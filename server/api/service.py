@@ -21,6 +21,7 @@ from server.config import CacheConfig
 from server.engine.chat_template import load_chat_template
 from server.engine.client import EngineClient
 from server.engine.generation_config import GenerationDefaults, load_generation_defaults
+from server.engine.grammar_process import GrammarProcess
 from server.engine.messages import EngineInfo
 from server.engine.template_process import TemplateProcess
 from server.engine.tokenizer import Tokenizer, load_tokenizer
@@ -36,6 +37,13 @@ class TextFiles:
     tokenizer: Tokenizer
     template: TemplateProcess | None  # None: the checkpoint has no chat template
     defaults: GenerationDefaults
+    grammars: GrammarProcess
+
+    def close(self) -> None:
+        """End the processes behind them."""
+        self.grammars.close()
+        if self.template is not None:
+            self.template.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class ServedModel:
     tokenizer: Tokenizer
     template: TemplateProcess | None
     defaults: GenerationDefaults
+    grammars: GrammarProcess
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
     created: int  # Unix seconds
@@ -97,7 +106,9 @@ class Service:
         info = await self.engine.start(say)
         self._files = text = await files
         requests = self.telemetry.attach(self.engine, info)
-        self._model = ServedModel(text.tokenizer, text.template, text.defaults, info, requests, int(time.time()))
+        self._model = ServedModel(
+            text.tokenizer, text.template, text.defaults, text.grammars, info, requests, int(time.time())
+        )
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Raises EngineDead or Unavailable when no requests are taken."""
@@ -113,10 +124,10 @@ class Service:
         self.engine.abort_all(Unavailable("The server is shutting down and has ended this request."))
 
     async def close(self, timeout_s: float) -> None:
-        """End the engine and the template process, and send the last traces."""
+        """End the engine and the processes beside it, and send the last traces."""
         await self.engine.stop(timeout_s)
-        if self._files is not None and self._files.template is not None:
-            await asyncio.to_thread(self._files.template.close)
+        if self._files is not None:
+            await asyncio.to_thread(self._files.close)
         await self.telemetry.close()
 
     def require_name(self, name: str | None) -> str:
@@ -137,7 +148,8 @@ def load_text_files(config: ApiConfig) -> TextFiles:
     if source is not None:
         template = TemplateProcess(source, tokenizer.special)
         template.start()
-    return TextFiles(tokenizer, template, load_generation_defaults(config.model_path, tokenizer))
+    defaults = load_generation_defaults(config.model_path, tokenizer)
+    return TextFiles(tokenizer, template, defaults, GrammarProcess(config.tokenizer_path, config.model_path))
 
 
 def the_service(request: Request) -> Service:

@@ -12,6 +12,7 @@ from server.api.schemas_chat import ChatInput
 from server.api.schemas_completions import DetokenizeRequest, TokenizeRequest
 from server.api.schemas_response import DetokenizeResponse, TokenizeResponse
 from server.api.service import ServedModel, ServiceOf
+from server.api.tools import require_template
 from server.errors import InvalidRequest
 
 router = APIRouter()
@@ -53,8 +54,10 @@ async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
         return Prompt(ids, body.prompt, "prompt")
     chat = ChatInput(
         messages=body.messages or [],
+        tools=body.tools,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    return await chat_prompt(model, chat, {}, bool(body.add_special_tokens))
+    require_template(model, chat.messages, chat.tools or ())
+    return await chat_prompt(model, chat, {}, body.tools, bool(body.add_special_tokens))

@@ -29,6 +29,7 @@ class Conversation(msgspec.Struct, frozen=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False  # leave the last message open, so that the model writes on
     extra: dict[str, Any] = {}
+    tools: list[dict[str, Any]] | None = None  # in OpenAI's form
 
 
 class ChatTemplateError(Exception):
@@ -58,7 +59,7 @@ class ChatTemplate:
             **self._special,
             **conversation.extra,
             "messages": [self._message(message) for message in conversation.messages],
-            "tools": None,
+            "tools": conversation.tools,
             "documents": None,
             "add_generation_prompt": conversation.add_generation_prompt,
         }

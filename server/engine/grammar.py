@@ -33,7 +33,8 @@ class GrammarError(Exception):
 
 
 def json_schema(schema: Any) -> str:
-    """The schema as text, with this server's options in it. Raises GrammarError for what is no schema at all."""
+    """The schema, which may be JSON text, as text with this server's options. Raises GrammarError when it is none."""
+    schema = _parsed(schema)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -51,7 +52,7 @@ def grammar_text(kind: Kind, spec: Any) -> str:
     Raises GrammarError when it cannot even be written down, or is larger than MAX_GRAMMAR_CHARS.
     """
     if kind == "json":
-        text = LLMatcher.grammar_from_json_schema(json_schema(_parsed(spec)))
+        text = LLMatcher.grammar_from_json_schema(json_schema(spec))
     elif kind == "choice":
         text = LLMatcher.grammar_from_lark("start: " + " | ".join(map(quoted, spec)))
     elif kind == "regex":

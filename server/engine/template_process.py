@@ -41,7 +41,11 @@ class TemplateProcess:
     def render(self, conversation: Conversation) -> str:
         """The prompt text. Raises InvalidRequest when the template refuses, takes too long or too much."""
         try:
-            return self._process.ask(msgspec.msgpack.encode(conversation))
+            call = msgspec.msgpack.encode(conversation)
+        except (OverflowError, RecursionError) as error:
+            raise InvalidRequest(f"The messages cannot be given to the chat template: {error}.", "messages") from error
+        try:
+            return self._process.ask(call)
         except Refusal as error:
             raise InvalidRequest(str(error), param="messages", code="chat_template_error") from error
 

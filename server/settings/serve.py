@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import Field, field_validator
 
-from server.api.config import ApiConfig, OtlpProtocol
+from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
 from server.config import EngineConfig
 from server.engine.process import EngineMode
 from server.settings.engine import EngineSettings
@@ -30,6 +30,10 @@ class ServeSettings(EngineSettings):
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
+    enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool it is given")
+    tool_call_parser: ToolCallParser = Field(
+        "auto", description="form in which the model writes tool calls; auto is as the chat template has it"
+    )
     disable_access_log: bool = Field(False, description="write no line per request")
     disable_log_stats: bool = Field(False, description="write no line about throughput; /metrics stays")
     log_stats_interval: float = Field(10, gt=0, le=86400, description="seconds between lines about throughput")
@@ -67,6 +71,8 @@ class ServeSettings(EngineSettings):
             allowed_origins=self.allowed_origins,
             max_body_bytes=self.max_body_bytes,
             max_logprobs=self.max_logprobs,
+            enable_auto_tool_choice=self.enable_auto_tool_choice,
+            tool_call_parser=self.tool_call_parser,
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
