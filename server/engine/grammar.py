@@ -20,8 +20,9 @@ from server.errors import CheckpointError
 Kind = Literal["json", "regex", "choice", "grammar", "lark"]
 MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the largest take the library about half a second
 MAX_REASON_CHARS = 300
-# One line break and an indentation between JSON's tokens: a model that starts writing blanks cannot go on for ever.
-WHITESPACE = r"(\r?\n)?[ \t]{0,32}"
+# JSON on one line, with a space here and there as most write it. A small model that would rather end than go on writes
+# blanks wherever it may.
+WHITESPACE = " ?"
 # A matcher's lexer keeps 1 to 2 kB for each of its states.
 LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 

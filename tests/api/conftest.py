@@ -1,4 +1,4 @@
-"""Servers that the API tests share: one fast, one slow enough to act in the middle of a request."""
+"""Servers that the API tests share: one with the fake model, one with the model that the project ships."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 
+from server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server, write_checkpoint
 
 
@@ -20,6 +22,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(checkpoint: Path) -> Iterator[Server]:
     with running_server(checkpoint) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def real_server(pytestconfig: pytest.Config) -> Iterator[Server]:
+    kernels = str(pytestconfig.cache.mkdir("kernels"))
+    with running_server(DEFAULT_MODEL, "--kernel-cache-dir", kernels, program="server") as running:
+        yield running
+
+
+@pytest.fixture
+def client(real_server: Server) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client of the shipped model; it checks every answer against its types."""
+    with openai.OpenAI(
+        base_url=f"{real_server.url}/v1", api_key="any", max_retries=0, timeout=120, _strict_response_validation=True
+    ) as made:
+        yield made
 
 
 @pytest.fixture

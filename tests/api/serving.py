@@ -131,8 +131,8 @@ class Server:
         return self.process.wait(timeout_s)
 
 
-def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "tests.api.serve_fake", *args]
+def command(*args: str, program: str = "tests.api.serve_fake") -> list[str]:
+    return [sys.executable, "-m", program, *args]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -140,12 +140,17 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_server(model: Path, *args: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """Start a server on a free port, wait until it is ready, and end it by its pid afterwards."""
-    argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args)
+def running_server(
+    model: Path, *args: str, env: dict[str, str] | None = None, program: str = "tests.api.serve_fake"
+) -> Iterator[Server]:
+    """Start a server on a free port, wait until it is ready, and end it by its pid afterwards.
+
+    The program `server` has the real engine, which may have to compile its kernels first.
+    """
+    argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
     process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
     try:
-        log = read_until(process, rb"ready: (http://\S+)")
+        log = read_until(process, rb"ready: (http://\S+)", 60 if program == "tests.api.serve_fake" else 300)
         found = re.search(r"ready: (http://\S+)", log)
         assert found is not None, log
         yield Server(process, found[1], log)

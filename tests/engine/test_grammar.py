@@ -184,14 +184,14 @@ def test_a_grammar_that_costs_too_much_ends_its_own_row_only(store: GrammarStore
     assert "too many expressions" in faults[0]
 
 
-def test_json_may_be_laid_out_but_not_padded_for_ever(store: GrammarStore) -> None:
+def test_json_has_spaces_but_is_not_padded(store: GrammarStore) -> None:
     value = {"a": 1, "b": [True, {"c": "x"}]}
     grammar = grammar_text("json", {"type": "object"})
-    for text in (json.dumps(value), json.dumps(value, indent=4), json.dumps(value, separators=(",", ":"))):
+    for text in (json.dumps(value), json.dumps(value, separators=(",", ":")), '{ "a" : [ 1 , 2 ] }'):
         (tokens,) = allowed(store, sampled(grammar, text))
         assert tokens == {END, OTHER_END}
     blanks = {TOKENIZER.encode(text)[0] for text in (" ", "\n", "\t")}
-    (tokens,) = allowed(store, sampled(grammar, "{\n" + " " * 32))
+    (tokens,) = allowed(store, sampled(grammar, "{ "))
     assert not tokens & blanks
 
 
