@@ -46,7 +46,7 @@ def asked_format(body: GenerationRequest) -> Format | None:
 async def compile_format(model: ServedModel, wish: Format) -> str:
     """The grammar of `wish`, known to be usable. Raises InvalidRequest with what is wrong with it."""
     try:
-        return await asyncio.to_thread(model.grammars.compile, wish.kind, wish.spec)
+        return await asyncio.wrap_future(model.grammars.submit(wish.kind, wish.spec))
     except GrammarError as error:
         raise InvalidRequest(f"{wish.param} cannot be used: {error}.", wish.param, CODE) from error
 

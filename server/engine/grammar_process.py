@@ -1,6 +1,7 @@
 """Checks grammars for the API in a small process of its own: a schema of a client can be a bomb, as a template can.
 
-What passed is remembered, so that an application's own schema is checked once.
+What passed is remembered, so that an application's own schema is checked once. One grammar is checked at a time, in a
+thread of its own, so that whoever sends bombs keeps waiting none but others who send new grammars.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ from server.engine.grammar import (
     load_grammar_tokenizer,
 )
 from server.engine.limited_process import Answer, LimitedProcess, Refusal, Work
+from server.errors import QueueFull
 
 TIMEOUT_S = 3.0  # of one grammar; real ones take milliseconds, the largest allowed about half a second
 PREPARE_TIMEOUT_S = 60.0  # for reading the tokenizer
 MEMORY_BYTES = 4 * 2**30  # address space; the tokenizer of a large vocabulary takes several hundred MiB
-MAX_REMEMBERED_CHARS = 16 * MAX_GRAMMAR_CHARS  # of all remembered texts together
+MAX_REMEMBERED_CHARS = 16 * MAX_GRAMMAR_CHARS  # of all remembered requests together; a text is about as long
+MAX_WAITING = 64  # grammars that are not checked yet
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -36,34 +40,50 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class GrammarProcess:
-    """Turns what clients ask for into grammars. Blocking and safe to call from several threads."""
+    """Turns what clients ask for into grammars. For one thread, such as that of an event loop."""
 
     def __init__(self, tokenizer_path: Path, model_path: Path, timeout_s: float = TIMEOUT_S) -> None:
         prepare = functools.partial(_load, tokenizer_path, model_path)
         self._process = LimitedProcess(Work("the grammar", prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES))
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._checks: OrderedDict[bytes, Future[str]] = OrderedDict()
 
-    def compile(self, kind: Kind, spec: Any) -> str:
-        """The grammar's text, once it has been compiled without fault. Raises GrammarError."""
+    def submit(self, kind: Kind, spec: Any) -> Future[str]:
+        """The grammar's text, once it has been compiled without fault; else the future raises GrammarError.
+
+        Raises GrammarError at once for what is too long, and QueueFull when many others wait already.
+        """
         call = msgspec.msgpack.encode(_Call(kind, bounded(json.dumps(spec))))
-        text = self._known.get(call)
-        if text is None:
-            try:
-                text = self._process.ask(call)
-            except Refusal as error:
-                raise GrammarError(str(error)) from error
-            self._remember(call, text)
-        return text
+        known = self._checks.get(call)
+        if known is not None and known.done() and not known.cancelled() and known.exception() is None:
+            self._checks.move_to_end(call)
+            return known
+        self._forget()
+        num_waiting = sum(not check.done() for check in self._checks.values())
+        if num_waiting >= MAX_WAITING:
+            raise QueueFull(f"{num_waiting} new grammars wait to be compiled, the most that may. Try again later.")
+        check = self._executor.submit(self._ask, call)
+        self._checks[call] = check
+        return check
 
     def close(self) -> None:
-        """End the process. A later grammar would start it again."""
+        """End the process, and whoever waits for it."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
         self._process.close()
 
-    def _remember(self, call: bytes, text: str) -> None:
-        """Several threads may be here; the worst that comes of it is that a grammar is forgotten too early."""
-        self._known[call] = text
-        while sum(map(len, self._known.copy().values())) > MAX_REMEMBERED_CHARS:
-            self._known.popitem(last=False)
+    def _ask(self, call: bytes) -> str:
+        try:
+            return self._process.ask(call)
+        except Refusal as error:
+            raise GrammarError(str(error)) from error
+
+    def _forget(self) -> None:
+        """Failed checks, and of the others the oldest beyond what is remembered."""
+        for call, check in list(self._checks.items()):
+            if check.cancelled() or (check.done() and check.exception() is not None):
+                del self._checks[call]
+        while sum(map(len, self._checks)) > MAX_REMEMBERED_CHARS and next(iter(self._checks.values())).done():
+            self._checks.popitem(last=False)
 
 
 def _load(tokenizer_path: Path, model_path: Path) -> Answer:

@@ -19,10 +19,11 @@ from server.engine.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from server.engine.grammar_process import GrammarProcess
+from server.engine.grammar_process import MAX_WAITING, GrammarProcess
 from server.engine.grammar_store import GrammarStore
 from server.engine.guides import Guides
 from server.engine.tokenizer import load_tokenizer
+from server.errors import QueueFull
 from server.types import Request, SamplingParams, ScheduledSeq
 
 MODEL = Path(__file__).resolve().parents[2] / "server" / "default_model"
@@ -72,7 +73,7 @@ def test_what_cannot_be_followed_is_refused_in_one_line(
     process: GrammarProcess, kind: Kind, spec: Any, words: str
 ) -> None:
     with pytest.raises(GrammarError) as caught:
-        process.compile(kind, spec)
+        process.submit(kind, spec).result()
     message = str(caught.value)
     assert words in message
     assert "\n" not in message
@@ -84,10 +85,35 @@ def test_a_bomb_is_stopped_and_the_next_grammar_is_not(process: GrammarProcess) 
     hurried = GrammarProcess(MODEL, MODEL, timeout_s=1.0)
     try:
         with pytest.raises(GrammarError, match=r"took more than 1 s"):
-            hurried.compile("json", {"type": "integer", "multipleOf": 1_000_003})
-        assert "start" in hurried.compile("choice", ["yes", "no"])
+            hurried.submit("json", {"type": "integer", "multipleOf": 1_000_003}).result()
+        assert "start" in hurried.submit("choice", ["yes", "no"]).result()
     finally:
         hurried.close()
+
+
+def test_what_passed_is_known_and_what_failed_is_checked_again(process: GrammarProcess) -> None:
+    first = process.submit("choice", ["a", "b"])
+    assert "start" in first.result()
+    assert process.submit("choice", ["a", "b"]) is first
+    failed = process.submit("regex", "(")
+    assert failed.exception() is not None
+    assert process.submit("regex", "(") is not failed
+
+
+def test_only_so_many_new_grammars_wait_and_known_ones_pass_them() -> None:
+    one = GrammarProcess(MODEL, MODEL, timeout_s=1.0)
+    try:
+        known = one.submit("choice", ["a"])
+        known.result()
+        bombs = [one.submit("json", {"type": "integer", "multipleOf": 1_000_003 + i}) for i in range(MAX_WAITING)]
+        with pytest.raises(QueueFull, match=f"{MAX_WAITING} new grammars wait"):
+            one.submit("choice", ["b"])
+        assert one.submit("choice", ["a"]) is known
+        for bomb in bombs[1:]:  # their clients leave
+            bomb.cancel()
+        assert "start" in one.submit("choice", ["b"]).result()
+    finally:
+        one.close()
 
 
 def test_a_tokenizer_without_an_end_is_named(tmp_path: Path) -> None:
