@@ -70,6 +70,18 @@ def test_minus_infinity_is_never_drawn(two_threads: WorkerPool) -> None:
     assert set(draw(two_threads, logits, seed=np.arange(200))) == {3, 11}
 
 
+LARGEST = 80_677_991  # the draw for which seed 0 gives the largest random number there is, 1 - 2^-25
+
+
+def test_rounding_at_the_very_end_draws_nothing_forbidden(two_threads: WorkerPool) -> None:
+    """There the sum of the weights, taken in another order, may not reach the goal."""
+    logits = np.random.default_rng(5).standard_normal((2000, 400)).astype(np.float32)
+    allowed = (np.arange(400) >= 100) & (np.arange(400) < 300)
+    logits[1000:, ~allowed] = -np.inf
+    assert draw(two_threads, np.log([[1 - 1e-7, 1e-7]]).astype(np.float32), drawn=LARGEST) == 1
+    assert allowed[draw(two_threads, logits, dict.fromkeys(range(1000), allowed), drawn=LARGEST)].all()
+
+
 def test_frequencies_follow_the_softmax(two_threads: WorkerPool) -> None:
     p = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
     logits = np.tile(np.log(p) * 0.7, (40_000, 1)).astype(np.float32)

@@ -17,6 +17,7 @@ from server.device.kernels.jit import inline, kernel, share_begin
 from server.device.kernels.memory import emitted, load_f32, load_i32, load_i64, store_f32, store_i64
 from server.device.kernels.records import SAMPLE, STEP
 
+_LEAST = -3.4028234663852886e38  # the smallest float32 that is a number
 _ONE_BITS = 0x3F800000  # float32 1.0: the weight of the likeliest token
 
 
@@ -69,11 +70,16 @@ def _greedy(row, vocab):  # type: ignore[no-untyped-def]
 
 @inline
 def _weigh(row, weights, vocab, highest, temperature):  # type: ignore[no-untyped-def]
-    """weights = exp((logit - highest) / temperature), zero from `vocab` to the end of its last vector."""
+    """weights = exp((logit - highest) / temperature), zero from `vocab` to the end of its last vector.
+
+    Zero for a logit of -infinity too, which `simd.exp` would make a very small number.
+    """
     by = simd.splat(1.0 / temperature)
+    least = simd.splat(_LEAST)
     shift = simd.splat(highest)
     for i in range(0, vocab, 16):
-        value = simd.exp(simd.mul(simd.sub(simd.load(row + i * 4), shift), by))
+        logit = simd.load(row + i * 4)
+        value = simd.where_at_least(logit, least, simd.exp(simd.mul(simd.sub(logit, shift), by)))
         simd.store(weights + i * 4, simd.select_range(0, vocab - i, value, simd.splat(0.0)))
 
 
@@ -127,7 +133,7 @@ def _top_p_cut(weights, vocab, least, share):  # type: ignore[no-untyped-def]
 def _draw(weights, vocab, cut, u):  # type: ignore[no-untyped-def]
     """The token at share `u` of the mass of the weights that are at least `cut`."""
     goal = _mass(weights, vocab, cut) * u
-    limit, before, last = simd.splat(cut), 0.0, 0
+    limit, before = simd.splat(cut), 0.0
     for i in range(0, vocab, 16):
         value = simd.load(weights + i * 4)
         mass = simd.sum_lanes(simd.where_at_least(value, limit, value))
@@ -136,12 +142,15 @@ def _draw(weights, vocab, cut, u):  # type: ignore[no-untyped-def]
                 weight = load_f32(weights + j * 4)
                 if weight >= cut and weight > 0.0:
                     before += weight
-                    last = j
                     if before >= goal:
                         return j
         else:
             before += mass
-    return last  # rounding left the goal beyond the sum
+    for j in range(vocab - 1, -1, -1):  # rounding left the goal beyond the sum
+        weight = load_f32(weights + j * 4)
+        if weight >= cut and weight > 0.0:
+            return j
+    return -1
 
 
 @inline
