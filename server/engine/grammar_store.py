@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
-from server.engine.grammar import MAX_GRAMMAR_CHARS, compile_grammar, load_grammar_tokenizer
+from server.engine.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
 
 MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled one takes about 200 bytes a character
 
@@ -16,7 +16,8 @@ MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled
 class GrammarStore:
     """Grammars by their text; those used last are kept. One engine loop owns it."""
 
-    def __init__(self, tokenizer_path: Path, model_path: Path) -> None:
+    def __init__(self, tokenizer_path: Path, model_path: Path, max_kept_chars: int = MAX_KEPT_CHARS) -> None:
+        self._max_kept_chars = max_kept_chars
         self._paths = tokenizer_path, model_path
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
@@ -38,13 +39,24 @@ class GrammarStore:
     def _future(self, text: str) -> Future[LLMatcher]:
         future = self._compiled.get(text)
         if future is None:
+            self._forget(len(text))
             future = self._compiled[text] = self._executor.submit(self._compile, text)
-            while len(self._compiled) > 1 and sum(map(len, self._compiled)) > MAX_KEPT_CHARS:
-                self._compiled.popitem(last=False)
         self._compiled.move_to_end(text)
         return future
 
+    def _forget(self, num_chars: int) -> None:
+        """Make room for a text of that length; what is still being compiled stays, because somebody waits for it."""
+        total = sum(map(len, self._compiled)) + num_chars
+        for text, future in list(self._compiled.items()):
+            if total > self._max_kept_chars and future.done():
+                del self._compiled[text]
+                total -= len(text)
+
     def _compile(self, text: str) -> LLMatcher:
-        if self._tokenizer is None:
-            self._tokenizer = load_grammar_tokenizer(*self._paths)
-        return compile_grammar(self._tokenizer, text)
+        """Whatever goes wrong is the grammar's fault: it ends its requests, not the engine."""
+        try:
+            if self._tokenizer is None:
+                self._tokenizer = load_grammar_tokenizer(*self._paths)
+            return compile_grammar(self._tokenizer, text)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise GrammarError(f"it cannot be compiled: {type(error).__name__}") from error

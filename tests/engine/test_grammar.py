@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,22 @@ def test_the_gate_holds_what_waits_for_its_grammar_and_nothing_else() -> None:
     grammars.done = {"g0", "g1"}
     assert gate.take(request("late", "g0"))
     assert [held.request_id for held in gate.release()] == ["r0", "r2"]
+
+
+def test_the_store_keeps_what_was_used_last_and_all_that_is_awaited() -> None:
+    texts = [grammar_text("regex", f"{i:03}" + "x" * 50) for i in range(30)]
+    store = GrammarStore(MODEL, MODEL, max_kept_chars=4 * len(texts[0]))
+    for text in (*texts[:4], texts[0], texts[4]):
+        store.matcher(text)
+    assert [store.is_ready(texts[i]) for i in (0, 2, 3, 4)] == [True] * 4
+    awaited = [text for text in texts[5:] if not store.is_ready(text)][-4:]
+    while not all([store.is_ready(text) for text in awaited]):
+        time.sleep(0.01)
+
+
+def test_a_tokenizer_that_has_gone_ends_requests_and_not_the_engine(tmp_path: Path) -> None:
+    guides = Guides(GrammarStore(tmp_path, tmp_path), 2, PADDED)
+    assert list(guides.fill([sampled(JSON), sampled("")])) == [0]
 
 
 def test_the_store_compiles_once_and_gives_each_its_own_matcher(store: GrammarStore) -> None:
