@@ -80,7 +80,7 @@ def load_chat_template(directory: Path, override: str | None = None) -> str | No
     """Source of the template: `override` (a file, or the template itself), else the checkpoint's, else None.
 
     The checkpoint keeps it in chat_template.jinja or in tokenizer_config.json, there as text or as named templates
-    of which `default` is meant.
+    of which `default` is meant, and `tool_use` where there are tools.
     """
     if override is not None:
         return _read_override(override)
@@ -90,8 +90,16 @@ def load_chat_template(directory: Path, override: str | None = None) -> str | No
     value = read_json(directory / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
         named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
-        value = named.get("default")
+        value = _with_tools(named.get("default"), named.get("tool_use"))
     return value if isinstance(value, str) else None
+
+
+def _with_tools(default: Any, tool_use: Any) -> Any:
+    """One template of two, each of which begins on a line and ends before no block, as it would alone."""
+    if not (isinstance(default, str) and isinstance(tool_use, str)):
+        return default
+    first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
+    return f"{{% if tools %}}\n{first}{{{{ '' }}}}{{% else %}}\n{second}{{{{ '' }}}}{{% endif %}}"
 
 
 def _read_override(override: str) -> str:

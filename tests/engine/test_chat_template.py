@@ -138,6 +138,20 @@ def test_a_template_that_does_not_compile_stops_the_start(
         template.start()
 
 
+@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "f"}}]])
+@pytest.mark.parametrize("ends", ["", "\n", "\n\n", "  ", "\n  "])
+def test_a_template_of_its_own_for_tools_is_used_with_tools(
+    tmp_path: Path, tools: list[dict[str, Any]] | None, ends: str
+) -> None:
+    default = ends + "{% for m in messages %}\n{{ m.content }}\n{% endfor %}" + ends
+    tool_use = ends + "{%- for t in tools %}[{{ t.function.name }}]{% endfor -%}" + ends + "!" + ends
+    config = {"chat_template": [{"name": "default", "template": default}, {"name": "tool_use", "template": tool_use}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    source = load_chat_template(tmp_path)
+    assert source is not None
+    assert render(source, tools=tools) == render(tool_use if tools else default, tools=tools)
+
+
 def test_where_the_template_comes_from(tmp_path: Path) -> None:
     assert load_chat_template(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
