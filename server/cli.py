@@ -14,7 +14,7 @@ from server import __version__
 from server.config import EngineConfig
 from server.engine.process import EngineProcess, LoadedEngine, Loader
 from server.errors import StartError
-from server.settings.bench import LatencySettings
+from server.settings.bench import AccuracySettings, LatencySettings
 from server.settings.compile import CompileSettings
 from server.settings.model import ModelSettings
 from server.settings.planner import PlanSettings, SimulateSettings
@@ -86,6 +86,13 @@ def bench_latency(settings: LatencySettings) -> None:
     from server.bench.report import run_latency
 
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+
+
+def bench_accuracy(settings: AccuracySettings) -> None:
+    """Measure what each format of the weights does to the model's answers."""
+    from server.bench.accuracy_report import run_accuracy
+
+    run_accuracy(settings.engine_config(_model_path(settings)), settings.options)
 
 
 def compile_ahead(settings: CompileSettings) -> None:
@@ -185,12 +192,7 @@ def _parser(loader: Loader) -> _Parser:
     serving = _command(commands, "serve", "serve a model over HTTP")
     add_arguments(serving, ServeSettings)
     serving.set_defaults(run=lambda arguments: serve(load_settings(ServeSettings, arguments), loader))
-    benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
-    latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
-    add_arguments(latency, LatencySettings)
-    latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
-    what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
-    benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
+    _add_benches(commands)
     planning = _command(commands, "plan", "find the instances that meet a workload's limits, and what they cost")
     add_arguments(planning, PlanSettings)
     planning.set_defaults(run=lambda arguments: plan(load_settings(PlanSettings, arguments)))
@@ -203,6 +205,18 @@ def _parser(loader: Loader) -> _Parser:
     _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser
+
+
+def _add_benches(commands: _SubParsersAction[Any]) -> None:
+    benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
+    latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
+    add_arguments(latency, LatencySettings)
+    latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
+    accuracy = _command(benches, "accuracy", "logits error and perplexity of each weight format against float32")
+    add_arguments(accuracy, AccuracySettings)
+    accuracy.set_defaults(run=lambda arguments: bench_accuracy(load_settings(AccuracySettings, arguments)))
+    what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
+    benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
 
 
 def _add_calibrate(commands: _SubParsersAction[Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from server.config import WeightFormat
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -21,4 +23,15 @@ class LatencyOptions:
 
     num_iters: int
     seed: int
+    json_file: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyOptions:
+    """Which text, how much of it, and the formats that are held against float32."""
+
+    text_file: Path
+    num_tokens: int
+    window_len: int
+    formats: tuple[WeightFormat, ...]
     json_file: Path | None

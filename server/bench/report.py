@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import sys
 from dataclasses import asdict, replace
 
@@ -11,12 +9,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from server import __version__
 from server.bench.latency import LatencyBench, LatencyResult
 from server.bench.options import LatencyOptions, Workload
+from server.bench.results import write_results
 from server.config import EngineConfig
 from server.engine.load import LoadedEngine, load_engine
-from server.errors import SettingsError
 
 COLUMNS = (
     ("batch", "batch_size", "{:d}"),
@@ -79,11 +76,6 @@ def _write(engine: LoadedEngine, results: list[LatencyResult], options: LatencyO
         **results[0].as_json(),
         "results": [result.as_json() for result in results],
         "engine": asdict(engine.info),
-        "host": {"machine": platform.machine(), "threads": engine.runner.pool.num_threads},
-        "version": __version__,
     }
     assert options.json_file is not None
-    try:
-        options.json_file.write_text(json.dumps(record, indent=2) + "\n")
-    except OSError as error:
-        raise SettingsError(f"--json: cannot write {options.json_file}: {error.strerror}") from error
+    write_results(options.json_file, record, engine.runner.pool.num_threads)

@@ -1,17 +1,25 @@
-"""The settings of `neuronserve bench latency`."""
+"""The settings of the subcommands of `neuronserve bench` that load a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from server.bench.options import LatencyOptions, Workload
+from server.bench.options import AccuracyOptions, LatencyOptions, Workload
+from server.config import Dtype, Quantization, WeightFormat
 from server.settings.engine import EngineSettings
 
 Sizes = Annotated[tuple[int, ...], NoDecode]
+Formats = Annotated[tuple[WeightFormat, ...], NoDecode]
+FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
+JSON_FILE = Field(None, description="write the results to this file", json_schema_extra={"flag": "--json"})
+
+
+def _split(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
 class LatencySettings(EngineSettings):
@@ -22,14 +30,12 @@ class LatencySettings(EngineSettings):
     output_len: int = Field(32, ge=2, description="generated tokens of each sequence")
     num_iters: int = Field(5, ge=1, le=1000, description="runs that count, after one that does not")
     seed: int = Field(0, description="of the random prompts")
-    json_file: str | None = Field(
-        None, description="write the results to this file", json_schema_extra={"flag": "--json"}
-    )
+    json_file: str | None = JSON_FILE
 
     @field_validator("batch_size", mode="before")
     @classmethod
-    def _split(cls, value: Any) -> Any:
-        return tuple(value.split(",")) if isinstance(value, str) else value
+    def _split_sizes(cls, value: Any) -> Any:
+        return _split(value)
 
     @field_validator("batch_size")
     @classmethod
@@ -47,3 +53,32 @@ class LatencySettings(EngineSettings):
     def options(self) -> LatencyOptions:
         """How to measure, and where to write."""
         return LatencyOptions(self.num_iters, self.seed, Path(self.json_file) if self.json_file else None)
+
+
+class AccuracySettings(EngineSettings):
+    """What `neuronserve bench accuracy` can be told, besides the engine's settings."""
+
+    text: str | None = Field(None, description='text to measure on: a file, or .jsonl with {"text": ...} lines')
+    num_tokens: int = Field(10_000, ge=2, le=10_000_000, description="tokens of it to use")
+    window_len: int = Field(512, ge=2, description="longest piece of a document that is seen at once, in tokens")
+    formats: Formats = Field(FORMATS, description="formats to hold against float32; several with commas")
+    json_file: str | None = JSON_FILE
+
+    @field_validator("formats", mode="before")
+    @classmethod
+    def _split_formats(cls, value: Any) -> Any:
+        return _split(value)
+
+    @model_validator(mode="after")
+    def _formats_alone_choose(self) -> Self:
+        if self.dtype != "auto" or self.quantization != "auto":
+            raise ValueError("dtype and quantization are what is compared: name them with formats")
+        if self.text is None:
+            raise ValueError("text is missing: name a file with --text")
+        return self
+
+    @property
+    def options(self) -> AccuracyOptions:
+        """What to measure on, and where to write."""
+        json_file = Path(self.json_file) if self.json_file else None
+        return AccuracyOptions(Path(self.text or ""), self.num_tokens, self.window_len, self.formats, json_file)

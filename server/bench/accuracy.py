@@ -1,0 +1,143 @@
+"""What a format of the weights does to a model's answers, against float32 in this engine, on the same text.
+
+Logits are compared at every position of teacher-forced windows. The relative error of the logits is
+||l - l32|| / ||l32|| over all positions, each row less its mean: softmax does not see what all logits have in common.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from server.bench.text import Window
+from server.config import Dtype, EngineConfig, Quantization, WeightFormat
+from server.engine.load import Report, load_engine
+
+REFERENCE: WeightFormat = "float32"
+_LOGIT_ROWS = 64  # computed in one step
+
+Logits = npt.NDArray[np.float32]  # [tokens of one window, vocab]
+
+
+@dataclass(frozen=True, slots=True)
+class FormatAccuracy:
+    """One format beside float32, over `num_tokens` positions."""
+
+    weights: WeightFormat
+    num_tokens: int
+    relative_logits_error: float
+    p99_relative_logits_error: float  # of single positions
+    top1_agreement: float  # share of positions with the same likeliest token
+    perplexity: float
+    perplexity_delta: float  # perplexity / that of float32, less 1
+
+    def as_json(self) -> dict[str, float | str]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What adds up over positions. Squares of norms; nats of the tokens that follow."""
+
+    errors: list[float]
+    error_squared: float = 0.0
+    norm_squared: float = 0.0
+    num_same: int = 0
+    nats: float = 0.0
+    num_scored: int = 0
+
+    def add(self, window: Window, logits: Logits, reference: Logits) -> None:
+        wanted, got = _centered(reference), _centered(logits)
+        error = np.square(got - wanted).sum(axis=1)
+        norm = np.square(wanted).sum(axis=1)
+        self.errors += np.sqrt(error / norm).tolist()
+        self.error_squared += float(error.sum())
+        self.norm_squared += float(norm.sum())
+        self.num_same += int((got.argmax(axis=1) == wanted.argmax(axis=1)).sum())
+        self.nats += nats(got[:-1], window[1:])
+        self.num_scored += len(window) - 1
+
+    def result(self, weights: WeightFormat, reference_perplexity: float | None) -> FormatAccuracy:
+        perplexity = math.exp(self.nats / self.num_scored) if self.num_scored else math.nan
+        return FormatAccuracy(
+            weights=weights,
+            num_tokens=len(self.errors),
+            relative_logits_error=math.sqrt(self.error_squared / self.norm_squared),
+            p99_relative_logits_error=float(np.quantile(self.errors, 0.99)),
+            top1_agreement=self.num_same / len(self.errors),
+            perplexity=perplexity,
+            perplexity_delta=perplexity / (reference_perplexity or perplexity) - 1.0,
+        )
+
+
+def _centered(logits: Logits) -> npt.NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    centered: npt.NDArray[np.float64] = wide - wide.mean(axis=1, keepdims=True)
+    return centered
+
+
+def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
+    """Total negative log-likelihood of the tokens that follow: `logits` [T, vocab] at the positions before them."""
+    top = logits.max(axis=1, initial=-np.inf)
+    total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    return float((total - logits[np.arange(len(following)), list(following)]).sum())
+
+
+class AccuracyBench:
+    """Loads one format after the other. The logits of float32 are kept in a file: they may be larger than memory."""
+
+    def __init__(self, config: EngineConfig, texts: list[Window], report: Report, on_window: Callable[[], None]):
+        longest = max(len(window) for window in texts)
+        self._config = replace(
+            config,
+            max_model_len=max(2, longest),
+            max_num_seqs=_LOGIT_ROWS,
+            max_num_batched_tokens=_LOGIT_ROWS,
+            num_blocks_override=None,
+            enable_prefix_caching=False,
+        )
+        self._texts, self._report, self._on_window = texts, report, on_window
+
+    def measure(self, formats: Sequence[WeightFormat]) -> list[FormatAccuracy]:
+        """Float32 first, then each of `formats`. Raises StartError as loading does."""
+        with tempfile.TemporaryDirectory(prefix="neuronserve-accuracy-") as scratch:
+            kept = [Path(scratch, f"{i}.npy") for i in range(len(self._texts))]
+            sums = _Sums([])
+            for path, window, logits in zip(kept, self._texts, self._logits(REFERENCE), strict=True):
+                np.save(path, logits)
+                sums.add(window, logits, logits)
+            results = [sums.result(REFERENCE, None)]
+            for weights in formats:
+                if weights != REFERENCE:
+                    results.append(self._against(kept, weights, results[0].perplexity))
+            return results
+
+    def _against(self, kept: list[Path], weights: WeightFormat, perplexity: float) -> FormatAccuracy:
+        sums = _Sums([])
+        for path, window, logits in zip(kept, self._texts, self._logits(weights), strict=True):
+            sums.add(window, logits, np.load(path, mmap_mode="r"))
+        return sums.result(weights, perplexity)
+
+    def _logits(self, weights: WeightFormat) -> Iterator[Logits]:
+        """Of every window, by an engine of this format that lives as long."""
+        engine = load_engine(_with_weights(self._config, weights), self._report)
+        try:
+            for window in self._texts:
+                yield engine.runner.logits(window)
+                self._on_window()
+        finally:
+            engine.runner.close()
+
+
+def _with_weights(config: EngineConfig, weights: WeightFormat) -> EngineConfig:
+    """The format's own dtype: what is not float32 computes in bfloat16, and keeps its KV cache so."""
+    quantization: Quantization | None = next((name for name in get_args(Quantization) if name == weights), None)
+    dtype: Dtype = "float32" if weights == "float32" else "bfloat16"
+    return replace(config, dtype=dtype, quantization=quantization or "none")

@@ -1,0 +1,20 @@
+"""The JSON file of a bench: the same head for every command."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from server import __version__
+from server.errors import SettingsError
+
+
+def write_results(path: Path, record: dict[str, Any], num_threads: int) -> None:
+    """`record`, and what it was measured on and with. Raises SettingsError when the file cannot be written."""
+    host = {"machine": platform.machine(), "threads": num_threads}
+    try:
+        path.write_text(json.dumps({**record, "host": host, "version": __version__}, indent=2) + "\n")
+    except OSError as error:
+        raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error

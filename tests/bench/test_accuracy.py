@@ -1,0 +1,115 @@
+"""`neuronserve bench accuracy`: its arithmetic, its text, and what the formats do to the default model."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.bench.accuracy import nats
+from server.bench.text import read_documents, windows
+from server.cli import main
+from server.engine.tokenizer import load_tokenizer
+from server.errors import SettingsError
+from server.settings.model import DEFAULT_MODEL
+from tools.default_model.held_out import write_held_out
+
+NUM_TOKENS = 1500
+# The largest relative error of the logits, and the least top-1 agreement. float8 e5m2 has two bits of mantissa, so its
+# rounding is twice that of e4m3.
+BOUNDS = {
+    "float32": (0.0, 1.0),
+    "bfloat16": (0.01, 0.99),
+    "int8": (0.03, 0.98),
+    "int8-weight-only": (0.02, 0.98),
+    "fp8": (0.042, 0.96),
+    "fp8_e5m2": (0.085, 0.96),
+}
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("accuracy") / "held-out.jsonl"
+    write_held_out(path, NUM_TOKENS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(held_out: Path, pytestconfig: pytest.Config) -> dict[str, Any]:
+    out = held_out.with_name("accuracy.json")
+    argv = ["bench", "accuracy", "--text", str(held_out), "--num-tokens", str(NUM_TOKENS), "--json", str(out)]
+    assert main([*argv, "--kernel-cache-dir", str(pytestconfig.cache.mkdir("kernels"))]) == 0
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+def test_every_format_stays_close_to_float32_on_held_out_text(report: dict[str, Any]) -> None:
+    results = {result["weights"]: result for result in report["results"]}
+    assert list(results) == list(BOUNDS)
+    for weights, (error, agreement) in BOUNDS.items():
+        assert results[weights]["num_tokens"] == NUM_TOKENS
+        assert results[weights]["relative_logits_error"] <= error, weights
+        assert results[weights]["top1_agreement"] >= agreement, weights
+        assert abs(results[weights]["perplexity_delta"]) < 0.02, weights
+
+
+def test_fewer_bits_err_more(report: dict[str, Any]) -> None:
+    errors = {result["weights"]: result["relative_logits_error"] for result in report["results"]}
+    assert 0 == errors["float32"] < errors["bfloat16"] < errors["int8-weight-only"] < errors["int8"]
+    assert errors["int8-weight-only"] < errors["fp8"] < errors["fp8_e5m2"]
+
+
+def test_the_model_knows_its_text(report: dict[str, Any]) -> None:
+    assert 1.0 < report["results"][0]["perplexity"] < 4.0
+
+
+def test_nats_are_the_negative_log_softmax() -> None:
+    logits = np.log(np.array([[0.25, 0.5, 0.25], [0.1, 0.1, 0.8]])) + 7.0
+    assert nats(logits, (1, 0)) == pytest.approx(-math.log(0.5) - math.log(0.1))
+    assert nats(np.empty((0, 3)), ()) == 0.0
+
+
+def test_windows_are_cut_inside_documents_and_end_at_the_limit() -> None:
+    tokenizer = load_tokenizer(DEFAULT_MODEL)
+    first, second = "seven small ships sail south", "and none of them comes back"
+    ids = [tokenizer.encode(text) for text in (first, second)]
+    total = len(ids[0]) + len(ids[1]) - 1
+    cut = windows(tokenizer, [first, second], total, 4)
+    assert [token for window in cut for token in window] == [*ids[0], *ids[1][:-1]]
+    assert len(cut[(len(ids[0]) - 1) // 4]) == (len(ids[0]) - 1) % 4 + 1
+    assert max(map(len, cut)) == 4
+
+
+def test_a_text_that_is_too_short_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "short.txt"
+    text.write_text("too short")
+    assert main(["bench", "accuracy", "--text", str(text)]) == 2
+    assert "num_tokens is 10000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "--text"),
+        (["--text", "x", "--formats", "int3"], "int3"),
+        (["--text", "x", "--quantization", "int8"], "name them with formats"),
+        (["--text", "/nowhere.txt"], "/nowhere.txt"),
+    ],
+)
+def test_bad_settings_are_named(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "accuracy", *argv]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"{", ":1 is not JSON"), (b'{"text": 5}', 'string "text"'), (b"\xff", "not UTF-8")]
+)
+def test_a_bad_text_file_is_named_with_its_line(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=words):
+        read_documents(path)
