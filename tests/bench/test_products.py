@@ -1,0 +1,79 @@
+"""The product probes: what they multiply is right, so that none of it was left out, and a host's best is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from server.bench.products import ProductProbe, product_unit
+from server.config import WeightFormat
+from server.device.formats import Isa, host_isas
+from server.device.kernels import jit
+from server.device.kernels.probe_products import Block
+from server.device.workers import WorkerPool
+
+K_TILES, ROUNDS = 3, 2
+UNITS: list[tuple[WeightFormat, Isa | None]] = [
+    ("float32", None),
+    *((weights, isa) for weights in ("bfloat16",) for isa in ("amx", "avx512", "portable")),
+    *(("int8", isa) for isa in ("amx", "avx512", "avx2", "portable")),
+    ("fp8", None),
+]
+UNSIGNED = {"int8 avx512", "int8 avx2"}  # VPDPBUSD: one factor is unsigned
+TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8}
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    jit.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+    workers = WorkerPool(2)
+    yield workers
+    workers.close()
+
+
+def products(area: Any, block: Block, kind: str) -> Any:
+    """[columns/16][rows][16] sums of one round, from what lies in the area."""
+    cell = np.dtype(TYPES[kind])
+    weights_at, sums_at = block.weights_at(K_TILES), block.sums_at(K_TILES)
+    per_word = 4 // cell.itemsize
+    panels = area[:weights_at].view(cell).reshape(-1, K_TILES, 16, 16 * per_word).astype(np.float64)
+    rows = panels.transpose(0, 2, 1, 3).reshape(-1, K_TILES * 16 * per_word)[: block.rows]
+    tiles = area[weights_at:sums_at].view(cell).reshape(-1, K_TILES * 16, 16, per_word).astype(np.float64)
+    return np.stack([rows @ tile.transpose(0, 2, 1).reshape(-1, 16) for tile in tiles])
+
+
+@pytest.mark.parametrize(("weights", "isa"), UNITS)
+def test_the_sums_are_those_of_all_rounds(pool: WorkerPool, weights: WeightFormat, isa: Isa | None) -> None:
+    if isa is not None and isa not in host_isas():
+        pytest.skip(f"this host has no {isa}")
+    unit = product_unit(weights, isa)
+    kind = unit.name.split()[0]
+    probe = ProductProbe(pool, unit, K_TILES)
+    areas = probe.memory.bytes.reshape(pool.num_threads, -1)
+    rng, sums_at = np.random.default_rng(1), unit.block.sums_at(K_TILES)
+    cell = np.dtype(TYPES[kind])
+    for area in areas:
+        area[:sums_at] = rng.integers(-9, 10, sums_at // cell.itemsize).astype(cell).view(np.uint8)
+        if unit.name in UNSIGNED:
+            area[unit.block.weights_at(K_TILES) : sums_at] &= 7
+    assert probe.seconds(ROUNDS) > 0
+    for area in areas:
+        want = products(area, unit.block, kind)
+        got = area[sums_at : unit.block.num_bytes(K_TILES)].view(np.int32 if kind == "int8" else np.float32)
+        assert np.array_equal(got.reshape(want.shape), ROUNDS * want)
+
+
+def test_a_rate_is_positive_and_grows_with_narrow_formats(pool: WorkerPool) -> None:
+    rates = {weights: ProductProbe(pool, product_unit(weights)).measure(3) for weights in ("float32", "int8")}  # type: ignore[arg-type]
+    assert 0 < rates["float32"] < 100
+    if host_isas()[0] in ("amx", "avx512"):
+        assert rates["int8"] > rates["float32"]
+
+
+def test_formats_that_are_only_stored_use_the_unit_of_bfloat16() -> None:
+    assert product_unit("fp8").name == product_unit("int8-weight-only").name
+    assert product_unit("fp8").name.startswith("bfloat16")
