@@ -14,7 +14,7 @@ from server import __version__
 from server.config import EngineConfig
 from server.engine.process import EngineProcess, LoadedEngine, Loader
 from server.errors import StartError
-from server.settings.bench import AccuracySettings, LatencySettings
+from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
 from server.settings.compile import CompileSettings
 from server.settings.model import ModelSettings
 from server.settings.planner import PlanSettings, SimulateSettings
@@ -86,6 +86,13 @@ def bench_latency(settings: LatencySettings) -> None:
     from server.bench.report import run_latency
 
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+
+
+def bench_throughput(settings: ThroughputSettings) -> None:
+    """Measure many sequences at once in this process, and print a table."""
+    from server.bench.throughput_report import run_throughput
+
+    run_throughput(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
 def bench_accuracy(settings: AccuracySettings) -> None:
@@ -212,6 +219,9 @@ def _add_benches(commands: _SubParsersAction[Any]) -> None:
     latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
     add_arguments(latency, LatencySettings)
     latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
+    throughput = _command(benches, "throughput", "many sequences at once in this process, without HTTP")
+    add_arguments(throughput, ThroughputSettings)
+    throughput.set_defaults(run=lambda arguments: bench_throughput(load_settings(ThroughputSettings, arguments)))
     accuracy = _command(benches, "accuracy", "logits error and perplexity of each weight format against float32")
     add_arguments(accuracy, AccuracySettings)
     accuracy.set_defaults(run=lambda arguments: bench_accuracy(load_settings(AccuracySettings, arguments)))

@@ -27,6 +27,16 @@ class LatencyOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ThroughputOptions:
+    """How many sequences (None: one batch) and how often, and where to write the results."""
+
+    num_prompts: int | None
+    num_iters: int
+    seed: int
+    json_file: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class AccuracyOptions:
     """Which text, how much of it, and the formats that are held against float32."""
 

@@ -75,7 +75,7 @@ class ProductProbe:
         self._operands = probes.ProductOperands(self.memory.address, stride, k_tiles, 1)
         self._per_round = pool.num_threads * unit.operations_per_round(k_tiles)
         self._rounds = 1
-        self._rounds = max(1, int(RUN_S / min(self.seconds(16) / 16 for _ in range(3))))
+        self._rounds = max(1, int(RUN_S / min(self.seconds(64) / 64 for _ in range(5))))
 
     def seconds(self, rounds: int) -> float:
         """Time of `rounds` rounds on every thread at once."""

@@ -18,12 +18,11 @@ from server.engine.load import LoadedEngine, load_engine
 COLUMNS = (
     ("batch", "batch_size", "{:d}"),
     ("prefill tok/s", "prefill_tokens_per_s", "{:,.0f}"),
+    ("of products", "prefill_tile_fraction", "{:.1%}"),
     ("decode tok/s", "decode_tokens_per_s", "{:,.1f}"),
+    ("of reads", "decode_bandwidth_fraction", "{:.1%}"),
     ("step ms", "decode_step_ms", "{:,.2f}"),
     ("not kernels us", "overhead_us", "{:,.0f}"),
-    ("%", "overhead_percent", "{:.1f}"),
-    ("read GB/s", "read_bandwidth_gb_s", "{:.1f}"),
-    ("of it in decode", "decode_bandwidth_fraction", "{:.2f}"),
 )
 
 
@@ -32,21 +31,25 @@ def run_latency(config: EngineConfig, workloads: tuple[Workload, ...], options: 
 
     Raises StartError as loading does, and SettingsError for a workload that cannot fit.
     """
+    console = Console(file=sys.stderr)
+    engine = load_engine(config_for(config, workloads), lambda line: console.print(line, highlight=False))
+    results = _measure(engine, workloads, options, console)
+    Console().print(_table(engine, results))
+    if options.json_file is not None:
+        _write(engine, results, options)
+
+
+def config_for(config: EngineConfig, workloads: tuple[Workload, ...]) -> EngineConfig:
+    """The configuration with room for every workload, and nothing of one run left for the next."""
     longest = max(w.input_len + w.output_len for w in workloads)
     most = max(config.max_num_seqs, *(w.batch_size for w in workloads))
-    config = replace(
+    return replace(
         config,
         max_model_len=config.max_model_len or longest,
         max_num_seqs=most,
         max_num_batched_tokens=max(config.max_num_batched_tokens, most),
         enable_prefix_caching=False,
     )
-    console = Console(file=sys.stderr)
-    engine = load_engine(config, lambda line: console.print(line, highlight=False))
-    results = _measure(engine, workloads, options, console)
-    Console().print(_table(engine, results))
-    if options.json_file is not None:
-        _write(engine, results, options)
 
 
 def _measure(
@@ -61,11 +64,14 @@ def _measure(
 def _table(engine: LoadedEngine, results: list[LatencyResult]) -> Table:
     first = results[0]
     lengths = f"{first.input_len} in, {first.output_len} out, medians of {first.runs} runs"
-    table = Table(title=f"{engine.info.notes[0]}\n{lengths}", title_justify="left")
+    host = (
+        f"{first.read_bandwidth_gb_s:.1f} GB/s of reads, {first.product_tops:.2f} TOPS of {first.product_unit} products"
+    )
+    table = Table(title=f"{engine.info.notes[0]}\n{lengths}; host: {host}", title_justify="left")
     for heading, _, _ in COLUMNS:
         table.add_column(heading, justify="right")
     for result in results:
-        values = result.as_json() | {"overhead_percent": 100 * result.overhead_fraction}
+        values = result.as_json()
         table.add_row(*(form.format(values[name]) for _, name, form in COLUMNS))
     return table
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from server.bench.options import AccuracyOptions, LatencyOptions, Workload
+from server.bench.options import AccuracyOptions, LatencyOptions, ThroughputOptions, Workload
 from server.config import Dtype, Quantization, WeightFormat
 from server.settings.engine import EngineSettings
 
-Sizes = Annotated[tuple[int, ...], NoDecode]
-Formats = Annotated[tuple[WeightFormat, ...], NoDecode]
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 JSON_FILE = Field(None, description="write the results to this file", json_schema_extra={"flag": "--json"})
 
 
 def _split(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def _positive(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if not sizes or min(sizes) < 1:
+        raise ValueError("must be whole numbers of at least 1")
+    return sizes
+
+
+Sizes = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_split), AfterValidator(_positive)]
+Formats = Annotated[tuple[WeightFormat, ...], NoDecode, BeforeValidator(_split)]
 
 
 class LatencySettings(EngineSettings):
@@ -32,18 +40,6 @@ class LatencySettings(EngineSettings):
     seed: int = Field(0, description="of the random prompts")
     json_file: str | None = JSON_FILE
 
-    @field_validator("batch_size", mode="before")
-    @classmethod
-    def _split_sizes(cls, value: Any) -> Any:
-        return _split(value)
-
-    @field_validator("batch_size")
-    @classmethod
-    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or min(value) < 1:
-            raise ValueError("must be whole numbers of at least 1")
-        return value
-
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """One for each batch size."""
@@ -55,6 +51,31 @@ class LatencySettings(EngineSettings):
         return LatencyOptions(self.num_iters, self.seed, Path(self.json_file) if self.json_file else None)
 
 
+class ThroughputSettings(EngineSettings):
+    """What `neuronserve bench throughput` can be told, besides the engine's settings."""
+
+    num_prompts: int | None = Field(
+        None, ge=1, le=1_000_000, description="sequences in all, sent at once (default: batch_size)"
+    )
+    batch_size: Sizes = Field((32,), description="sequences at once; several with commas")
+    input_len: Sizes = Field((128,), description="prompt tokens of each sequence; several with commas")
+    output_len: int = Field(64, ge=2, description="generated tokens of each sequence")
+    num_iters: int = Field(3, ge=1, le=1000, description="runs that count, after one that does not")
+    seed: int = Field(0, description="of the random prompts")
+    json_file: str | None = JSON_FILE
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """One for each batch size and prompt length."""
+        return tuple(Workload(size, length, self.output_len) for length in self.input_len for size in self.batch_size)
+
+    @property
+    def options(self) -> ThroughputOptions:
+        """How to measure, and where to write."""
+        json_file = Path(self.json_file) if self.json_file else None
+        return ThroughputOptions(self.num_prompts, self.num_iters, self.seed, json_file)
+
+
 class AccuracySettings(EngineSettings):
     """What `neuronserve bench accuracy` can be told, besides the engine's settings."""
 
@@ -63,11 +84,6 @@ class AccuracySettings(EngineSettings):
     window_len: int = Field(512, ge=2, description="longest piece of a document that is seen at once, in tokens")
     formats: Formats = Field(FORMATS, description="formats to hold against float32; several with commas")
     json_file: str | None = JSON_FILE
-
-    @field_validator("formats", mode="before")
-    @classmethod
-    def _split_formats(cls, value: Any) -> Any:
-        return _split(value)
 
     @model_validator(mode="after")
     def _formats_alone_choose(self) -> Self:

@@ -95,7 +95,10 @@ def _metavar(field: FieldInfo) -> str:
 def _help(name: str, field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%")
     shows_default = field.default not in (None, (), False, "") and name != "model"
-    return f"{text} (default: {field.default})" if shows_default else text
+    if not shows_default:
+        return text
+    default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+    return f"{text} (default: {default})"
 
 
 def _environment(settings: type[BaseSettings]) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Sequences through a loaded engine by hand: the real scheduler, cache and kernels, step by step, no HTTP.
+
+Requests are greedy, of random distinct prompts, and all arrive at once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from server.bench.options import Workload
+from server.clock import MonotonicClock
+from server.engine.load import LoadedEngine
+from server.engine.loop import EngineLoop
+from server.engine.messages import Add, Command, Tokens
+from server.errors import SettingsError
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import Request, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One turn of the engine loop."""
+
+    wall_s: float
+    kernel_s: float
+    num_prefill_tokens: int
+    num_decode_tokens: int
+
+
+class _Queue:
+    """Inbox and outbox of a loop that is driven by hand."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.last: Tokens | None = None
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        del timeout_s
+        commands, self.commands = self.commands, []
+        return commands
+
+    def put(self, tokens: Tokens) -> None:
+        self.last = tokens
+
+
+class EngineDriver:
+    """Runs workloads on one engine, each from an empty cache. `on_tokens` hears how many tokens a step computed."""
+
+    def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
+        self._engine, self._on_tokens = engine, on_tokens
+        self._random = random.Random(seed)
+
+    def require_room(self, workload: Workload) -> None:
+        """Raises SettingsError when the workload cannot fit."""
+        info, total = self._engine.info, workload.input_len + workload.output_len
+        if total > info.max_model_len:
+            raise SettingsError(f"input_len + output_len is {total}: max_model_len is {info.max_model_len}")
+        limit = self._engine.scheduler.max_num_seqs
+        if workload.batch_size > limit:
+            raise SettingsError(f"batch_size is {workload.batch_size}: max_num_seqs is {limit}")
+
+    def run(self, workload: Workload, num_sequences: int | None = None) -> list[StepTime]:
+        """One time through `num_sequences` sequences (default: one batch), at most `batch_size` of them at once."""
+        count = num_sequences or workload.batch_size
+        config = self._engine.scheduler
+        config = replace(
+            config,
+            max_num_seqs=workload.batch_size,
+            max_num_queued_reqs=max(config.max_num_queued_reqs, count),
+        )
+        queue = _Queue()
+        scheduler = Scheduler(config, KVCacheManager(self._engine.cache))
+        loop = EngineLoop(scheduler, self._engine.runner, MonotonicClock(), queue, queue)
+        queue.commands = [Add(request) for request in self._requests(workload, count)]
+        return list(self._steps(loop, queue, scheduler))
+
+    def _requests(self, workload: Workload, count: int) -> Iterator[Request]:
+        sampling = SamplingParams(max_tokens=workload.output_len, temperature=0.0, ignore_eos=True)
+        for i in range(count):
+            prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(workload.input_len))
+            yield Request(f"bench-{i}", prompt, sampling, arrival_time=float(i))
+
+    def _steps(self, loop: EngineLoop, queue: _Queue, scheduler: Scheduler) -> Iterator[StepTime]:
+        pool = self._engine.runner.pool
+        while queue.commands or scheduler.has_work:
+            busy, begin = pool.busy_s, time.perf_counter()
+            loop.step()
+            wall = time.perf_counter() - begin
+            assert queue.last is not None
+            report = queue.last.report
+            self._on_tokens(report.num_prefill_tokens + report.num_decode_tokens)
+            yield StepTime(wall, pool.busy_s - busy, report.num_prefill_tokens, report.num_decode_tokens)

@@ -1,0 +1,36 @@
+"""What a step must do at least: the bytes of weights it reads and the operations of its matrices."""
+
+from __future__ import annotations
+
+from server.config import WeightFormat
+from server.device.footprint import MatrixShape, head_matrix, layer_matrices
+from server.device.shard import ShardSpec
+from server.engine.load import LoadedEngine
+
+
+def weight_bytes_per_step(engine: LoadedEngine) -> int:
+    """Packed weights that one decode step reads, over all cores; of an untied embedding it reads single rows only."""
+    layers, head = _matrices(engine)
+    return engine.info.tensor_parallel_size * sum(m.num_bytes(engine.formats) for m in [*layers, head])
+
+
+def prefill_operations(engine: LoadedEngine, num_tokens: int, num_samples: int) -> int:
+    """Multiplications and additions of the matrices for `num_tokens` prompt tokens, `num_samples` of them sampled.
+
+    As the matrices are packed, over all cores. Attention is left out.
+    """
+    layers, head = _matrices(engine)
+    each = num_tokens * sum(m.n * m.k for m in layers) + num_samples * head.n * head.k
+    return 2 * engine.info.tensor_parallel_size * each
+
+
+def main_format(engine: LoadedEngine) -> WeightFormat:
+    """The format of most matrices."""
+    return engine.formats.of("model.layers.0.mlp.gate_proj")
+
+
+def _matrices(engine: LoadedEngine) -> tuple[list[MatrixShape], MatrixShape]:
+    spec = engine.spec
+    shard = ShardSpec.of(spec, engine.info.tensor_parallel_size)
+    layers = [m for i in range(spec.num_layers) for m in layer_matrices(spec, shard, i).values()]
+    return layers, head_matrix(spec, shard)

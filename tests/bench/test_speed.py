@@ -1,0 +1,116 @@
+"""`neuronserve bench latency` and `throughput` from the outside, and the arithmetic of their figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.bench.drive import StepTime
+from server.bench.options import Workload
+from server.bench.throughput import result_of, tokens_of
+from server.cli import main
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory: Path = tmp_path_factory.mktemp("speed") / "tiny-llama"
+    write_checkpoint("tiny-llama", directory, Options())
+    return directory
+
+
+def bench(pytestconfig: pytest.Config, *argv: str) -> int:
+    return main(["bench", *argv, "--kernel-cache-dir", str(pytestconfig.cache.mkdir("kernels"))])
+
+
+def report_of(path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+def test_latency_puts_speed_beside_the_ceilings_of_the_host(
+    model: Path, tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "latency.json"
+    argv = ("latency", str(model), "--quantization", "int8", "--batch-size", "1,3", "--input-len", "40")
+    assert bench(pytestconfig, *argv, "--output-len", "4", "--num-iters", "1", "--json", str(out)) == 0
+    assert "of reads" in capsys.readouterr().out
+    report = report_of(out)
+    assert [result["batch_size"] for result in report["results"]] == [1, 3]
+    for result in report["results"]:
+        names = ("prefill_tokens_per_s", "decode_tokens_per_s", "read_bandwidth_gb_s", "product_tops", "prefill_tops")
+        assert all(result[name] > 0 for name in names)
+        assert result["prefill_tile_fraction"] == pytest.approx(result["prefill_tops"] / result["product_tops"])
+        assert 0 < result["prefill_tile_fraction"] < 1
+        assert 0 < result["decode_bandwidth_fraction"] < 1
+        assert result["product_unit"].startswith("int8 ")
+    assert report["decode_tokens_per_s"] == report["results"][0]["decode_tokens_per_s"]
+
+
+def test_prefill_operations_are_two_for_each_weight_and_token(
+    model: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    out = tmp_path / "latency.json"
+    argv = ("latency", str(model), "--input-len", "64", "--output-len", "2", "--num-iters", "1", "--json", str(out))
+    assert bench(pytestconfig, *argv) == 0
+    report = report_of(out)
+    hidden, ffn, heads, kv_heads, head_dim, layers, vocab = 64, 192, 8, 4, 16, 3, 384  # ffn padded from 176
+    layer = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * ffn
+    operations = 2 * (64 * layers * layer + vocab * hidden)
+    assert report["prefill_tops"] * report["prefill_s"] * 1e12 == pytest.approx(operations)
+
+
+def test_throughput_queues_what_does_not_fit_in_a_batch(
+    model: Path, tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "throughput.json"
+    argv = ("throughput", str(model), "--num-prompts", "5", "--batch-size", "2,4", "--input-len", "8,20")
+    assert bench(pytestconfig, *argv, "--output-len", "3", "--num-iters", "1", "--json", str(out)) == 0
+    assert "sequences" in capsys.readouterr().out
+    results = report_of(out)["results"]
+    assert [(r["batch_size"], r["input_len"]) for r in results] == [(2, 8), (4, 8), (2, 20), (4, 20)]
+    for r in results:
+        assert r["num_sequences"] == 5
+        assert r["output_tokens_per_s"] * r["elapsed_s"] == pytest.approx(5 * 3)
+        assert r["total_tokens_per_s"] * r["elapsed_s"] == pytest.approx(5 * (3 + r["input_len"]))
+        assert r["prefill_tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["throughput", "--batch-size", "0"], "at least 1"),
+        (["throughput", "--input-len", "8,x"], "valid integer"),
+        (["throughput", "--num-prompts", "0"], "--num-prompts"),
+        (["latency", "--batch-size", ""], "--batch-size"),
+    ],
+)
+def test_bad_settings_are_named(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *argv]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_sequences_longer_than_the_context_are_refused(
+    model: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("throughput", str(model), "--input-len", "30", "--output-len", "10", "--max-model-len", "32")
+    assert bench(pytestconfig, *argv) == 2
+    assert "input_len + output_len is 40: max_model_len is 32" in capsys.readouterr().err
+
+
+def test_rates_are_of_the_steps_that_they_are_about() -> None:
+    steps = [StepTime(2.0, 1.9, 100, 0), StepTime(1.0, 0.9, 20, 3), StepTime(0.5, 0.4, 0, 4), StepTime(0.5, 0.4, 0, 4)]
+    result = result_of(Workload(4, 30, 3), 4, [steps])
+    assert result.elapsed_s == 4.0
+    assert result.prefill_tokens_per_s == 40.0
+    assert result.decode_tokens_per_s == 8.0
+    assert result.output_tokens_per_s == 3.0
+    assert result.total_tokens_per_s == 33.0
+    assert result_of(Workload(4, 30, 3), 4, [steps[:2]]).decode_tokens_per_s is None
+
+
+def test_the_last_token_of_a_sequence_is_not_computed() -> None:
+    assert tokens_of(Workload(2, 10, 3), 5) == 60
