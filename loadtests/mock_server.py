@@ -60,8 +60,9 @@ class Served:
 class MockServer:
     """An HTTP server on 127.0.0.1, for `async with`."""
 
-    def __init__(self, script: Script | None = None) -> None:
-        self.script = script or Script()
+    def __init__(self, script: Script | None = None, port: int = 0) -> None:
+        """`port` 0 is any that is free."""
+        self.script, self._port = script or Script(), port
         self.served: list[Served] = []
         self.url = ""
         self._server: asyncio.Server | None = None
@@ -69,7 +70,9 @@ class MockServer:
         self.num_connections = 0  # ever made
 
     async def __aenter__(self) -> MockServer:
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), "127.0.0.1", 0)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: _Connection(self), "127.0.0.1", self._port
+        )
         self.url = "http://{}:{}".format(*self._server.sockets[0].getsockname()[:2])
         return self
 
@@ -257,14 +260,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.mock_server", description=__doc__)
     parser.add_argument("--ttft-ms", type=float, default=5.0)
     parser.add_argument("--itl-ms", type=float, default=2.0)
+    parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args(argv)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(Script(arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3)))
+        asyncio.run(_serve(Script(arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3), arguments.port))
     return 0
 
 
-async def _serve(script: Script) -> None:
-    async with MockServer(script) as server:
+async def _serve(script: Script, port: int) -> None:
+    async with MockServer(script, port) as server:
         print(f"ready: {server.url}", file=sys.stderr, flush=True)
         await asyncio.Event().wait()
 

@@ -145,7 +145,7 @@ def test_only_settings_reads_argv_and_environment(path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
+@pytest.mark.parametrize("path", [*FILES, *sorted((ROOT / "benchmarks").rglob("*.py"))], ids=module_name)
 def test_limits_of_taste(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= MAX_FILE_LINES, path

@@ -1,0 +1,140 @@
+"""The command: `python -m benchmarks.compare CHECKPOINT --workload decode prefill ...`. Reads argv and the environment.
+
+Peers are found through flags, or variables such as NEURONSERVE_BENCH_LLAMA_CPP; one that is missing is left out and
+named. Contenders take turns within each round and stand still while it is not theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.interleave import CaseResult, Limits
+from benchmarks.peers import OURS, PEERS, Installed
+from benchmarks.records import Case, Kind
+from benchmarks.session import Session
+
+ENVIRONMENT = "NEURONSERVE_BENCH_"
+PATHS = {
+    "--llama-cpp": "folder of llama.cpp's programs, or its build folder",
+    "--llama-cpp-model": "the checkpoint as GGUF, Q8_0 for a comparison in eight bits",
+    "--openvino-python": "Python that has openvino-genai",
+    "--openvino-model": "the checkpoint as exported for OpenVINO GenAI, INT8 weights",
+    "--vllm-python": "Python that has vLLM for CPUs",
+    "--vllm-model": "the checkpoint as compressed-tensors W8A8",
+}
+EXIT_OK, EXIT_NOTHING = 0, 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 when this engine was measured in every case, 1 when not, 2 for bad arguments."""
+    args = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_NOTHING))  # so that what was started is ended too
+    installed = Installed(
+        args.checkpoint,
+        args.quantization,
+        args.threads,
+        **{_field(flag): _path(args, flag) for flag in PATHS},
+    )
+    console = Console(stderr=True)
+    session = Session(
+        installed,
+        Limits(args.repetitions, args.max_seconds),
+        args.peers,
+        say=lambda line: console.print(line, highlight=False),
+    )
+    results = [result for kind, cases in _cases(args).items() for result in session.run(kind, cases)]
+    return _report(results, session, installed, args.json)
+
+
+def _report(results: list[CaseResult], session: Session, installed: Installed, json_file: Path | None) -> int:
+    console = Console()
+    console.print(report.table(results))
+    for line in report.notes(results):
+        console.print(line, highlight=False, markup=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.as_json(results, installed, session.about), indent=2) + "\n")
+    return EXIT_OK if all(result.rounds.get(OURS) for result in results) else EXIT_NOTHING
+
+
+def _cases(args: argparse.Namespace) -> dict[Kind, list[Case]]:
+    """What to measure, by kind."""
+    cases: dict[Kind, list[Case]] = {}
+    for kind in args.workload:
+        if kind == "http":
+            cases[kind] = [Case(kind, n, _num_requests(n, args.requests_per_connection)) for n in args.connections]
+        else:
+            cases[kind] = [Case(kind)]
+    return cases
+
+
+def _num_requests(connections: int, each: int) -> int:
+    return max(4, connections * each)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=(__doc__ or "").splitlines()[0])
+    kinds = get_args(Kind)
+    parser.add_argument("checkpoint", type=_existing, help="Hugging Face checkpoint directory")
+    parser.add_argument("--workload", nargs="+", choices=kinds, default=["decode", "prefill"], help="what to compare")
+    parser.add_argument(
+        "--peers", nargs="+", choices=list(PEERS), default=[], help="with whom (default: all there are)"
+    )
+    parser.add_argument("--repetitions", type=_positive, default=5, help="rounds; 6 and more have intervals of 95 %%")
+    parser.add_argument("--max-seconds", type=float, help="begin no round of a case after so many seconds of it")
+    parser.add_argument("--connections", nargs="+", type=_positive, default=[1, 8, 16, 32], help="of http")
+    parser.add_argument("--requests-per-connection", type=_positive, default=2, help="of http, at least 4 in all")
+    parser.add_argument("--quantization", default="int8", help="of this engine")
+    parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)), help="of every contender")
+    parser.add_argument(
+        "--json", type=_writable, metavar="FILE", help="write everything that was measured to this file"
+    )
+    for flag, what in PATHS.items():
+        parser.add_argument(flag, type=Path, metavar="PATH", help=f"{what} (or {_variable(flag)})")
+    return parser
+
+
+def _field(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _variable(flag: str) -> str:
+    return ENVIRONMENT + _field(flag).upper()
+
+
+def _path(args: argparse.Namespace, flag: str) -> Path | None:
+    given: Path | None = getattr(args, _field(flag))
+    value = os.environ.get(_variable(flag))
+    return given if given is not None else Path(value) if value else None
+
+
+def _existing(text: str) -> Path:
+    if not Path(text, "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"there is no config.json in {text}")
+    return Path(text)
+
+
+def _writable(text: str) -> Path:
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {Path(text).parent}")
+    return Path(text)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

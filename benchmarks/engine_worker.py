@@ -1,0 +1,76 @@
+"""This engine in a process of its own: loads once, then measures what each line of stdin asks for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.records import DECODE_TOKENS, INPUT_LEN, OFFLINE_SEQUENCES, OUTPUT_LEN, PREFILL_TOKENS, Figures
+from benchmarks.worker import PREFIX
+from server import __version__
+from server.bench.drive import EngineDriver, StepTime
+from server.bench.options import Workload
+from server.engine.load import load_engine
+from server.errors import StartError
+from server.settings.engine import EngineSettings
+
+WORKLOADS = {
+    "decode": Workload(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, the first token not counted
+    "prefill": Workload(1, PREFILL_TOKENS, 1),
+    "offline": Workload(OFFLINE_SEQUENCES, INPUT_LEN, OUTPUT_LEN),
+}
+
+
+def figures(kind: str, steps: list[StepTime]) -> Figures:
+    """The metric of a case from the steps of one run."""
+    elapsed = sum(step.wall_s for step in steps)
+    if kind == "decode":
+        decode = [step for step in steps if step.num_decode_tokens]
+        return {"decode_tokens_per_s": len(decode) / sum(step.wall_s for step in decode)}
+    if kind == "prefill":
+        return {"prefill_tokens_per_s": PREFILL_TOKENS / elapsed}
+    return {"output_tokens_per_s": OFFLINE_SEQUENCES * OUTPUT_LEN / elapsed}
+
+
+def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
+    """An engine with room for every workload, and what it says of itself."""
+    settings = EngineSettings(
+        model=str(args.model),
+        quantization=args.quantization,
+        cpu_threads=args.threads,
+        max_model_len=max(w.input_len + w.output_len for w in WORKLOADS.values()),
+        max_num_seqs=OFFLINE_SEQUENCES,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        enable_prefix_caching=False,
+    )
+    engine = load_engine(settings.engine_config(Path(args.model)), lambda line: print(line, file=sys.stderr))
+    return EngineDriver(engine), engine.info.notes[-1] if engine.info.notes else ""
+
+
+def say(answer: dict[str, Any]) -> None:
+    print(PREFIX + json.dumps(answer), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--quantization", default="int8")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=PREFILL_TOKENS)
+    args = parser.parse_args()
+    try:
+        drives, note = driver(args)
+    except StartError as error:
+        say({"error": str(error)})
+        return
+    say({"version": __version__, "quantization": args.quantization, "threads": args.threads, "engine": note})
+    for line in sys.stdin:
+        kind = json.loads(line)["kind"]
+        say(figures(kind, drives.run(WORKLOADS[kind])))
+
+
+if __name__ == "__main__":
+    main()

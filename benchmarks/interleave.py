@@ -1,0 +1,96 @@
+"""Who runs when: every contender once a round, the order turned from round to round, all others standing still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.ratios import Ratio, ratio_of
+from benchmarks.records import METRICS, BenchmarkError, Case, Contender, Figures, Skipped
+
+WARM_UP_SEED = 1_000_000  # far from the seeds of rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often to measure: `repetitions` rounds, fewer when `max_seconds` are over before one begins."""
+
+    repetitions: int
+    max_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """The rounds of one case: figures of each contender that was there to the end."""
+
+    case: Case
+    rounds: dict[str, list[Figures]] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def ratio(self, metric: str, ours: str, theirs: str) -> Ratio:
+        """This engine's values by a peer's."""
+        return ratio_of([f[metric] for f in self.rounds[ours]], [f[metric] for f in self.rounds[theirs]])
+
+
+class Interleaved:
+    """Measures cases on contenders that have started and stand still."""
+
+    def __init__(self, contenders: Sequence[Contender], limits: Limits, on_turn: Callable[[str], None]) -> None:
+        """`on_turn` is told each measurement before it begins."""
+        self._contenders, self._limits, self._on_turn = list(contenders), limits, on_turn
+
+    def measure(self, case: Case) -> CaseResult:
+        """A warm-up that does not count, then the rounds. A contender that fails is left out of the whole case."""
+        result = CaseResult(case)
+        present = [c for c in self._contenders if self._turn(c, case, WARM_UP_SEED, result) is not None]
+        result.rounds = {contender.name: [] for contender in present}
+        begin = time.monotonic()
+        for number in range(self._limits.repetitions):
+            if number and self._is_late(begin):
+                break
+            failed = self._round(turned(present, number), case, number, result)
+            present = [contender for contender in present if contender not in failed]
+        result.rounds = {contender.name: result.rounds[contender.name] for contender in present}
+        return result
+
+    def _is_late(self, begin: float) -> bool:
+        limit = self._limits.max_seconds
+        return limit is not None and time.monotonic() - begin > limit
+
+    def _round(self, order: Sequence[Contender], case: Case, number: int, result: CaseResult) -> list[Contender]:
+        """Everyone's turn; returns those that failed."""
+        failed = []
+        for contender in order:
+            figures = self._turn(contender, case, number, result)
+            if figures is None:
+                failed.append(contender)
+            else:
+                result.rounds[contender.name].append(figures)
+        return failed
+
+    def _turn(self, contender: Contender, case: Case, seed: int, result: CaseResult) -> Figures | None:
+        self._on_turn(f"{case.name}: {contender.name}")
+        contender.resume()
+        try:
+            figures = contender.measure(case, seed)
+            return {metric.name: positive(figures, metric.name, contender.name) for metric in METRICS[case.kind]}
+        except BenchmarkError as error:
+            result.skipped.append(Skipped(contender.name, case.name, str(error)))
+            return None
+        finally:
+            contender.pause()
+
+
+def turned(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """The order of round `number`: each begins with the next one."""
+    first = number % max(len(contenders), 1)
+    return [*contenders[first:], *contenders[:first]]
+
+
+def positive(figures: Figures, metric: str, name: str) -> float:
+    """The figure; raises BenchmarkError when there is none."""
+    value = figures.get(metric)
+    if value is None or not 0 < value < float("inf"):
+        raise BenchmarkError(f"{name} gave {value} as {metric}")
+    return value

@@ -1,0 +1,116 @@
+"""Who takes part in what: contenders from what the user has installed, and a reason for each that is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import servers
+from benchmarks.llama_cpp import LlamaBench
+from benchmarks.records import (
+    DECODE_TOKENS,
+    INPUT_LEN,
+    OFFLINE_SEQUENCES,
+    OUTPUT_LEN,
+    PREFILL_TOKENS,
+    BenchmarkError,
+    Contender,
+    Kind,
+    Missing,
+)
+from benchmarks.worker import WorkerContender
+
+OURS = "neuronserve"
+OPENVINO_WORKER = Path(__file__).with_name("openvino_worker.py")  # a file, because another Python runs it
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the comparison was told; None is not installed."""
+
+    checkpoint: Path
+    quantization: str
+    threads: int
+    llama_cpp: Path | None = None  # folder with its programs, or its build folder
+    llama_cpp_model: Path | None = None  # GGUF
+    openvino_python: Path | None = None
+    openvino_model: Path | None = None
+    vllm_python: Path | None = None
+    vllm_model: Path | None = None
+
+
+def contenders(kind: Kind, installed: Installed, connections: int) -> Iterator[Contender | Missing]:
+    """This engine first, then each peer of this kind of case, or why it is missing."""
+    yield ours(kind, installed)
+    for name, makers in PEERS.items():
+        if kind in makers:
+            try:
+                yield makers[kind](installed, connections)
+            except BenchmarkError as error:
+                yield Missing(name, str(error))
+
+
+def ours(kind: Kind, installed: Installed) -> Contender:
+    """In process, or behind HTTP."""
+    if kind == "http":
+        command = servers.neuronserve(installed.checkpoint, installed.quantization, installed.threads)
+        return servers.ServerContender(OURS, command, installed.checkpoint)
+    arguments = [str(installed.checkpoint), "--quantization", installed.quantization]
+    return WorkerContender(
+        OURS, [sys.executable, "-m", "benchmarks.engine_worker", *arguments, "--threads", str(installed.threads)]
+    )
+
+
+def _llama_bench(installed: Installed, connections: int) -> Contender:
+    del connections
+    return LlamaBench(_llama_program(installed, "llama-bench"), _llama_model(installed), installed.threads)
+
+
+def _llama_server(installed: Installed, connections: int) -> Contender:
+    program, model = _llama_program(installed, "llama-server"), _llama_model(installed)
+    command = servers.llama_server(program, model, installed.threads, connections)
+    return servers.ServerContender("llama.cpp", command, installed.checkpoint)
+
+
+def _openvino(installed: Installed, connections: int) -> Contender:
+    del connections
+    python = _given(installed.openvino_python, "--openvino-python")
+    model = _given(installed.openvino_model, "--openvino-model")
+    sizes = (PREFILL_TOKENS, DECODE_TOKENS, OFFLINE_SEQUENCES, INPUT_LEN, OUTPUT_LEN)
+    command = [python, OPENVINO_WORKER, model, installed.threads, *sizes]
+    return WorkerContender("OpenVINO", [str(argument) for argument in command])
+
+
+def _vllm(installed: Installed, connections: int) -> Contender:
+    del connections
+    python, model = _given(installed.vllm_python, "--vllm-python"), _given(installed.vllm_model, "--vllm-model")
+    return servers.ServerContender("vLLM", servers.vllm(python, model, installed.threads), installed.checkpoint)
+
+
+PEERS = {
+    "llama.cpp": {"decode": _llama_bench, "prefill": _llama_bench, "http": _llama_server},
+    "OpenVINO": {"decode": _openvino, "prefill": _openvino, "offline": _openvino},
+    "vLLM": {"http": _vllm},
+}
+
+
+def _given(path: Path | None, flag: str) -> Path:
+    if path is None:
+        raise BenchmarkError(f"{flag} is not given")
+    if not path.exists():
+        raise BenchmarkError(f"{flag}: there is no {path}")
+    return path
+
+
+def _llama_model(installed: Installed) -> Path:
+    return _given(installed.llama_cpp_model, "--llama-cpp-model")
+
+
+def _llama_program(installed: Installed, name: str) -> Path:
+    folder = _given(installed.llama_cpp, "--llama-cpp")
+    for program in (folder / name, folder / "bin" / name):
+        if program.is_file():
+            return program
+    raise BenchmarkError(f"--llama-cpp: there is no {name} in {folder} or its bin folder")

@@ -1,0 +1,118 @@
+"""A program that the comparison starts itself, in a session of its own: only that is ever paused, resumed or ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from benchmarks.records import BenchmarkError
+
+START_TIMEOUT_S = 600.0  # compiling kernels, or importing and warming up a large framework
+STOP_TIMEOUT_S = 20.0
+_POLL_S = 0.1
+
+
+class Process:
+    """One child and all that it starts, by its process group."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, is_asked: bool = False
+    ) -> None:
+        """Starts it; `is_asked` gives it pipes to be spoken with. Raises BenchmarkError when there is no such program.
+
+        Otherwise all that it writes goes to a file: nobody would read a pipe, and a full one would hold it up.
+        """
+        self.command = list(command)
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="benchmark-")  # noqa: SIM115  # closed in `stop`
+        try:
+            self._child = subprocess.Popen(
+                self.command,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.PIPE if is_asked else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if is_asked else self._log,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise BenchmarkError(f"cannot start {command[0]}: {error.strerror}") from error
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        assert self._child.stdin is not None
+        return self._child.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        assert self._child.stdout is not None
+        return self._child.stdout
+
+    @property
+    def has_ended(self) -> bool:
+        return self._child.poll() is not None
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of what it wrote for people."""
+        self._log.seek(0)
+        return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
+
+    def pause(self) -> None:
+        """Stop every thread of it."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it, by force when it does not listen."""
+        self.resume()
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(STOP_TIMEOUT_S)
+        self._signal(signal.SIGKILL)  # what a child of it left behind too
+        self._child.wait()
+        for stream in (self._child.stdin, self._child.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, number)
+
+
+def wait_for_url(process: Process, url: str, timeout_s: float = START_TIMEOUT_S) -> None:
+    """Until `url` answers 200. Raises BenchmarkError when the process ends before, or in time."""
+    deadline = time.monotonic() + timeout_s
+    while not _answers(url):
+        if process.has_ended:
+            raise BenchmarkError(f"{Path(process.command[0]).name} ended:\n{process.last_words()}")
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{url} did not answer in {timeout_s:g} s:\n{process.last_words()}")
+        time.sleep(_POLL_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def free_port() -> int:
+    """A port of this host that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

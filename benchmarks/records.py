@@ -1,0 +1,104 @@
+"""What is compared: cases, metrics, and the contract of a contender."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Kind = Literal["decode", "prefill", "offline", "http"]
+Figures = dict[str, float]  # metric name -> value of one measurement
+
+PREFILL_TOKENS = 512
+DECODE_TOKENS = 128
+INPUT_LEN, OUTPUT_LEN = 128, 64  # of each sequence, offline and over HTTP
+OFFLINE_SEQUENCES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that is measured again and again."""
+
+    kind: Kind
+    connections: int = 0  # http only: requests open at once
+    num_requests: int = 0  # http only
+
+    @property
+    def name(self) -> str:
+        """For people, short."""
+        return f"http {self.connections}" if self.kind == "http" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a case is judged by."""
+
+    name: str
+    label: str
+    more_is_better: bool = True
+
+
+METRICS: dict[Kind, tuple[Metric, ...]] = {
+    "decode": (Metric("decode_tokens_per_s", "decode tok/s"),),
+    "prefill": (Metric("prefill_tokens_per_s", "prefill tok/s"),),
+    "offline": (Metric("output_tokens_per_s", "output tok/s"),),
+    "http": (
+        Metric("output_throughput", "output tok/s"),
+        Metric("median_ttft_ms", "TTFT p50 ms", more_is_better=False),
+        Metric("median_tpot_ms", "TPOT p50 ms", more_is_better=False),
+    ),
+}
+CAPTION = (
+    f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
+    f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better."
+)
+
+
+class BenchmarkError(Exception):
+    """A contender could not be started, or did not give what was asked. Fit to be shown to a user."""
+
+
+class Contender(Protocol):
+    """One program. Between its turns it stands still, so that it takes nothing from the others."""
+
+    name: str
+
+    def start(self) -> None:
+        """Load. Raises BenchmarkError."""
+        ...
+
+    def measure(self, case: Case, seed: int) -> Figures:
+        """One measurement; values under the names of the case's metrics. Raises BenchmarkError."""
+        ...
+
+    def pause(self) -> None:
+        """Stand still."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+    def stop(self) -> None:
+        """End; also after a failed start."""
+        ...
+
+    def about(self) -> dict[str, str]:
+        """Version and settings, for the record."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A contender that is not installed."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A contender that takes no part in a case."""
+
+    name: str
+    case: str
+    reason: str

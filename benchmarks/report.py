@@ -1,0 +1,93 @@
+"""Results for people and for programs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.interleave import CaseResult
+from benchmarks.peers import OURS, Installed
+from benchmarks.ratios import Ratio
+from benchmarks.records import CAPTION, METRICS, Metric
+from loadtests.result import cpu_model, tool_version
+
+WIDE_SPREAD = 0.15  # of the ratios: a comparison that should be repeated
+
+
+def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
+    """Of every metric by every peer that was there to the end."""
+    if not result.rounds.get(OURS):
+        return
+    for peer in result.rounds:
+        if peer != OURS:
+            for metric in METRICS[result.case.kind]:
+                yield peer, metric, result.ratio(metric.name, OURS, peer)
+
+
+def table(results: Sequence[CaseResult]) -> Table:
+    """One row for each ratio; ratios are this engine's value by the peer's."""
+    shown = Table(title=f"{OURS} / peer, medians of paired rounds", caption=CAPTION, title_justify="left")
+    for heading in ("case", "peer", "of", "this", "peer's", "ratio", "interval", "rounds"):
+        shown.add_column(heading, justify="left" if heading in ("case", "peer", "of") else "right")
+    for result in results:
+        for peer, metric, ratio in ratios(result):
+            shown.add_row(
+                result.case.name,
+                peer,
+                metric.label,
+                f"{ratio.ours:,.1f}",
+                f"{ratio.theirs:,.1f}",
+                f"{ratio.median:.2f}{' (!)' if ratio.spread > WIDE_SPREAD else ''}",
+                f"{ratio.low:.2f} {ratio.high:.2f}",
+                str(len(result.rounds[peer])),
+            )
+    return shown
+
+
+def notes(results: Sequence[CaseResult]) -> list[str]:
+    """What the table does not say: figures without a peer, who is missing and why, what spreads."""
+    lines = []
+    for result in results:
+        alone = result.rounds.get(OURS, [])
+        if alone and len(result.rounds) == 1:
+            values = ", ".join(f"{key} {value:,.1f}" for key, value in alone[-1].items())
+            lines.append(f"{result.case.name}: {OURS} alone, last round: {values}")
+        lines += [f"{skipped.case}: without {skipped.name}: {skipped.reason}" for skipped in result.skipped]
+        covered = {ratio.coverage for _, _, ratio in ratios(result)}
+        lines += [f"{result.case.name}: the intervals hold the median with {each:.1%}" for each in sorted(covered)]
+        if any(ratio.spread > WIDE_SPREAD for _, _, ratio in ratios(result)):
+            lines.append(f"{result.case.name}: (!) ratios spread over more than {WIDE_SPREAD:.0%}: repeat it")
+    return lines
+
+
+def as_json(results: Sequence[CaseResult], installed: Installed, about: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Everything: ratios, every round of every contender, and what it was measured on."""
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "tool": f"neuronserve benchmarks {tool_version()}",
+        "host": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, {cpu_model()}",
+        "checkpoint": installed.checkpoint.name,
+        "quantization": installed.quantization,
+        "threads": installed.threads,
+        "contenders": about,
+        "cases": [_case_json(result) for result in results],
+    }
+
+
+def _case_json(result: CaseResult) -> dict[str, Any]:
+    return {
+        "case": result.case.name,
+        "kind": result.case.kind,
+        "connections": result.case.connections or None,
+        "ratios": [
+            {"peer": peer, "metric": metric.name, "more_is_better": metric.more_is_better, **ratio.as_json()}
+            for peer, metric, ratio in ratios(result)
+        ],
+        "rounds": result.rounds,
+        "skipped": [{"contender": skipped.name, "reason": skipped.reason} for skipped in result.skipped],
+    }

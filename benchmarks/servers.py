@@ -1,0 +1,135 @@
+"""Contenders behind HTTP: started here on a port of this host, loaded by the project's own generator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.process import Process, free_port, wait_for_url
+from benchmarks.records import INPUT_LEN, OUTPUT_LEN, BenchmarkError, Case, Figures
+from loadtests.bench import measure
+from loadtests.errors import LoadTestError
+from loadtests.plan import make_plan
+from loadtests.result import make_result
+from loadtests.session import run_loop
+from loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
+
+# Generator and server share the same few cores, which the server fills: lateness of the generator hits both
+# sides alike, and in a closed loop it shifts no arrivals. Beyond this a median TTFT would be visibly wrong.
+MAX_LAG_MS = 100.0
+_ADDRESS = ("--host", "127.0.0.1", "--port", "{port}")
+_LIMITS = (
+    "--max-model-len",
+    "2048",
+    "--max-num-seqs",
+    "64",
+    "--no-enable-prefix-caching",
+)  # flags of both have one name
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a server is started. `port` stands where the port goes."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # of every request
+
+    def with_port(self, port: int) -> list[str]:
+        return [argument.replace("{port}", str(port)) for argument in self.arguments]
+
+
+class ServerContender:
+    """One server for the whole comparison."""
+
+    def __init__(self, name: str, command: Command, tokenizer: Path) -> None:
+        """`tokenizer` is the checkpoint's directory: prompts are of its words."""
+        self.name = name
+        self._command, self._tokenizer = command, tokenizer
+        self._process: Process | None = None
+        self._url = ""
+        self._about: dict[str, str] = {}
+
+    def start(self) -> None:
+        port = free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        self._process = Process(self._command.with_port(port), self._command.environment)
+        wait_for_url(self._process, f"{self._url}/health")
+
+    def measure(self, case: Case, seed: int) -> Figures:
+        try:
+            result = run_loop(_run(self._scenario(case, seed)))
+        except LoadTestError as error:
+            raise BenchmarkError(f"{self.name}: {error}") from error
+        record = result["benchmark_record"]
+        self._about = {"version": str(record["server_version"]), "model": str(record["model"])}
+        return figures(self.name, result)
+
+    def pause(self) -> None:
+        if self._process is not None:
+            self._process.pause()
+
+    def resume(self) -> None:
+        if self._process is not None:
+            self._process.resume()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def about(self) -> dict[str, str]:
+        return self._about
+
+    def _scenario(self, case: Case, seed: int) -> Scenario:
+        body = dict(self._command.extra_body)
+        return Scenario(
+            name=case.name,
+            endpoint=EndpointSpec(base_url=self._url, tokenizer=str(self._tokenizer), extra_body=body),
+            dataset=DatasetSpec(
+                num_prompts=case.num_requests, random_input_len=INPUT_LEN, random_output_len=OUTPUT_LEN
+            ),
+            arrival=ArrivalSpec(max_concurrency=case.connections),
+            run=RunSpec(seed=seed, num_warmups=1, max_lag_ms=MAX_LAG_MS),
+        )
+
+
+async def _run(scenario: Scenario) -> dict[str, Any]:
+    done = await measure(scenario, make_plan(scenario, scenario.run.seed), None, lambda _: None)
+    return make_result(done)
+
+
+def figures(name: str, result: Mapping[str, Any]) -> Figures:
+    """Throughput and medians; raises BenchmarkError when a request failed or the generator was late."""
+    if result["failed"]:
+        raise BenchmarkError(f"{name}: {result['failed']} requests failed: {result['error_examples']}")
+    if not result["is_publishable"]:
+        raise BenchmarkError(f"{name}: {result['not_publishable_because']}")
+    names = ("output_throughput", "median_ttft_ms", "median_tpot_ms")
+    return {key: float(result[key]) for key in names if result[key] is not None}
+
+
+def neuronserve(checkpoint: Path, quantization: str, threads: int) -> Command:
+    """This server."""
+    arguments = [sys.executable, "-m", "loadtests.launch", "serve", str(checkpoint), *_ADDRESS]
+    arguments += ["--quantization", quantization, "--cpu-threads", str(threads), "--disable-access-log", *_LIMITS]
+    return Command(tuple(arguments))
+
+
+def vllm(python: Path, model: Path, threads: int) -> Command:
+    """vLLM for CPUs."""
+    arguments = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model), *_ADDRESS]
+    arguments += ["--dtype", "bfloat16", *_LIMITS]
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}"}
+    return Command(tuple(arguments), environment)
+
+
+def llama_server(program: Path, model: Path, threads: int, slots: int) -> Command:
+    """llama.cpp's server with a slot for every connection; large batches above 16, where they were faster."""
+    arguments = [str(program), "-m", str(model), "--parallel", str(slots), "-cb", "--no-webui", *_ADDRESS]
+    arguments += ["-c", str(slots * (INPUT_LEN + OUTPUT_LEN + 64)), "-t", str(threads), "-tb", str(threads)]
+    arguments += ["-ub", "2048"] if slots > 16 else []
+    return Command(tuple(arguments), extra_body={"cache_prompt": False})

@@ -1,0 +1,76 @@
+"""A contender that lives in another process and measures in it: one JSON line asks, one answers.
+
+The child may print what it likes; answers are the lines that begin with PREFIX. The first one says that it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.process import Process
+from benchmarks.records import BenchmarkError, Case, Figures
+
+PREFIX = "RESULT "
+
+
+class WorkerContender:
+    """A child that loads a model once and then measures what it is asked."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._command, self._environment = command, environment
+        self._process: Process | None = None
+        self._about: dict[str, str] = {}
+
+    def start(self) -> None:
+        self._process = Process(self._command, self._environment, is_asked=True)
+        ready = self._answer()
+        self._about = {key: str(value) for key, value in ready.items()}
+
+    def measure(self, case: Case, seed: int) -> Figures:
+        process = self._running()
+        try:
+            process.stdin.write(json.dumps({"kind": case.kind, "seed": seed}).encode() + b"\n")
+            process.stdin.flush()
+        except OSError as error:
+            raise BenchmarkError(f"{self.name} has ended:\n{process.last_words()}") from error
+        return {key: float(value) for key, value in self._answer().items()}
+
+    def pause(self) -> None:
+        if self._process is not None:
+            self._process.pause()
+
+    def resume(self) -> None:
+        if self._process is not None:
+            self._process.resume()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def about(self) -> dict[str, str]:
+        return self._about
+
+    def _running(self) -> Process:
+        if self._process is None:
+            raise BenchmarkError(f"{self.name} was not started")
+        return self._process
+
+    def _answer(self) -> dict[str, Any]:
+        process = self._running()
+        for line in process.stdout:
+            text = line.decode("utf-8", "replace").strip()
+            if text.startswith(PREFIX):
+                return read_answer(self.name, text)
+        raise BenchmarkError(f"{self.name} ended without an answer:\n{process.last_words()}")
+
+
+def read_answer(name: str, line: str) -> dict[str, Any]:
+    """The object after PREFIX; raises BenchmarkError for an error that the child reports."""
+    answer: dict[str, Any] = json.loads(line.removeprefix(PREFIX))
+    if "error" in answer:
+        raise BenchmarkError(f"{name}: {answer['error']}")
+    return answer
