@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -20,6 +22,7 @@ from benchmarks.records import BenchmarkError
 START_TIMEOUT_S = 600.0  # compiling kernels, or importing and warming up a large framework
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.1
+_PR_SET_PDEATHSIG = 1
 
 
 class Process:
@@ -42,6 +45,7 @@ class Process:
                 stdout=subprocess.PIPE if is_asked else self._log,
                 stderr=self._log,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  # this program has one thread when it starts others
             )
         except OSError as error:
             self._log.close()
@@ -89,6 +93,12 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, number)
+
+
+def _end_with_parent() -> None:
+    """A child that stands still would never notice that whoever could wake it was killed (prctl(2); Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait_for_url(process: Process, url: str, timeout_s: float = START_TIMEOUT_S) -> None:

@@ -38,11 +38,11 @@ class Metric:
 
 
 METRICS: dict[Kind, tuple[Metric, ...]] = {
-    "decode": (Metric("decode_tokens_per_s", "decode tok/s"),),
-    "prefill": (Metric("prefill_tokens_per_s", "prefill tok/s"),),
-    "offline": (Metric("output_tokens_per_s", "output tok/s"),),
+    "decode": (Metric("decode_tokens_per_s", "tok/s"),),
+    "prefill": (Metric("prefill_tokens_per_s", "tok/s"),),
+    "offline": (Metric("output_tokens_per_s", "tok/s"),),
     "http": (
-        Metric("output_throughput", "output tok/s"),
+        Metric("output_throughput", "tok/s"),
         Metric("median_ttft_ms", "TTFT p50 ms", more_is_better=False),
         Metric("median_tpot_ms", "TPOT p50 ms", more_is_better=False),
     ),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from benchmarks.interleave import CaseResult
@@ -31,7 +32,7 @@ def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
 
 def table(results: Sequence[CaseResult]) -> Table:
     """One row for each ratio; ratios are this engine's value by the peer's."""
-    shown = Table(title=f"{OURS} / peer, medians of paired rounds", caption=CAPTION, title_justify="left")
+    shown = Table(title=f"{OURS} / peer, medians of paired rounds", caption=CAPTION, title_justify="left", box=SIMPLE)
     for heading in ("case", "peer", "of", "this", "peer's", "ratio", "interval", "rounds"):
         shown.add_column(heading, justify="left" if heading in ("case", "peer", "of") else "right")
     for result in results:
@@ -43,7 +44,7 @@ def table(results: Sequence[CaseResult]) -> Table:
                 f"{ratio.ours:,.1f}",
                 f"{ratio.theirs:,.1f}",
                 f"{ratio.median:.2f}{' (!)' if ratio.spread > WIDE_SPREAD else ''}",
-                f"{ratio.low:.2f} {ratio.high:.2f}",
+                f"{ratio.low:.2f}-{ratio.high:.2f}" if ratio.coverage else "-",
                 str(len(result.rounds[peer])),
             )
     return shown
@@ -59,7 +60,9 @@ def notes(results: Sequence[CaseResult]) -> list[str]:
             lines.append(f"{result.case.name}: {OURS} alone, last round: {values}")
         lines += [f"{skipped.case}: without {skipped.name}: {skipped.reason}" for skipped in result.skipped]
         covered = {ratio.coverage for _, _, ratio in ratios(result)}
-        lines += [f"{result.case.name}: the intervals hold the median with {each:.1%}" for each in sorted(covered)]
+        lines += [
+            f"{result.case.name}: the intervals hold the median with {each:.1%}" for each in sorted(covered - {0.0})
+        ]
         if any(ratio.spread > WIDE_SPREAD for _, _, ratio in ratios(result)):
             lines.append(f"{result.case.name}: (!) ratios spread over more than {WIDE_SPREAD:.0%}: repeat it")
     return lines

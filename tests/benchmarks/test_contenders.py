@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import textwrap
 import time
@@ -122,6 +123,20 @@ def test_a_paused_program_and_its_children_stand_still_and_end() -> None:
         process.stop()
     assert process.has_ended
     assert becomes(grandchild, psutil.STATUS_ZOMBIE)
+
+
+def test_a_paused_program_ends_with_whoever_started_it() -> None:
+    text = f"""
+        import os, signal
+        from benchmarks.process import Process
+        child = Process([{sys.executable!r}, "-c", "import time; time.sleep(600)"], is_asked=True)
+        child.pause()
+        print(child._child.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(child(text), capture_output=True, text=True, check=False, timeout=60)
+    orphan = int(done.stdout)
+    assert not psutil.pid_exists(orphan) or becomes(psutil.Process(orphan), psutil.STATUS_ZOMBIE)
 
 
 def becomes(process: psutil.Process, status: str) -> bool:
