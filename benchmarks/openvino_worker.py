@@ -49,15 +49,19 @@ class Bench:
         return self._pipelines["single"].generate(genai.TokenizedInputs(ids, mask), self._greedy(new_tokens))
 
     def _offline(self, words: random.Random) -> dict[str, float]:
-        pipeline = self._batching()
+        pipeline, handles = self._batching(), []  # a request whose handle is gone is dropped
         for _ in range(self._sequences):
             self._next_id += 1
-            pipeline.add_request(self._next_id, self._ids(words, self._input_len), self._greedy(self._output_len))
+            ids, config = self._ids(words, self._input_len), self._greedy(self._output_len)
+            handles.append(pipeline.add_request(self._next_id, ids, config))
         begin = time.perf_counter()
         while pipeline.has_non_finished_requests():
             pipeline.step()
         elapsed = time.perf_counter() - begin
-        return {"output_tokens_per_s": self._sequences * self._output_len / elapsed}
+        done = sum(len(handle.read_all()[0].generated_ids) for handle in handles)
+        if done != self._sequences * self._output_len:
+            raise RuntimeError(f"{done} tokens were generated, not {self._sequences * self._output_len}")
+        return {"output_tokens_per_s": done / elapsed}
 
     def _batching(self) -> Any:
         if "batching" not in self._pipelines:
