@@ -1,0 +1,181 @@
+"""The choice of an engine: never a dead one, never a much fuller one, else the prefix's holder; counts that add up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from server.config import CacheConfig
+from server.errors import EngineDead
+from server.scheduler.prefix_index import PrefixIndex
+from server.scheduler.router import LOAD_MARGIN, TOKENS_PER_HIT, EngineView, Router, choose
+from server.types import Request, SamplingParams
+
+BLOCK = 4
+CACHE = CacheConfig(num_blocks=33, block_size=BLOCK)
+LONG = tuple(range(40))
+
+
+def request(name: str, prompt: tuple[int, ...], salt: str = "") -> Request:
+    return Request(name, prompt, SamplingParams(8), 0.0, cache_salt=salt)
+
+
+views = st.builds(EngineView, st.booleans(), st.integers(0, 5000), st.integers(0, 2000), st.integers(0, 9))
+
+
+@given(st.lists(views, min_size=1, max_size=6))
+def test_the_choice_is_alive_not_overloaded_and_has_the_longest_hit_of_those(engines: list[EngineView]) -> None:
+    alive = [engine for engine in engines if engine.is_alive]
+    if not alive:
+        with pytest.raises(EngineDead):
+            choose(engines)
+        return
+    least = min(engine.num_open_tokens for engine in alive)
+    chosen = engines[choose(engines)]
+    assert chosen.is_alive
+    assert chosen.num_open_tokens <= LOAD_MARGIN * least + TOKENS_PER_HIT * chosen.num_cached_tokens
+    for other in alive:
+        if other.num_cached_tokens > chosen.num_cached_tokens:
+            assert other.num_open_tokens > LOAD_MARGIN * least + TOKENS_PER_HIT * other.num_cached_tokens
+        if other.num_cached_tokens == chosen.num_cached_tokens:
+            assert other.num_open_tokens >= chosen.num_open_tokens
+
+
+def test_with_no_prefix_in_common_the_least_loaded_takes_it_and_idle_engines_take_turns() -> None:
+    router = Router(3, CACHE)
+    assert [router.place(request(f"a{i}", (100 + i,) * (3 - i))) for i in range(3)] == [0, 1, 2]
+    assert router.loads == [3, 2, 1]
+    assert router.place(request("b", (7, 8))) == 2
+    for name in ("a0", "a1", "a2", "b"):
+        router.end(name)
+    assert [router.place(request(f"c{i}", (200 + i,))) for i in range(2)] == [0, 1]
+
+
+def test_a_conversation_stays_where_it_began_until_the_margin_is_passed() -> None:
+    router = Router(2, CACHE)
+    home = router.place(request("turn 0", LONG))
+    router.end("turn 0")
+    for turn in range(1, 4):
+        prompt = LONG + tuple(range(turn * 10))
+        assert router.place(request(f"turn {turn}", prompt)) == home
+        router.end(f"turn {turn}")
+    margin = TOKENS_PER_HIT * len(LONG)
+    router.place(request("elsewhere", (1,)))  # takes the other engine's turn, and ends
+    router.end("elsewhere")
+    taken = router.place(request("big", LONG))
+    assert taken == home
+    for _ in range(margin - len(LONG)):
+        router.generated("big")
+    assert router.loads[home] == margin  # not more than it
+    assert router.place(request("held", (*LONG, 1))) == home
+    assert router.place(request("moves", (*LONG, 2))) != home
+
+
+def test_a_salt_keeps_prefixes_apart_and_a_reset_forgets_them() -> None:
+    router = Router(2, CACHE)
+    home = router.place(request("a", LONG, "salt"))
+    assert router.place(request("other salt", LONG)) != home  # no hit, so the load decides
+    assert router.place(request("b", LONG, "salt")) == home
+    for name in ("a", "other salt", "b"):
+        router.end(name)
+    router.forget_prefixes()
+    assert router.place(request("c", LONG, "salt")) != home  # it is the other engine's turn
+
+
+def test_without_prefix_caching_only_the_load_counts() -> None:
+    router = Router(2, CacheConfig(33, BLOCK, enable_prefix_caching=False))
+    assert [router.place(request(str(i), LONG)) for i in range(4)] == [0, 1, 0, 1]
+
+
+def test_the_dead_get_nothing_and_the_last_death_is_told() -> None:
+    router = Router(2, CACHE)
+    home = router.place(request("a", LONG))
+    router.lose(home)
+    router.lose(home)
+    assert router.loads == [0, 0]
+    assert router.num_open == 0
+    router.generated("a")
+    router.end("a")
+    assert {router.place(request(f"b{i}", LONG)) for i in range(5)} == {1 - home}
+    router.lose(1 - home)
+    with pytest.raises(EngineDead):
+        router.place(request("c", LONG))
+    assert router.num_open == 0
+
+
+def test_an_index_forgets_what_was_sent_longest_ago_tails_first() -> None:
+    index = PrefixIndex(3)
+    index.add([b"a", b"b"])
+    index.add([b"x", b"y"])
+    assert (index.match([b"a", b"b"]), index.match([b"x", b"y"]), len(index)) == (1, 2, 3)
+    index.add([bytes([i]) for i in range(9)])
+    assert index.match([bytes([i]) for i in range(9)]) == 3
+    index.clear()
+    assert index.match([b"x"]) == 0
+
+
+prompts = st.one_of(
+    st.lists(st.integers(0, 1), min_size=1, max_size=12),
+    st.builds(lambda n, tail: [7] * n + tail, st.integers(1, 40), st.lists(st.integers(0, 1), max_size=3)),
+).map(tuple)
+
+
+class RouterMachine(RuleBasedStateMachine):
+    """Any order of events, against an account kept apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = Router(3, CACHE)
+        self.open: dict[str, tuple[int, int]] = {}
+        self.dead: set[int] = set()
+        self.count = 0
+
+    @rule(prompt=prompts, salt=st.sampled_from(["", "salt"]))
+    def place(self, prompt: tuple[int, ...], salt: str) -> None:
+        self.count += 1
+        name = f"r{self.count}"
+        if len(self.dead) == 3:
+            with pytest.raises(EngineDead):
+                self.router.place(request(name, prompt, salt))
+            return
+        before = self.router.loads
+        chosen = self.router.place(request(name, prompt, salt))
+        assert chosen not in self.dead
+        least = min(load for i, load in enumerate(before) if i not in self.dead)
+        assert before[chosen] <= LOAD_MARGIN * least + TOKENS_PER_HIT * len(prompt)  # imbalance is bounded
+        self.open[name] = (chosen, len(prompt))
+
+    @rule(data=st.data())
+    def generate(self, data: st.DataObject) -> None:
+        if self.open:
+            name = data.draw(st.sampled_from(sorted(self.open)))
+            self.router.generated(name)
+            self.open[name] = (self.open[name][0], self.open[name][1] + 1)
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(["never placed", *sorted(self.open)]))
+        self.router.end(name)
+        self.open.pop(name, None)
+
+    @rule(index=st.sampled_from([0, 1, 2]), is_certain=st.booleans())
+    def lose(self, index: int, is_certain: bool) -> None:
+        if is_certain and len(self.dead) < 2:  # else most runs would soon have no engine left
+            self.router.lose(index)
+            self.dead.add(index)
+            self.open = {name: entry for name, entry in self.open.items() if entry[0] != index}
+
+    @rule()
+    def forget(self) -> None:
+        self.router.forget_prefixes()
+
+    @invariant()
+    def counts_are_conserved(self) -> None:
+        expected = [sum(tokens for at, tokens in self.open.values() if at == i) for i in range(3)]
+        assert self.router.loads == expected
+        assert self.router.num_open == len(self.open)
+
+
+TestRouterMachine = RouterMachine.TestCase
