@@ -68,17 +68,18 @@ def run(argv: Sequence[str] | None, loader: Loader) -> int:
 
 
 def serve(settings: ServeSettings, loader: Loader) -> None:
-    """Run the server. The engine's process starts before the heavy imports of the API, and loads meanwhile."""
+    """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
     _log_to_stderr(settings.log_level)
     model_path = _model_path(settings)
-    engine = EngineProcess(settings.engine_config(model_path), loader, settings.engine_mode)
+    engines = [EngineProcess(each, loader, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from server.api import server
 
         listener = server.bind(settings.host, settings.port)
-        server.serve(settings.api_config(model_path), engine, listener)
+        server.serve(settings.api_config(model_path), engines, listener)
     finally:
-        engine.close()
+        for engine in engines:
+            engine.close()
 
 
 def bench_latency(settings: LatencySettings) -> None:

@@ -121,6 +121,15 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Which of a server's engines one is. Each has its own cores of the one instance, and its share of the host."""
+
+    rank: int = 0
+    size: int = 1  # engines of the server
+    host_memory_bytes: int | None = None  # what this engine may take of the host; None = all that is available
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything the engine process is told; it reads no argv and no environment."""
 
@@ -141,6 +150,7 @@ class EngineConfig:
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
+    data_parallel: DataParallel = DataParallel()
 
     @property
     def asked_formats(self) -> AskedFormats:

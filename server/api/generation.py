@@ -88,7 +88,7 @@ def require_room(service: Service, count: int) -> None:
     try:
         check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
     except QueueFull:
-        model.requests.metrics.rejected()
+        model.requests.rejected()
         raise
 
 
@@ -125,6 +125,7 @@ class Generation:
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """All that came since the last time, at most one delta a choice; ends when every choice has ended."""
         with self._service.engine.submit(self._requests) as stream, self._watch as watch:
+            watch.placed(stream.engines)
             while stream.is_open:
                 yield self._merge(stream, watch, await stream.next())
 

@@ -21,16 +21,16 @@ class Version(BaseModel):
 
 @router.get("/health/live")
 async def live(service: ServiceOf, response: Response) -> Health:
-    """200 as long as this process can still serve one day; 503 when its engine has ended and only a restart helps."""
+    """200 as long as this process can still serve one day; 503 when an engine has ended and only a restart helps."""
     phase = service.phase
-    response.status_code = 503 if phase == "dead" else 200
+    response.status_code = 503 if phase in {"dead", "degraded"} else 200
     return Health(status=phase)
 
 
 @router.get("/health/ready")
 @router.get("/health")
 async def ready(service: ServiceOf, response: Response) -> Health:
-    """200 when requests are taken; 503 while loading, while draining and after the engine's end."""
+    """200 when every engine takes requests; 503 while loading, while draining and after the end of an engine."""
     phase = service.phase
     response.status_code = 200 if phase == "ready" else 503
     return Health(status=phase)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 import uvloop
@@ -19,7 +19,7 @@ from server.api.app import build_app
 from server.api.config import ApiConfig
 from server.api.http_protocol import LimitedHttpProtocol
 from server.api.service import Service
-from server.engine.client import EngineClient
+from server.engine.groups import EngineGroups
 from server.engine.process import EngineProcess
 from server.errors import StartError
 
@@ -40,8 +40,8 @@ class _Uvicorn(uvicorn.Server):
 class ApiServer:
     """One server on one socket. `run` ends when the server has."""
 
-    def __init__(self, config: ApiConfig, engine: EngineProcess, listener: socket.socket) -> None:
-        self.service = Service(config, EngineClient(engine))
+    def __init__(self, config: ApiConfig, engines: Sequence[EngineProcess], listener: socket.socket) -> None:
+        self.service = Service(config, EngineGroups(engines))
         self._listener = listener
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
@@ -98,9 +98,9 @@ class ApiServer:
             await self.service.telemetry.throughput.run(self._log_interval_s)
 
     async def _drain(self) -> None:
-        is_ready = self.service.phase == "ready"
+        is_serving = self.service.phase in {"ready", "degraded"}
         self.service.drain()
-        if is_ready:
+        if is_serving:
             log.info("draining: %d sequences open, at most %g s", self.service.engine.num_open, self._timeout_s)
             await self._wait_until_idle()
             self.service.abort_all()
@@ -131,13 +131,13 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(config: ApiConfig, engine: EngineProcess, listener: socket.socket) -> None:
+def serve(config: ApiConfig, engines: Sequence[EngineProcess], listener: socket.socket) -> None:
     """Run a server until SIGTERM or SIGINT has been obeyed. Raises StartError."""
-    uvloop.run(_serve(config, engine, listener))
+    uvloop.run(_serve(config, engines, listener))
 
 
-async def _serve(config: ApiConfig, engine: EngineProcess, listener: socket.socket) -> None:
-    server = ApiServer(config, engine, listener)
+async def _serve(config: ApiConfig, engines: Sequence[EngineProcess], listener: socket.socket) -> None:
+    server = ApiServer(config, engines, listener)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)

@@ -1,6 +1,7 @@
 """What the handlers work with: the served model, the engine client, and the phase of the server's life.
 
-loading -> ready -> draining; a dead engine overrides them all.
+loading -> ready -> draining. With several engines the death of one makes a ready server "degraded": the others serve
+what still comes, and its probes ask for a restart. The death of the last overrides all: "dead".
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
 from server.engine.chat_template import load_chat_template
-from server.engine.client import EngineClient
 from server.engine.generation_config import GenerationDefaults, load_generation_defaults
 from server.engine.grammar_process import GrammarProcess
+from server.engine.groups import EngineGroups
 from server.engine.messages import EngineInfo
 from server.engine.template_process import TemplateProcess
 from server.engine.tokenizer import Tokenizer, load_tokenizer
 from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
 
-Phase = Literal["loading", "ready", "draining", "dead"]
+Phase = Literal["loading", "ready", "degraded", "draining", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class ServedModel:
 class Service:
     """Owned by the server, shared by all handlers, used on one event loop."""
 
-    def __init__(self, config: ApiConfig, engine: EngineClient, clock: Clock | None = None) -> None:
+    def __init__(self, config: ApiConfig, engine: EngineGroups, clock: Clock | None = None) -> None:
         self.config = config
         self.engine = engine
         self.clock = clock or MonotonicClock()
@@ -86,7 +87,9 @@ class Service:
             return "dead"
         if self._is_draining:
             return "draining"
-        return "loading" if self._model is None else "ready"
+        if self._model is None:
+            return "loading"
+        return "ready" if self.engine.is_whole else "degraded"
 
     @property
     def model(self) -> ServedModel:
@@ -105,7 +108,7 @@ class Service:
         files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
         info = await self.engine.start(say)
         self._files = text = await files
-        requests = self.telemetry.attach(self.engine, info)
+        requests = self.telemetry.attach(self.engine)
         self._model = ServedModel(
             text.tokenizer, text.template, text.defaults, text.grammars, info, requests, int(time.time())
         )

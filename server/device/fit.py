@@ -18,24 +18,31 @@ def budget_bytes(instance: Instance, utilization: float) -> int:
     return int(instance.core_memory_bytes * utilization)
 
 
-def require_fit(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float) -> Footprint:
-    """The footprint of `model` on `tp` cores of `instance`.
+def require_fit(
+    model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float, dp: int = 1
+) -> Footprint:
+    """The footprint of `model` on the `tp` cores of one of `dp` groups on `instance`.
 
-    Raises DeviceError when the part does not allow `tp`, DeviceMemoryError, with the account and the smallest part that
-    would do, when one sequence of `max_model_len` tokens does not fit.
+    Raises DeviceError when the part does not allow `tp` or has too few cores, DeviceMemoryError, with the account and
+    the smallest part that would do, when one sequence of `max_model_len` tokens does not fit.
     """
     instance.check_tp(tp)
+    instance.check_groups(tp, dp)
     footprint = Footprint.of(model, tp, shape)
     if not footprint.fits(budget_bytes(instance, utilization)):
-        raise DeviceMemoryError(_refusal(model, instance, tp, shape, utilization))
+        account = _refusal(model, instance, tp, shape, utilization)
+        raise DeviceMemoryError(f"{account}\n{_advice(model, instance, shape, utilization, dp)}")
     return footprint
 
 
-def alternatives(model: ModelSpec, shape: ServingShape, utilization: float) -> Iterator[tuple[Instance, int]]:
-    """Every (instance, TP) of the catalogue that holds the model: cheapest instance first, fewest cores first."""
+def alternatives(
+    model: ModelSpec, shape: ServingShape, utilization: float, dp: int = 1
+) -> Iterator[tuple[Instance, int]]:
+    """Every (instance, TP) of the catalogue that holds the model `dp` times: cheapest first, then fewest cores."""
     for instance in sorted(INSTANCES, key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
         for tp in instance.allowed_tp:
-            if Footprint.of(model, tp, shape).fits(budget_bytes(instance, utilization)):
+            fits = Footprint.of(model, tp, shape).fits(budget_bytes(instance, utilization))
+            if fits and tp * dp <= instance.num_cores:
                 yield instance, tp
 
 
@@ -50,16 +57,17 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
         f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} "
         f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
         f"(each shown as the fullest; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
-        f"{account_table(cores)}{rest}\n{_advice(model, instance, shape, utilization)}"
+        f"{account_table(cores)}{rest}"
     )
 
 
-def _advice(model: ModelSpec, instance: Instance, shape: ServingShape, utilization: float) -> str:
+def _advice(model: ModelSpec, instance: Instance, shape: ServingShape, utilization: float, dp: int) -> str:
     """The smallest part that would do: of the same family first."""
-    options = list(alternatives(model, shape, utilization))
+    options = list(alternatives(model, shape, utilization, dp))
     family = instance.name.split(".")[0]
     same = [option for option in options if option[0].name.split(".")[0] == family]
     if not options:
         return "no instance of the catalogue holds it; a shorter max_model_len or a smaller model may"
     best, tp = (same or options)[0]
-    return f"the smallest that holds it: --device {best.name} --tensor-parallel-size {tp}"
+    groups = f" --data-parallel-size {dp}" if dp > 1 else ""
+    return f"the smallest that holds it: --device {best.name} --tensor-parallel-size {tp}{groups}"

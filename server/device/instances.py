@@ -58,6 +58,14 @@ class Instance:
                 f"{', '.join(map(str, self.allowed_tp))}"
             )
 
+    def check_groups(self, tp: int, dp: int) -> None:
+        """Raises DeviceError when `dp` groups of `tp` cores are more than the instance has."""
+        if tp * dp > self.num_cores:
+            raise DeviceError(
+                f"tensor_parallel_size {tp} x data_parallel_size {dp} needs {tp * dp} NeuronCores: "
+                f"{self.name} has {self.num_cores}"
+            )
+
 
 _TRN1N = Link("NeuronLink-v2", 768)  # SDK trn1-arch.rst: twice the trn1
 _TRN2 = Link("NeuronLink-v3", 1024 * GB / GIB)  # SDK trn2-arch.rst: 1,024 GB/s of the chip's 1,280 stay inside

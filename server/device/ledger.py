@@ -17,11 +17,17 @@ GIB = 1 << 30
 class MemoryLedger:
     """Named reservations per core. Conservation: reserved + free = budget on every core, whatever was refused."""
 
-    def __init__(self, capacity_bytes: int, num_cores: int, cores_per_chip: int, utilization: float = 1.0) -> None:
-        """`capacity_bytes` is one core's memory, of which the share `utilization` may be reserved."""
+    def __init__(
+        self, capacity_bytes: int, num_cores: int, cores_per_chip: int, utilization: float = 1.0, first_core: int = 0
+    ) -> None:
+        """`capacity_bytes` is one core's memory, of which the share `utilization` may be reserved.
+
+        Core 0 of the ledger is core `first_core` of the instance.
+        """
         self.capacity_bytes, self.num_cores = capacity_bytes, num_cores
         self.budget_bytes = int(capacity_bytes * utilization)
         self._cores_per_chip = cores_per_chip
+        self._first_core = first_core
         self._entries: list[dict[tuple[Use, str], int]] = [{} for _ in range(num_cores)]
         self._totals: list[dict[Use, int]] = [dict.fromkeys(USES, 0) for _ in range(num_cores)]
 
@@ -49,7 +55,8 @@ class MemoryLedger:
 
     def core_name(self, core: int) -> str:
         """As the Neuron runtime names it: device (chip) and core on it."""
-        return f"ND {core // self._cores_per_chip}:NC {core % self._cores_per_chip}"
+        device, core_on_it = divmod(self._first_core + core, self._cores_per_chip)
+        return f"ND {device}:NC {core_on_it}"
 
     def account(self) -> str:
         """The whole account as a table: a line for each core, a column for each use, in MiB."""

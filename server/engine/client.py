@@ -7,7 +7,7 @@ its own request may generate; the engine and the other requests never wait for i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 import msgspec
@@ -42,6 +42,7 @@ class Stream:
         self._events: list[TokenEvent] = []
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
+        self.engines: Mapping[str, int] = {}  # where each sequence is, when there are several engines
 
     @property
     def is_open(self) -> bool:
@@ -65,16 +66,20 @@ class Stream:
             self._abort(request_id)
 
     def put(self, event: TokenEvent) -> None:
-        """For the client: one more event."""
+        """For the client: one more event; after an error there is none."""
+        if self._error is not None:
+            return
         self._events.append(event)
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
         self._wake.set()
 
     def fail(self, error: RequestError) -> None:
-        """For the client: the stream ends with `error` after the events it already has."""
-        self._open.clear()
-        self._error = error
+        """For the client: the stream ends with `error` after the events it already has.
+
+        Sequences that other engines still compute stay open until its `with` block is left, and are aborted then.
+        """
+        self._error = self._error or error
         self._wake.set()
 
     def __enter__(self) -> Stream:
@@ -126,10 +131,13 @@ class EngineClient:
         self.info = await self._ready
         return self.info
 
-    def submit(self, requests: Sequence[Request]) -> Stream:
-        """Give the engine these requests; their ids must be new. Raises EngineDead."""
+    def submit(self, requests: Sequence[Request], stream: Stream | None = None) -> Stream:
+        """Give the engine these requests; their ids must be new. `stream` takes their events, or a new one.
+
+        Raises EngineDead.
+        """
         self._require_life()
-        stream = Stream([request.request_id for request in requests], self.abort)
+        stream = stream or Stream([request.request_id for request in requests], self.abort)
         for request in requests:
             self._streams[request.request_id] = stream
         for request in requests:

@@ -74,7 +74,9 @@ class _Loading:
             formats.modules_to_not_convert,
         )
         self._instance: Instance = instance(config.device)
-        self._footprint = require_fit(self._spec, self._instance, tp, self._shape, config.device_memory_utilization)
+        self._footprint = require_fit(
+            self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
+        )
         self._shard = ShardSpec.of(self._spec, tp)
         self._require_host()
 
@@ -109,31 +111,49 @@ class _Loading:
         blocks = max(footprint.min_blocks, self._config.num_blocks_override or 0)
         needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + footprint.fixed["scratchpad"]
         model = f"{self._config.model_path} with tensor_parallel_size {tp} and {blocks} KV blocks"
-        host.require_host_memory(needed, model, host.available_bytes())
+        if (engines := self._config.data_parallel.size) > 1:
+            model += f", on each of {engines} engines,"
+        host.require_host_memory(needed, model, self._host_bytes(0))
+
+    def _host_bytes(self, taken: int) -> int:
+        """Memory this engine can still take of the host, having written `taken` bytes of the cores' memory.
+
+        Engines that start together are each held to a share: what is free now is what the others are about to take.
+        """
+        available, share = host.available_bytes(), self._config.data_parallel.host_memory_bytes
+        return available if share is None else min(available, share - taken)
 
     def _cores(self) -> tuple[MemoryLedger, Sequence[NeuronCore]]:
         """The group's cores, with what the runtime itself would keep on each."""
         tp, part = self._config.tensor_parallel_size, self._instance
-        ledger = MemoryLedger(
-            part.core_memory_bytes, tp, part.chip.cores_per_chip, self._config.device_memory_utilization
-        )
+        utilization, first = self._config.device_memory_utilization, self._first_core
+        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, first)
         for core in range(tp):
             ledger.reserve(core, "runtime", "microcode, DMA rings, NEFF", RUNTIME_BYTES)
             if tp > 1:
                 ledger.reserve(core, "collectives", "rings", COLLECTIVES_BYTES)
         return ledger, [NeuronCore(i, ledger) for i in range(tp)]
 
+    @property
+    def _first_core(self) -> int:
+        """Index on the instance; the engines' cores lie side by side."""
+        return self._config.data_parallel.rank * self._config.tensor_parallel_size
+
     def _num_blocks(self, ledger: MemoryLedger) -> int:
         """What the ledger has left, or the override; never more than the host can back or the limits can use."""
         device = min(ledger.free_bytes(core) for core in range(ledger.num_cores)) // self._footprint.kv_block
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
-        host_blocks = host.host_kv_blocks(self._footprint.kv_block * ledger.num_cores, host.available_bytes())
+        stored = sum(
+            ledger.reserved_bytes(i, use) for i in range(ledger.num_cores) for use in ("weights", "scratchpad")
+        )
+        host_bytes = self._host_bytes(stored)
+        host_blocks = host.host_kv_blocks(self._footprint.kv_block * ledger.num_cores, host_bytes)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
         chosen = min(device, host_blocks, usable)
         if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
             least = self._footprint.min_blocks * self._footprint.kv_block * ledger.num_cores
-            host.require_host_memory(least, "the KV cache of one full sequence", host.available_bytes())
+            host.require_host_memory(least, "the KV cache of one full sequence", host_bytes)
             chosen = self._footprint.min_blocks
         reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
         limit = reasons.get(chosen, "max_model_len")
@@ -197,6 +217,7 @@ class _Loading:
             dtype=config.dtype,
             vocab_size=self._spec.vocab_size,
             enable_prefix_caching=config.enable_prefix_caching,
+            first_core=self._first_core,
             memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
             notes=tuple(notes),
         )

@@ -34,6 +34,7 @@ class EngineInfo:
     dtype: str
     vocab_size: int
     enable_prefix_caching: bool = True
+    first_core: int = 0  # index on the instance of the first of its NeuronCores
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     notes: tuple[str, ...] = ()  # shown once at start
 

@@ -10,7 +10,7 @@ from server.device.catalog import Instance, instance
 from server.device.cost_work import CURRENT_SDK
 from server.device.fit import budget_bytes, require_fit
 from server.device.footprint import ServingShape, StepLimits
-from server.errors import DeviceError, SettingsError
+from server.errors import SettingsError
 from server.planner.workload import Workload
 
 PriceBasis = Literal["on_demand", "reserved"]
@@ -110,12 +110,7 @@ class SimulationOptions:
         for name, buckets in (("prefill_buckets", self.prefill_buckets), ("decode_buckets", self.decode_buckets)):
             if any(not 1 <= length <= self.max_model_len for length in buckets or ()):
                 raise SettingsError(f"{name} are {buckets}: each is 1 to max_model_len {self.max_model_len}")
-        used = self.tensor_parallel_size * self.data_parallel_size
-        if used > self.device.num_cores:
-            raise DeviceError(
-                f"tensor_parallel_size {self.tensor_parallel_size} x data_parallel_size {self.data_parallel_size} "
-                f"needs {used} NeuronCores: {self.instance} has {self.device.num_cores}"
-            )
+        self.device.check_groups(self.tensor_parallel_size, self.data_parallel_size)
         if self.max_model_len > self.model.max_position:
             raise SettingsError(
                 f"max_model_len is {self.max_model_len}: this model takes {self.model.max_position} tokens"

@@ -19,7 +19,9 @@ class EngineSettings(ModelSettings):
     max_model_len: int | None = Field(None, ge=2, description="longest context in tokens (default: the model's)")
     max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")
-    max_num_queued_reqs: int = Field(1024, ge=1, le=1_000_000, description="open sequences; more get a 429")
+    max_num_queued_reqs: int = Field(
+        1024, ge=1, le=1_000_000, description="open sequences of the server; more get a 429"
+    )
     block_size: int = Field(32, ge=16, le=1024, multiple_of=16, description="tokens in a KV cache block")
     enable_prefix_caching: bool = Field(True, description="share the KV cache of equal prompt beginnings")
     num_gpu_blocks_override: int | None = Field(

@@ -9,7 +9,8 @@ from typing import Any, cast
 from pydantic import Field, field_validator
 
 from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
-from server.config import EngineConfig
+from server.config import DataParallel, EngineConfig
+from server.device.host import available_bytes
 from server.engine.process import EngineMode
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
@@ -19,6 +20,9 @@ from server.settings.sources import Texts, split_text, traces_protocol
 class ServeSettings(EngineSettings):
     """What `neuronserve serve` can be told."""
 
+    data_parallel_size: int = Field(
+        1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
+    )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one")
     served_model_name: Texts = Field((), description="name clients use for the model; may be repeated")
@@ -59,6 +63,18 @@ class ServeSettings(EngineSettings):
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with the tokenizer that grammars are followed with."""
         return replace(super().engine_config(model_path), tokenizer_path=self.tokenizer)
+
+    def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
+        """The slice of each engine: host threads and memory are divided between them."""
+        whole, size = self.engine_config(model_path), self.data_parallel_size
+        if size == 1:
+            return (whole,)
+        share = available_bytes() // size
+        threads = [whole.cpu_threads * (rank + 1) // size - whole.cpu_threads * rank // size for rank in range(size)]
+        return tuple(
+            replace(whole, cpu_threads=max(1, threads[rank]), data_parallel=DataParallel(rank, size, share))
+            for rank in range(size)
+        )
 
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""

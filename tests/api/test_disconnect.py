@@ -27,7 +27,7 @@ PREFILLING = {"prompt": "p" * 480, "max_tokens": 2}  # 120 steps of 4 tokens
 async def server(checkpoint: Path) -> AsyncIterator[ApiServer]:
     """In this event loop, so that the engine's counts can be watched; two sequences run at once, 5 tokens a step."""
     engine = EngineProcess(config(f"slow:{STEP_S}", max_num_seqs=2, max_num_batched_tokens=5), load_fake)
-    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0), engine, bind("127.0.0.1", 0))
+    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0), [engine], bind("127.0.0.1", 0))
     running = asyncio.create_task(api.run())
     await until(lambda: api.service.phase == "ready")
     yield api
@@ -46,19 +46,25 @@ async def connect(server: ApiServer, body: dict[str, object]) -> tuple[asyncio.S
     return reader, writer
 
 
+def engine_of(server: ApiServer) -> EngineClient:
+    """The one engine of the server."""
+    (client,) = server.service.engine.clients
+    return client
+
+
 def state(client: EngineClient) -> tuple[int, int]:
     """(running, waiting) as the engine last said."""
     return (client.report.num_running, client.report.num_waiting) if client.report is not None else (0, 0)
 
 
 def is_at(server: ApiServer, running: int, waiting: int) -> Callable[[], bool]:
-    return lambda: state(server.service.engine) == (running, waiting)
+    return lambda: state(engine_of(server)) == (running, waiting)
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 async def test_in_decode(server: ApiServer, is_stream: bool) -> None:
     reader, writer = await connect(server, {**BUSY, "stream": is_stream})
-    await until(lambda: state(server.service.engine) == (1, 0) and server.service.engine.report is not None)
+    await until(lambda: state(engine_of(server)) == (1, 0) and engine_of(server).report is not None)
     if is_stream:
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
     writer.close()
@@ -69,13 +75,13 @@ async def test_in_decode(server: ApiServer, is_stream: bool) -> None:
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 async def test_in_prefill(server: ApiServer, is_stream: bool) -> None:
     _, writer = await connect(server, {**PREFILLING, "stream": is_stream})
-    await until(lambda: state(server.service.engine) == (1, 0))
-    report = server.service.engine.report
+    await until(lambda: state(engine_of(server)) == (1, 0))
+    report = engine_of(server).report
     assert report is not None
     assert report.num_decode_tokens == 0
     writer.close()
     await until(is_at(server, 0, 0))
-    last = server.service.engine.report
+    last = engine_of(server).report
     assert last is not None
     assert last.step_id < 90  # the prompt alone would have taken 96 steps
 

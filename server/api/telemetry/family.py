@@ -36,6 +36,12 @@ class Instruments:
         self._common = dict(common)
         self._parents: dict[str, Any] = {}
 
+    def of(self, **common: str) -> Instruments:
+        """The same instruments with other values of shared labels."""
+        others = Instruments(self._registry, {**self._common, **common})
+        others._parents = self._parents
+        return others
+
     def gauge(self, family: Family, **labels: str) -> Gauge:
         """The gauge of these labels."""
         child = self._child(family, labels)

@@ -23,6 +23,7 @@ class SequenceLife:
     num_prompt_tokens: int
     max_tokens: int
     submit_time: float
+    engine: int = 0  # which of the server's engines generates it
     num_cached_tokens: int = 0
     num_tokens: int = 0  # generated
     num_preemptions: int = 0

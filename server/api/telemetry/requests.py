@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from server.api.telemetry import families as f
 from server.api.telemetry.family import Instruments
-from server.api.telemetry.lifecycle import RequestLife, SequenceLife
+from server.api.telemetry.lifecycle import SequenceLife
 from server.types import FinishReason
 
 REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
@@ -12,7 +14,7 @@ COMPLETE = frozenset({"stop", "length"})  # only these lives are long enough to 
 
 
 class RequestMetrics:
-    """Says nothing of sequences that were cut short but how many there were: their times would mislead."""
+    """Those of one engine. Of sequences that were cut short it says only how many there were: their times mislead."""
 
     def __init__(self, instruments: Instruments, max_model_len: int) -> None:
         self.between_tokens = instruments.histogram(f.ITL)
@@ -73,9 +75,8 @@ class RequestMetrics:
             if seconds is not None:
                 histogram.observe(seconds)
 
-    def request_ended(self, request: RequestLife) -> None:
-        """All sequences of `request` have ended."""
-        for group in request.groups:
-            if all(life.finish_reason in COMPLETE for life in group):
-                self._n.observe(request.n)
-                self._longest.observe(max(life.num_tokens for life in group))
+    def prompt_ended(self, choices: Sequence[SequenceLife]) -> None:
+        """All choices of a prompt have ended."""
+        if all(life.finish_reason in COMPLETE for life in choices):
+            self._n.observe(len(choices))
+            self._longest.observe(max(life.num_tokens for life in choices))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from server.api.config import ApiConfig
@@ -14,8 +16,7 @@ from server.api.telemetry.throughput import ThroughputLog
 from server.api.telemetry.tracing import Tracer
 from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock
-from server.engine.client import EngineClient
-from server.engine.messages import EngineInfo
+from server.engine.groups import EngineGroups
 
 
 class Telemetry:
@@ -27,7 +28,7 @@ class Telemetry:
         ProcessCollector(registry=self.registry)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more lines that nobody reads
         name = config.model_names[0]
-        self._instruments = Instruments(self.registry, {"model_name": name, "engine": "0"})
+        self._instruments = Instruments(self.registry, {"model_name": name})
         self._clock = clock
         self.http = HttpMetrics(self._instruments, clock)
         self.throughput = ThroughputLog(clock)
@@ -35,11 +36,17 @@ class Telemetry:
         if config.otlp_traces_endpoint is not None:
             self._tracer = Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
 
-    def attach(self, engine: EngineClient, info: EngineInfo) -> RequestObserver:
-        """Let every part see the turns of a ready engine; returns the one that requests report to."""
-        requests = RequestObserver(RequestMetrics(self._instruments, info.max_model_len), self._tracer, self._clock)
-        for observer in (EngineMetrics(self._instruments, engine, info), requests, self.throughput):
-            engine.observe(observer.turn)
+    def attach(self, engines: EngineGroups) -> RequestObserver:
+        """Let every part see the turns of the ready engines; returns the one that requests report to."""
+        metrics: list[RequestMetrics] = []
+        requests = RequestObserver(metrics, self._tracer, self._clock)
+        for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
+            instruments = self._instruments.of(engine=str(rank))
+            metrics.append(RequestMetrics(instruments, info.max_model_len))
+            client.observe(EngineMetrics(instruments, client, info).turn)
+            client.observe(requests.turn)
+            client.observe(partial(self.throughput.turn, engine=rank))
+        self.throughput.is_alive = lambda rank: engines.clients[rank].is_alive
         Aliases(self.registry)
         return requests
 

@@ -1,9 +1,10 @@
-"""One log line per interval on what the engine does, while it does something."""
+"""One log line per interval on what the engines do together, while they do something."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from server.clock import Clock
 from server.engine.messages import Tokens
@@ -13,19 +14,23 @@ log = logging.getLogger("neuronserve.stats")
 
 
 class ThroughputLog:
-    """`turn` is the client's observer: it adds up; `line` tells the sums of an interval and begins the next."""
+    """`turn` is the clients' observer: it adds up; `line` tells the sums of an interval and begins the next.
+
+    What runs, waits and is held is that of the engines which have had work and live.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.is_alive: Callable[[int], bool] = lambda _: True  # whether an engine still runs what it last said
         self._begin = clock.now()
         self._num_prefill = 0
         self._num_generated = 0
-        self._last: StepReport | None = None
+        self._last: dict[int, StepReport] = {}  # of each engine
         self._prefix = (0, 0)  # queries and hits that earlier lines have told
 
-    def turn(self, tokens: Tokens) -> None:
-        """Add one turn of the engine."""
-        self._last = tokens.report
+    def turn(self, tokens: Tokens, engine: int = 0) -> None:
+        """Add one turn of an engine."""
+        self._last[engine] = tokens.report
         self._num_prefill += tokens.report.num_prefill_tokens
         self._num_generated += sum(event.token_id is not None for event in tokens.events)
 
@@ -35,13 +40,14 @@ class ThroughputLog:
         seconds, self._begin = now - self._begin, now
         prefill, self._num_prefill = self._num_prefill, 0
         generated, self._num_generated = self._num_generated, 0
-        report = self._last
-        if report is None or not (prefill or generated) or seconds <= 0:
+        reports = [report for engine, report in self._last.items() if self.is_alive(engine)]
+        if not (prefill or generated) or seconds <= 0 or not reports:
             return None
-        used = 1 - report.num_free_blocks / (report.num_blocks - 1)
+        used = 1 - sum(report.num_free_blocks for report in reports) / sum(report.num_blocks - 1 for report in reports)
         return (
             f"prompts {prefill / seconds:,.1f} tokens/s, generation {generated / seconds:,.1f} tokens/s, "
-            f"running {report.num_running}, waiting {report.num_waiting}, KV cache {used:.1%}{self._hits(report)}"
+            f"running {sum(report.num_running for report in reports)}, "
+            f"waiting {sum(report.num_waiting for report in reports)}, KV cache {used:.1%}{self._hits()}"
         )
 
     async def run(self, interval_s: float) -> None:
@@ -51,7 +57,8 @@ class ThroughputLog:
             if (line := self.line()) is not None:
                 log.info("%s", line)
 
-    def _hits(self, report: StepReport) -> str:
-        queries, hits = report.prefix_queries - self._prefix[0], report.prefix_hits - self._prefix[1]
-        self._prefix = (report.prefix_queries, report.prefix_hits)
+    def _hits(self) -> str:
+        reports = self._last.values()
+        told, self._prefix = self._prefix, (sum(r.prefix_queries for r in reports), sum(r.prefix_hits for r in reports))
+        queries, hits = self._prefix[0] - told[0], self._prefix[1] - told[1]
         return f", prefix cache hits {hits / queries:.1%}" if queries else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from server.api.telemetry.lifecycle import RequestLife, SequenceLife
@@ -16,10 +16,10 @@ from server.types import FinishReason, Request, TokenEvent
 
 
 class RequestObserver:
-    """The open sequences by engine id. `turn` is the client's observer: it learns who was scheduled, and when."""
+    """The open sequences by their ids. `turn` observes every engine: it learns who was scheduled, and when."""
 
-    def __init__(self, metrics: RequestMetrics, tracer: Tracer | None, clock: Clock) -> None:
-        self.metrics = metrics
+    def __init__(self, metrics: Sequence[RequestMetrics], tracer: Tracer | None, clock: Clock) -> None:
+        self.metrics = metrics  # of each engine
         self.tracer = tracer
         self.clock = clock
         self.open: dict[str, SequenceLife] = {}
@@ -33,6 +33,10 @@ class RequestObserver:
         for request_id in report.preempted:
             if (life := self.open.get(request_id)) is not None:
                 life.num_preemptions += 1
+
+    def rejected(self) -> None:
+        """A request was refused because the queue is full; no engine has seen it."""
+        self.metrics[0].rejected()
 
     def watch(self, origin: Origin, n: int, requests: Sequence[Request]) -> RequestWatch:
         """What to enter while these sequences, `n` for each prompt, are generated."""
@@ -51,8 +55,12 @@ class RequestWatch:
     def __init__(self, observer: RequestObserver, life: RequestLife) -> None:
         self._observer = observer
         self._metrics = observer.metrics
-        self._between_tokens = observer.metrics.between_tokens.observe
         self._life = life
+
+    def placed(self, engines: Mapping[str, int]) -> None:
+        """Where each sequence is generated; those not named are at the first engine."""
+        for request_id, engine in engines.items():
+            self._life.sequences[request_id].engine = engine
 
     def take(self, event: TokenEvent) -> None:
         """One more event of a sequence that has not ended."""
@@ -61,7 +69,7 @@ class RequestWatch:
             if life.last_token_time is None:
                 self._take_first(life, event)
             else:
-                self._between_tokens(event.time - life.last_token_time)
+                self._metrics[life.engine].between_tokens.observe(event.time - life.last_token_time)
             life.last_token_time = event.time
             life.num_tokens += 1
         if event.finish_reason is not None and event.finish_reason in {"abort", "error"}:
@@ -72,7 +80,7 @@ class RequestWatch:
         life = self._life.sequences[request_id]
         life.finish_reason = reason
         self._observer.open.pop(request_id, None)
-        self._metrics.sequence_ended(life, self._observer.clock.now() - self._life.origin.arrival_time)
+        self._metrics[life.engine].sequence_ended(life, self._observer.clock.now() - self._life.origin.arrival_time)
 
     def _take_first(self, life: SequenceLife, event: TokenEvent) -> None:
         now = self._observer.clock.now()
@@ -80,7 +88,7 @@ class RequestWatch:
             self._life.first_token_time = now
         life.first_token_time = event.time
         life.num_cached_tokens = event.num_cached_tokens
-        self._metrics.first_token(life, now - self._life.origin.arrival_time)
+        self._metrics[life.engine].first_token(life, now - self._life.origin.arrival_time)
 
     def __enter__(self) -> RequestWatch:
         self._observer.open.update(self._life.sequences)
@@ -92,6 +100,7 @@ class RequestWatch:
             if life.finish_reason is None:
                 self.end(request_id, reason)
         self._life.end_time = self._observer.clock.now()
-        self._metrics.request_ended(self._life)
+        for choices in self._life.groups:
+            self._metrics[choices[0].engine].prompt_ended(choices)
         if self._observer.tracer is not None:
             self._observer.tracer.record(self._life)

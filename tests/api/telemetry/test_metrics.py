@@ -289,7 +289,7 @@ def test_resetting_the_prefix_cache_asks_for_the_key_and_forgets(checkpoint: Pat
 
 async def test_a_server_that_still_loads_can_be_scraped(checkpoint: Path) -> None:
     listener = bind("127.0.0.1", 0)
-    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint), EngineProcess(config("hang"), load_fake), listener)
+    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint), [EngineProcess(config("hang"), load_fake)], listener)
     running = asyncio.create_task(api.run())
     async with httpx.AsyncClient(base_url=address(listener), timeout=30) as http:
         assert (await http.post(TEXT, json={"prompt": "a"})).status_code == 503

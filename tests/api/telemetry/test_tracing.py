@@ -81,7 +81,7 @@ async def spans(collector: Collector, protocol: OtlpProtocol, checkpoint: Path, 
         ("fake",), checkpoint, checkpoint, otlp_traces_endpoint=collector[0], otlp_traces_protocol=protocol
     )
     listener = bind("127.0.0.1", 0)
-    api = ApiServer(api_config, EngineProcess(config(), load_fake), listener)
+    api = ApiServer(api_config, [EngineProcess(config(), load_fake)], listener)
     running = asyncio.create_task(api.run())
     await until(lambda: api.service.phase == "ready")
     async with httpx.AsyncClient(base_url=address(listener), timeout=30) as http:

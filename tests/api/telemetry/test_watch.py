@@ -30,7 +30,7 @@ class Bench:
         self.registry = CollectorRegistry()
         self.clock = ManualClock(10.0)
         instruments = Instruments(self.registry, {"model_name": "m", "engine": "0"})
-        self.observer = RequestObserver(RequestMetrics(instruments, 1000), None, self.clock)
+        self.observer = RequestObserver([RequestMetrics(instruments, 1000)], None, self.clock)
 
     def watch(self, ids: str, n: int = 1) -> RequestWatch:
         requests = [Request(name, (1, 2, 3, 4), SamplingParams(50), 10.0) for name in ids]
