@@ -30,12 +30,12 @@ load: $(VENV)/.serve
 # The chart under two versions of helm and the schemas of three of Kubernetes; no cluster is needed.
 helm-test: $(VENV)/.test $(VENV)/.deploy
 	$(BIN)/python -m tools.helm_chart --check
-	HELM_TEST=1 PATH="$(CURDIR)/$(VENV)/deploy/bin:$$PATH" $(BIN)/python -m pytest tests/deploy
+	HELM_TEST=1 PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m pytest tests/deploy
 
 # What the chart's tests compare with, and what its README and schema repeat from elsewhere.
 helm-golden: $(VENV)/.test $(VENV)/.deploy
 	$(BIN)/python -m tools.helm_chart
-	PATH="$(CURDIR)/$(VENV)/deploy/bin:$$PATH" $(BIN)/python -m tests.deploy.chart
+	PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m tests.deploy.chart
 
 # The image on a stand-in base, run as a strict cluster would. Needs root and Debian's packages of buildah and podman.
 image-test: $(VENV)/.test
