@@ -125,7 +125,8 @@ def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
     first = infos[0]
     if len(infos) == 1:
         return first
-    cores = ", ".join(f"{info.first_core}-{info.first_core + info.tensor_parallel_size - 1}" for info in infos)
+    ranges = [(info.first_core, info.first_core + info.tensor_parallel_size - 1) for info in infos]
+    cores = ", ".join(f"{begin}-{end}" if begin < end else f"{begin}" for begin, end in ranges)
     return replace(
         first,
         num_blocks=min(info.num_blocks for info in infos),

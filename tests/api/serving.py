@@ -120,9 +120,14 @@ class Server:
         return int(self.url.rpartition(":")[2])
 
     @property
+    def engine_pids(self) -> list[int]:
+        """Pids of the engines' processes by their name among the children, in the order of their ranks."""
+        return [pid for pid in children(self.process.pid) if b"spawn_main" in command_line(pid)]
+
+    @property
     def engine_pid(self) -> int:
-        """Pid of the engine's process, by its name among the children."""
-        return next(pid for pid in children(self.process.pid) if b"spawn_main" in command_line(pid))
+        """Pid of the first engine's process."""
+        return self.engine_pids[0]
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -182,10 +187,18 @@ def read_until(process: subprocess.Popen[bytes], pattern: bytes, timeout_s: floa
     return data.decode()
 
 
-def run_command(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_command(
+    *args: str, env: dict[str, str] | None = None, program: str = "tests.api.serve_fake"
+) -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to end by itself."""
     return subprocess.run(
-        command(*args), capture_output=True, text=True, cwd=ROOT, timeout=60, env=env or environment(), check=False
+        command(*args, program=program),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=env or environment(),
+        check=False,
     )
 
 
