@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from server.config import DataParallel
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL
 from server.settings.serve import ServeSettings
@@ -154,3 +155,13 @@ def test_the_throughput_line_has_an_interval_or_is_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("argv", "asked"), [((), None), (("--quantization", "none"), "none")])
 def test_quantization_is_as_the_files_are_unless_it_is_asked_for(argv: tuple[str, ...], asked: str | None) -> None:
     assert load(*argv).engine_config(Path("model")).quantization == asked
+
+
+def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.settings.serve.available_bytes", lambda: 3_000_000)
+    assert load().engine_configs(Path("model")) == (load().engine_config(Path("model")),)
+    configs = load("--data-parallel-size", "3", "--cpu-threads", "8").engine_configs(Path("model"))
+    assert [config.cpu_threads for config in configs] == [2, 3, 3]
+    assert [config.data_parallel for config in configs] == [DataParallel(rank, 3, 1_000_000) for rank in range(3)]
+    configs = load("--data-parallel-size", "3", "--cpu-threads", "1").engine_configs(Path("model"))
+    assert [config.cpu_threads for config in configs] == [1, 1, 1]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_conversation_stays_with_the_engine_that_has_its_prefix(pair: Server) 
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
         prompt += f" and {turn}, " + "more words " * 4
     assert cached[0] == 0
-    assert all(b > a for a, b in zip(cached, cached[1:], strict=False))
+    assert all(b > a for a, b in pairwise(cached))
     seen, name = scrape(pair.url), "vllm:prefix_cache_hits_total"
     gained = [b - a for a, b in zip(by_engine(before, name), by_engine(seen, name), strict=True)]
     assert sorted(gained) == [0, sum(cached)]

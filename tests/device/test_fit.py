@@ -148,9 +148,9 @@ def test_what_fits_gives_its_footprint(model: ModelSpec, tp: int) -> None:
     assert require_fit(model, instance("inf2.xlarge"), tp, SHAPE, 1.0) == Footprint.of(model, tp, SHAPE)
 
 
-def refusal(model: ModelSpec, name: str, tp: int, utilization: float = 1.0) -> list[str]:
+def refusal(model: ModelSpec, name: str, tp: int, utilization: float = 1.0, dp: int = 1) -> list[str]:
     with pytest.raises(DeviceMemoryError) as refused:
-        require_fit(model, instance(name), tp, SHAPE, utilization)
+        require_fit(model, instance(name), tp, SHAPE, utilization, dp)
     assert refused.value.exit_code == 2
     return str(refused.value).splitlines()
 
@@ -193,6 +193,14 @@ def test_the_advice_stays_in_the_family_while_that_can_hold_it(
     model: ModelSpec, name: str, tp: int, advice: str
 ) -> None:
     assert refusal(model, name, tp)[-1] == f"the smallest that holds it: {advice}"
+
+
+def test_several_groups_need_an_instance_with_cores_for_all_of_them() -> None:
+    advice = "the smallest that holds it: --device inf2.24xlarge --tensor-parallel-size 2 --data-parallel-size 2"
+    assert refusal(LLAMA_8B, "inf2.xlarge", 1, dp=2)[-1] == advice
+    require_fit(LLAMA_8B, instance("inf2.48xlarge"), 8, SHAPE, 0.9, dp=3)
+    with pytest.raises(DeviceError, match=r"tensor_parallel_size 8 x data_parallel_size 4 needs 32 NeuronCores: .* 24"):
+        require_fit(LLAMA_8B, instance("inf2.48xlarge"), 8, SHAPE, 0.9, dp=4)
 
 
 def test_llama_405b_needs_a_whole_trainium2_instance() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import llvmlite.binding
@@ -13,9 +15,15 @@ import numba
 import pytest
 
 from server.device.formats import isas_of
-from server.device.kernels.jit import source_hash, use_cache
+from server.device.kernels.jit import compile_kernels, kernel, source_hash, use_cache
 from server.device.kernels.target import TARGETS, best_target
 from server.errors import SettingsError
+
+
+@kernel
+def nothing(operands, cores, step, worker, workers) -> None:
+    """A kernel that does nothing."""
+
 
 NAMES = [target.name for target in TARGETS]
 
@@ -127,6 +135,21 @@ def test_kernels_of_other_sources_are_not_taken(tmp_path: Path) -> None:
     path = use_cache(str(tmp_path / "cache"), tmp_path / "prebuilt")
     assert path.name == source_hash()
     assert not list(path.iterdir())
+
+
+def test_processes_that_start_together_compile_one_after_the_other(tmp_path: Path) -> None:
+    folder = os.open(use_cache(str(tmp_path / "cache")), os.O_RDONLY)
+    said: list[str] = []
+    second = threading.Thread(target=compile_kernels, args=([nothing], said.append))
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # as the first process does
+        second.start()
+        second.join(0.3)
+        assert said == []
+    finally:
+        os.close(folder)
+    second.join(60)
+    assert said == ["compiling kernel nothing (1/1)"]
 
 
 def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.config import EngineConfig
+from server.config import DataParallel, EngineConfig
 from server.device import host
 from server.device.footprint import Footprint, ServingShape, StepLimits
 from server.engine.load import load_engine
@@ -102,6 +102,11 @@ def test_a_model_that_does_not_fit_is_refused_with_the_smallest_part_that_would_
         ({"device": "inf2.xlarg"}, DeviceError, "Did you mean inf2.xlarge"),
         ({"device": "inf2.xlarge", "tensor_parallel_size": 4}, DeviceError, "4"),
         ({"tensor_parallel_size": 3}, DeviceError, "3"),
+        (
+            {"device": "inf2.24xlarge", "tensor_parallel_size": 8, "data_parallel": DataParallel(2, 3)},
+            DeviceError,
+            "tensor_parallel_size 8 x data_parallel_size 3 needs 24 NeuronCores: inf2.24xlarge has 12",
+        ),
         ({"max_model_len": 10_000_000}, SettingsError, "max_model_len is 10000000"),
         ({"num_blocks_override": 3}, SettingsError, "num_gpu_blocks_override is 3: max_model_len 256 needs at least 9"),
         ({"model_path": "/nowhere"}, CheckpointError, "config.json"),
@@ -118,3 +123,22 @@ def test_a_host_that_is_too_small_is_blamed_itself(config_of: Any, monkeypatch: 
     monkeypatch.setattr(host, "available_bytes", lambda: 1 << 20)
     with pytest.raises(HostMemoryError, match="the host, not the emulated part, is too small"):
         load_engine(config_of("tiny-llama"), silent)
+
+
+def test_engines_that_share_an_instance_have_cores_and_host_memory_of_their_own(config_of: Any) -> None:
+    changes = {"tensor_parallel_size": 2, "num_blocks_override": None, "max_num_seqs": 64, "max_model_len": 512}
+    alone = load_engine(config_of("tiny-llama", **changes), silent)
+    kv_block = alone.ledger.reserved_bytes(0, "kv") // alone.cache.num_blocks
+    stored = sum(alone.ledger.reserved_bytes(core, use) for core in (0, 1) for use in ("weights", "scratchpad"))
+    share = stored + host.SPARE_BYTES + 200 * 2 * kv_block
+    engine = load_engine(config_of("tiny-llama", **changes, data_parallel=DataParallel(1, 3, share)), silent)
+    assert engine.info.first_core == 2
+    assert [engine.ledger.core_name(core) for core in (0, 1)] == ["ND 1:NC 0", "ND 1:NC 1"]
+    assert 190 <= engine.cache.num_blocks <= 200 < alone.cache.num_blocks
+    for each in (alone, engine):
+        each.runner.close()
+
+
+def test_a_share_of_the_host_that_is_too_small_names_the_engines(config_of: Any) -> None:
+    with pytest.raises(HostMemoryError, match=r"on each of 4 engines, needs 0\.\d\d GiB .*0\.00 GiB is available"):
+        load_engine(config_of("tiny-llama", data_parallel=DataParallel(0, 4, 1 << 20)), silent)

@@ -10,11 +10,13 @@ them in `prebuilt/`; they are where a new cache folder begins.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +124,26 @@ def compile_kernels(kernels: Iterable[Kernel], report: Callable[[str], None]) ->
     """Compile or load each kernel, one progress line each; returns the seconds it took."""
     begin = time.perf_counter()
     names = {k.name: k for k in kernels}
-    for i, (name, each) in enumerate(names.items(), 1):
-        report(f"compiling kernel {name} ({i}/{len(names)})")
-        _ = each.address
+    with _turn_in_cache():
+        for i, (name, each) in enumerate(names.items(), 1):
+            report(f"compiling kernel {name} ({i}/{len(names)})")
+            _ = each.address
     return time.perf_counter() - begin
+
+
+@contextlib.contextmanager
+def _turn_in_cache() -> Iterator[None]:
+    """One process at a time: those that start together wait for the first, and find in the cache what it compiled."""
+    if not numba.config.CACHE_DIR:
+        yield
+        return
+    folder = os.open(numba.config.CACHE_DIR, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: each compiles for itself
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 @inline
