@@ -26,11 +26,12 @@ from tests.api.telemetry.scraping import Scrape
 class Bench:
     """An observer with its registry; requests of ids "a", "b", ... with prompts of 4 tokens, submitted at 10."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_engines: int = 1) -> None:
         self.registry = CollectorRegistry()
         self.clock = ManualClock(10.0)
-        instruments = Instruments(self.registry, {"model_name": "m", "engine": "0"})
-        self.observer = RequestObserver([RequestMetrics(instruments, 1000)], None, self.clock)
+        instruments = Instruments(self.registry, {"model_name": "m"})
+        metrics = [RequestMetrics(instruments.of(engine=str(i)), 1000) for i in range(num_engines)]
+        self.observer = RequestObserver(metrics, None, self.clock)
 
     def watch(self, ids: str, n: int = 1) -> RequestWatch:
         requests = [Request(name, (1, 2, 3, 4), SamplingParams(50), 10.0) for name in ids]
@@ -146,6 +147,22 @@ def test_n_and_the_longest_choice_are_told_once_for_each_prompt() -> None:
     assert (b.seen.value("vllm:request_params_n_count"), b.seen.value("vllm:request_params_n_sum")) == (2, 4)
     assert b.seen.value("vllm:request_max_num_generation_tokens_sum") == 3 + 5
     assert b.seen.value("vllm:request_generation_tokens_sum") == 11
+
+
+def test_each_sequence_is_counted_at_its_engine() -> None:
+    b = Bench(num_engines=2)
+    with b.watch("abcd", n=2) as watch:
+        watch.placed({"a": 1, "b": 0, "c": 0, "d": 1})
+        for name, count in zip("abcd", (3, 1, 2, 5), strict=True):
+            for index in range(count):
+                watch.take(token(name, index, 11.0 + index))
+            watch.end(name, "stop")
+    b.observer.rejected()
+    generated = [b.seen.value("vllm:request_generation_tokens_sum", engine=engine) for engine in "01"]
+    gaps = [b.seen.value("vllm:inter_token_latency_seconds_count", engine=engine) for engine in "01"]
+    prompts = [b.seen.value("vllm:request_params_n_count", engine=engine) for engine in "01"]
+    assert (generated, gaps, prompts) == ([1 + 2, 3 + 5], [0 + 1, 2 + 4], [1, 1])
+    assert b.seen.value("vllm:admission_rejections_total") == 1
 
 
 times = st.floats(0, 1e6)
