@@ -97,7 +97,9 @@ class Generation:
 
     def __init__(self, service: Service, origin: Origin, body: GenerationRequest, sequences: Sequence[Planned]) -> None:
         require_room(service, len(sequences))
+        service.engine.check_rank(origin.data_parallel_rank)
         self._service = service
+        self._rank = origin.data_parallel_rank
         self._sequences = sequences
         self._n = body.n or 1
         tokenizer = service.model.tokenizer
@@ -124,7 +126,7 @@ class Generation:
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """All that came since the last time, at most one delta a choice; ends when every choice has ended."""
-        with self._service.engine.submit(self._requests) as stream, self._watch as watch:
+        with self._service.engine.submit(self._requests, self._rank) as stream, self._watch as watch:
             watch.placed(stream.engines)
             while stream.is_open:
                 yield self._merge(stream, watch, await stream.next())

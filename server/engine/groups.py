@@ -14,9 +14,11 @@ from server.config import CacheConfig
 from server.engine.client import EngineClient, Stream
 from server.engine.messages import EngineInfo, Tokens
 from server.engine.process import EngineProcess
-from server.errors import EngineDead, RequestError
+from server.errors import EngineDead, InvalidRequest, RequestError
 from server.scheduler.router import Router
 from server.types import Request
+
+RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a router chose itself
 
 
 class EngineGroups:
@@ -58,19 +60,25 @@ class EngineGroups:
             self._watch(info)
         return info
 
-    def submit(self, requests: Sequence[Request]) -> Stream:
-        """Give each request to an engine; their ids must be new. Raises EngineDead."""
+    def check_rank(self, rank: int | None) -> None:
+        """Raises InvalidRequest unless there is an engine `rank`; None is any."""
+        if rank is not None and not 0 <= rank < len(self.clients):
+            what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
+            raise InvalidRequest(what, RANK_HEADER)
+
+    def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
+        """Give each request to an engine, or all to the one asked for; their ids must be new. Raises EngineDead."""
         if self._router is None:
             return self.clients[0].submit(requests)
-        for rank, client in enumerate(self.clients):
+        for index, client in enumerate(self.clients):
             if not client.is_alive:
-                self._router.lose(rank)
+                self._router.lose(index)
         ids = [request.request_id for request in requests]
         stream = Stream(ids, self.abort)
-        stream.engines = places = {request.request_id: self._router.place(request) for request in requests}
+        stream.engines = places = {request.request_id: self._router.place(request, rank) for request in requests}
         try:
-            for rank in sorted(set(places.values())):
-                self.clients[rank].submit([r for r in requests if places[r.request_id] == rank], stream)
+            for index in sorted(set(places.values())):
+                self.clients[index].submit([r for r in requests if places[r.request_id] == index], stream)
         except EngineDead:
             for request_id in ids:  # one engine has died this moment; the others may have theirs already
                 self._router.end(request_id)

@@ -83,13 +83,19 @@ class Router:
         """Requests placed and not ended."""
         return len(self._open)
 
-    def place(self, request: Request) -> int:
-        """Choose an engine for `request`, whose id must not be open, and count it there. Raises EngineDead."""
+    def place(self, request: Request, wanted: int | None = None) -> int:
+        """Choose an engine for `request`, whose id must not be open, and count it there; `wanted` leaves no choice.
+
+        Raises EngineDead when it, or every engine, is dead.
+        """
         assert request.request_id not in self._open
         digests = self._digests(request)
         # The engine computes at least the prompt's last token, so it never hits a block that ends the prompt.
         findable = digests[: (len(request.prompt_token_ids) - 1) // self._cache.block_size]
-        index = choose([self._view(engine, findable) for engine in self._engines])
+        views = [self._view(engine, findable) for engine in self._engines]
+        if wanted is not None and not views[wanted].is_alive:
+            raise EngineDead(f"Engine {wanted} has ended; the others take requests that do not ask for it.")
+        index = choose(views) if wanted is None else wanted
         engine, num_tokens = self._engines[index], len(request.prompt_token_ids)
         engine.prefixes.add(digests)
         engine.num_placed += 1

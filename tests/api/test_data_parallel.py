@@ -77,6 +77,22 @@ def test_a_conversation_stays_with_the_engine_that_has_its_prefix(pair: Server) 
     assert sorted(gained) == [0, sum(cached)]
 
 
+def test_a_request_may_ask_for_an_engine(server: Server, pair: Server) -> None:
+    name = "vllm:generation_tokens_total"
+    for rank in (0, 1):
+        before = by_engine(scrape(pair.url), name)
+        body = {"prompt": "the same for both", "max_tokens": 4, "n": 3, "ignore_eos": True}
+        answer = httpx.post(pair.url + TEXT, json=body, headers={"X-data-parallel-rank": str(rank)})
+        assert answer.status_code == 200
+        gained = [b - a for a, b in zip(before, by_engine(scrape(pair.url), name), strict=True)]
+        assert (gained[rank], gained[1 - rank]) == (12, 0)
+    for url, bad in ((pair.url, "2"), (pair.url, "-1"), (pair.url, "one"), (pair.url, "9" * 99), (server.url, "1")):
+        refused = httpx.post(url + TEXT, json={"prompt": "a"}, headers={"X-data-parallel-rank": bad})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-data-parallel-rank")
+    alone = httpx.post(server.url + TEXT, json={"prompt": "a", "max_tokens": 1}, headers={"X-data-parallel-rank": "0"})
+    assert alone.status_code == 200
+
+
 def test_every_engine_has_its_own_series(pair: Server) -> None:
     seen = scrape(pair.url)
     assert by_engine(seen, "neuronserve:engine_up") == [1, 1]
@@ -158,6 +174,8 @@ def test_the_death_of_one_ends_its_requests_and_the_others_go_on(checkpoint: Pat
         # What still comes is served by the rest, also what the dead one had cached.
         for _ in range(4):
             assert answers(server.url, [{"prompt": "1 of several", "max_tokens": 2}])
+        refused = httpx.post(server.url + TEXT, json=LONG, headers={"X-data-parallel-rank": "1"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
         seen = scrape(server.url)
         assert by_engine(seen, "neuronserve:engine_up") == [1, 0]
         assert by_engine(seen, "vllm:request_success_total", finished_reason="error") == [0, 1]

@@ -105,6 +105,16 @@ def test_the_dead_get_nothing_and_the_last_death_is_told() -> None:
     assert router.num_open == 0
 
 
+def test_who_asks_for_an_engine_gets_it_and_is_counted_there() -> None:
+    router = Router(2, CACHE)
+    assert [router.place(request(str(i), LONG), wanted=1) for i in range(3)] == [1, 1, 1]
+    assert router.loads == [0, 3 * len(LONG)]
+    router.lose(1)
+    with pytest.raises(EngineDead, match="Engine 1 has ended"):
+        router.place(request("late", LONG), wanted=1)
+    assert router.num_open == 0
+
+
 def test_an_index_forgets_what_was_sent_longest_ago_tails_first() -> None:
     index = PrefixIndex(3)
     index.add([b"a", b"b"])
