@@ -79,7 +79,7 @@ def test_batching_chunking_and_preemption_change_no_token(engine: LoadedEngine) 
     expected = alone(engine)
     assert generate(engine, MIXED).tokens == expected
     assert generate(engine, MIXED, budget=11).tokens == expected
-    squeezed = generate(engine, MIXED, blocks=14)
+    squeezed = generate(engine, MIXED, tokens=224)
     assert squeezed.preempted > 0
     assert squeezed.tokens == expected
 
