@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+NS = 1_000_000_000  # nanoseconds in a second
+SPIN_S = 2e-4  # the end of a wait that is not slept: a sleep may come back that much late
+
 
 class Clock(Protocol):
     """A source of monotonic time."""
@@ -14,11 +17,25 @@ class Clock(Protocol):
         ...
 
 
+class Waiter(Clock, Protocol):
+    """A clock that can be waited on."""
+
+    def wait_until(self, time_s: float) -> None:
+        """Return when `now()` has reached `time_s`; at once when it is past."""
+        ...
+
+
 class MonotonicClock:
     """The host's monotonic clock (the same origin in every process of the host)."""
 
     def now(self) -> float:
         return time.monotonic()
+
+    def wait_until(self, time_s: float) -> None:
+        """Sleep, then spin for the last moment: exact to microseconds where the host has a core to spare."""
+        while (left_s := time_s - time.monotonic()) > 0:
+            if left_s > SPIN_S:
+                time.sleep(left_s - SPIN_S)
 
 
 class ManualClock:
@@ -35,3 +52,7 @@ class ManualClock:
         if seconds < 0:
             raise ValueError(f"cannot advance by {seconds} seconds")
         self._now += seconds
+
+    def wait_until(self, time_s: float) -> None:
+        """Move forward to `time_s`, if that is in the future."""
+        self._now = max(self._now, time_s)

@@ -8,6 +8,7 @@ from typing import Literal
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 WeightFormat = Dtype | Quantization
+Pace = Literal["host", "device"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 
@@ -151,6 +152,7 @@ class EngineConfig:
     modules_to_not_convert: tuple[str, ...] = ()
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
     data_parallel: DataParallel = DataParallel()
+    pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
 
     @property
     def asked_formats(self) -> AskedFormats:

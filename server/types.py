@@ -10,6 +10,8 @@ import collections.abc
 from dataclasses import dataclass
 from typing import Literal
 
+from server.clock import NS
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
@@ -109,12 +111,33 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """What one step takes on the modelled part, and what came before it. Whole nanoseconds, so that sums are exact."""
+
+    prefill_ns: int
+    decode_ns: int
+    idle_ns: int  # before it, with nothing to do
+    late_ns: int | None = None  # by which the host was not done when the part would have been; None: steps not paced
+    lag_ns: int = 0  # paced: time lost before it, because the host was late
+    num_prefill_padding: int = 0  # tokens computed for nobody, to fill a prompt's bucket
+    num_decode_padding: int = 0  # idle slots of the decode
+    flops: int = 0  # over all cores, padding included
+    hbm_bytes: int = 0  # read and written in device memory, the same
+
+    @property
+    def busy_ns(self) -> int:
+        return self.prefill_ns + self.decode_ns
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """The outcome of one plan, keyed by request id."""
 
     step_id: int
     sampled: dict[str, SampledToken]
     seconds: float  # host time the step took
+    device: DeviceStep | None = None  # None: nothing is modelled
+    shares_ns: tuple[int, ...] = ()  # of each of the plan's seqs in device.busy_ns, which is their sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +156,7 @@ class TokenEvent:
     num_cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    device_ns: int = 0  # of the modelled part, all that the request has taken so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +177,12 @@ class StepReport:
     prefix_queries: int  # prompt tokens looked up since start
     prefix_hits: int  # of those, found in the cache
     step_seconds: float
+    device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
+
+    @property
+    def device_seconds(self) -> float:
+        """Of the modelled part."""
+        return 0.0 if self.device is None else self.device.busy_ns / NS
 
     @property
     def num_tokens(self) -> int:

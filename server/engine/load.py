@@ -9,8 +9,11 @@ from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
 from server.device import host
+from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
 from server.device.core import NeuronCore
+from server.device.cost import CostModel
+from server.device.cost_work import Runtime
 from server.device.fit import require_fit
 from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits
 from server.device.formats import linear_kernels
@@ -18,6 +21,7 @@ from server.device.kernels.jit import compile_kernels, use_cache
 from server.device.kernels.sample import sample
 from server.device.ledger import GIB, USES, MemoryLedger
 from server.device.shard import ShardSpec
+from server.device.step_pricer import StepPricer
 from server.device.workers import WorkerPool
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.decoder import Placement, build_program
@@ -45,6 +49,7 @@ class LoadedEngine:
     scheduler: SchedulerConfig
     ledger: MemoryLedger
     info: EngineInfo
+    pricer: StepPricer  # of the modelled part
 
 
 def load_engine(config: EngineConfig, report: Report) -> LoadedEngine:
@@ -95,14 +100,15 @@ class _Loading:
         runner.warm_up()
         self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
         return LoadedEngine(
-            runner,
-            self._grammars,
-            self._spec,
-            self._model.formats,
-            cache,
-            self._scheduler(),
-            ledger,
-            self._info(cache, ledger),
+            runner=runner,
+            grammars=self._grammars,
+            spec=self._spec,
+            formats=self._model.formats,
+            cache=cache,
+            scheduler=self._scheduler(),
+            ledger=ledger,
+            info=self._info(cache, ledger),
+            pricer=self._pricer(),
         )
 
     def _require_host(self) -> None:
@@ -193,6 +199,16 @@ class _Loading:
             max_num_batched_tokens=self._config.max_num_batched_tokens,
             max_num_queued_reqs=self._config.max_num_queued_reqs,
         )
+
+    def _pricer(self) -> StepPricer:
+        """Prices as the simulator does: prompts on automatic buckets, decode over the full length.
+
+        That is how continuous batching was measured on the part (docs/cost-model.md).
+        """
+        formats, longest = self._model.formats, self._max_model_len
+        runtime = Runtime("int8" if formats.quantization else formats.dtype)
+        model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
+        return StepPricer(model, self._config.max_num_seqs, powers_of_two(longest), (longest,))
 
     def _info(self, cache: CacheConfig, ledger: MemoryLedger) -> EngineInfo:
         config = self._config

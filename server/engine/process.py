@@ -25,8 +25,10 @@ import zmq
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
 from server.engine.gate import Gate, Grammars
+from server.device.step_pricer import StepPricer
 from server.engine.loop import EngineLoop, Runner
 from server.engine.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
+from server.engine.metered_runner import MeteredRunner
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
@@ -49,6 +51,8 @@ class LoadedEngine(Protocol):
     def info(self) -> EngineInfo: ...
     @property
     def grammars(self) -> Grammars | None: ...
+    @property
+    def pricer(self) -> StepPricer: ...
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
@@ -158,7 +162,9 @@ def run_engine(config: EngineConfig, loader: Loader, addresses: Addresses) -> in
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
         outputs.send(Ready(loaded.info))
         gate = Gate(loaded.grammars)
-        EngineLoop(scheduler, loaded.runner, MonotonicClock(), _SocketInbox(inbox), outputs, gate).run()
+        clock = MonotonicClock()
+        runner = MeteredRunner(loaded.runner, loaded.pricer, clock, is_paced=config.pace == "device")
+        EngineLoop(scheduler, runner, clock, _SocketInbox(inbox), outputs, gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

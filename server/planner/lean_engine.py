@@ -12,9 +12,9 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from server.config import CacheConfig, SchedulerConfig
+from server.device.step_pricer import StepPricer
 from server.planner.lean_cache import LeanCache, Owner
 from server.planner.sim_records import NEVER, SHARES, EngineTotals, Records
-from server.planner.step_pricer import StepPricer
 from server.planner.workload import Workload
 
 _by_index = attrgetter("index")

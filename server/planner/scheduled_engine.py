@@ -6,11 +6,12 @@ what the workload says is shared.
 
 from __future__ import annotations
 
+from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
+from server.device.step_pricer import StepPricer
 from server.kv_cache.manager import KVCacheManager
 from server.planner.sim_records import NEVER, SHARES, EngineTotals, Records
-from server.planner.step_pricer import StepPricer
-from server.planner.workload import NS, Workload
+from server.planner.workload import Workload
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from server.config import ModelSpec, Quantization, SchedulerConfig
+from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
 from server.device.cost_work import CURRENT_SDK
 from server.device.fit import budget_bytes, require_fit
@@ -14,7 +15,6 @@ from server.errors import SettingsError
 from server.planner.workload import Workload
 
 PriceBasis = Literal["on_demand", "reserved"]
-SMALLEST_BUCKET = 128
 LONGEST_CHUNK = 8192  # tokens of a prompt in one step by default; activations of longer ones do not fit
 
 
@@ -98,8 +98,7 @@ class SimulationOptions:
     def buckets(self, asked: tuple[int, ...] | None) -> tuple[int, ...]:
         """Ascending compiled lengths that end at max_model_len."""
         if asked is None:
-            powers = (SMALLEST_BUCKET << i for i in range(self.max_model_len.bit_length()))
-            asked = tuple(length for length in powers if length < self.max_model_len)
+            asked = powers_of_two(self.max_model_len)
         return tuple(sorted({*asked, self.max_model_len}))
 
     def check(self) -> None:

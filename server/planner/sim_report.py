@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from server.clock import NS
 from server.device.calibration import default_calibration
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_records import SHARES, EngineTotals, Records
 from server.planner.sim_statistics import FloatArray, Spread
-from server.planner.workload import NS, LengthArray
+from server.planner.workload import LengthArray
 
 MS = 1e-6  # of a nanosecond
 HOUR_S = 3600

@@ -12,13 +12,13 @@ from heapq import heapify, heappop, heappush
 from server.config import CacheConfig, SchedulerConfig
 from server.device.cost import CostModel
 from server.device.cost_work import Runtime
+from server.device.step_pricer import StepPricer
 from server.errors import InvalidRequest, QueueFull
 from server.planner.lean_engine import LeanEngine
 from server.planner.scheduled_engine import ScheduledEngine
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_records import NEVER, Engine, Records
 from server.planner.sim_report import SimulationReport
-from server.planner.step_pricer import StepPricer
 from server.planner.workload import Workload
 from server.scheduler.admission import check_queue, resolve_max_tokens
 

@@ -18,8 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from server.clock import NS
 from server.errors import SettingsError
-from server.planner.workload import MAX_SECONDS, MAX_TOKENS, NS, Workload
+from server.planner.workload import MAX_SECONDS, MAX_TOKENS, Workload
 
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
 MOONCAKE_BLOCK = 512  # tokens of one hash id (kvcache-ai/Mooncake, README of the traces)

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from server.clock import NS
 from server.errors import SettingsError
-
-NS = 1_000_000_000
 
 ArrivalProcess = Literal["poisson", "gamma", "constant"]
 ARRIVALS: tuple[ArrivalProcess, ...] = ("poisson", "gamma", "constant")

@@ -101,8 +101,10 @@ class Scheduler:
         """Record what the step computed. Returns one event for each token, and each end, of this step."""
         assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
         events, self._untold = self._untold, []
-        for placed in plan.seqs:
+        seqs = plan.seqs
+        for placed, share_ns in zip(seqs, result.shares_ns or (0,) * len(seqs), strict=True):
             seq = self._open[placed.request_id]
+            seq.device_ns += share_ns
             seq.num_computed_tokens += len(placed.token_ids)
             self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
             if placed.needs_sample:
@@ -126,6 +128,7 @@ class Scheduler:
             prefix_queries=self._cache.prefix_queries,
             prefix_hits=self._cache.prefix_hits,
             step_seconds=result.seconds,
+            device=result.device,
         )
 
     def audit(self) -> list[str]:
@@ -247,6 +250,7 @@ class Scheduler:
             stop_reason=None if finish is None else finish.stop_reason,
             num_cached_tokens=seq.num_cached_tokens,
             logprobs=sampled.logprobs,
+            device_ns=seq.device_ns,
         )
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
@@ -260,6 +264,7 @@ class Scheduler:
             finish_reason=reason,
             num_cached_tokens=seq.num_cached_tokens,
             error=error,
+            device_ns=seq.device_ns,
         )
 
     def _close(self, seq: Sequence) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from server.config import EngineConfig
+from server.config import EngineConfig, Pace
 from server.settings.model import ModelSettings
 
 
@@ -29,6 +29,7 @@ class EngineSettings(ModelSettings):
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
+    pace: Pace = Field("host", description="let steps take the host's time, or at least that of the modelled part")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
 
     @model_validator(mode="after")
@@ -61,4 +62,5 @@ class EngineSettings(ModelSettings):
             quantization=formats.quantization,
             modules_to_not_convert=formats.modules_to_not_convert,
             kernel_cache_dir=self.kernel_cache,
+            pace=self.pace,
         )

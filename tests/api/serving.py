@@ -18,11 +18,13 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.device.step_pricer import StepPricer
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import Runner
 from server.engine.messages import CoreMemory, EngineInfo
 from server.errors import StartError
 from server.types import StepPlan, StepResult
+from tests.engine.pricing import small_pricer
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_MODEL_LEN = 512
@@ -74,6 +76,7 @@ class FakeEngine:
     cache: CacheConfig
     scheduler: SchedulerConfig
     info: EngineInfo
+    pricer: StepPricer
     grammars: None = None  # the fake model follows none
 
 
@@ -104,7 +107,8 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         enable_prefix_caching=config.enable_prefix_caching,
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
     )
-    return FakeEngine(SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s), cache, scheduler, info)
+    runner = SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s)
+    return FakeEngine(runner, cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len))
 
 
 @dataclass

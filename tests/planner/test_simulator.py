@@ -16,12 +16,12 @@ from rich.console import Console
 from server.config import ModelSpec
 from server.device.catalog import instance
 from server.device.cost import CostModel
+from server.device.step_pricer import StepPricer
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
 from server.planner.sim_options import SimulationOptions, Slo
 from server.planner.sim_statistics import Spread
 from server.planner.simulate_table import render
 from server.planner.simulator import run_simulation
-from server.planner.step_pricer import StepPricer
 from server.planner.workload import LengthRange, SyntheticWorkload, Workload
 
 MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)

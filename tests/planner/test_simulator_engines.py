@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from server.config import CacheConfig, ModelSpec, SchedulerConfig
 from server.device.catalog import instance
 from server.device.cost import CostModel
+from server.device.step_pricer import StepPricer
 from server.planner.lean_cache import LeanCache, Owner
 from server.planner.lean_engine import LeanEngine
 from server.planner.scheduled_engine import ScheduledEngine
 from server.planner.sim_records import NEVER, EngineTotals, Records
 from server.planner.simulator import Driver
-from server.planner.step_pricer import StepPricer
 from server.planner.workload import Workload
 
 # Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.

@@ -1,0 +1,65 @@
+"""A runner around a runner that says what each step would take on the modelled part, and takes that long if asked to.
+
+Prices the plan, never looks at the result. Without pacing a step ends when the host has computed it, and only the time
+without work counts as idle: modelled time and the host's are two accounts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from server.clock import NS, Waiter
+from server.device.step_pricer import StepCharge, StepPricer
+from server.device.timeline import Timeline
+from server.engine.loop import Runner
+from server.types import DeviceStep, StepPlan, StepResult
+
+
+class MeteredRunner:
+    """Obeys server.engine.loop.Runner."""
+
+    def __init__(self, runner: Runner, pricer: StepPricer, clock: Waiter, is_paced: bool) -> None:
+        self._runner, self._pricer, self._clock, self._is_paced = runner, pricer, clock, is_paced
+        self._timeline = Timeline(self._now_ns())
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        charge = self._pricer.charge(plan)
+        idle_ns, lag_ns = self._begin(plan)
+        due_ns = self._timeline.step(charge.ns)
+        result = self._runner.execute(plan)
+        late_ns = self._end(due_ns)
+        return replace(result, device=_report(charge, idle_ns, lag_ns, late_ns), shares_ns=charge.shares_ns)
+
+    def _begin(self, plan: StepPlan) -> tuple[int, int]:
+        """Idle and lost nanoseconds before the step."""
+        now_ns = self._now_ns()
+        if len(plan.admitted) == len(plan.seqs):  # nobody was running: there was a pause, however short
+            return self._timeline.pause(now_ns), 0
+        return 0, self._timeline.lag(now_ns) if self._is_paced else 0
+
+    def _end(self, due_ns: int) -> int | None:
+        """Hold a paced step until it is due; returns by how much the host missed that."""
+        now_ns = self._now_ns()
+        if not self._is_paced:
+            self._timeline.host_step(now_ns)
+            return None
+        self._clock.wait_until(due_ns / NS)
+        return max(0, now_ns - due_ns)
+
+    def _now_ns(self) -> int:
+        return round(self._clock.now() * NS)
+
+
+def _report(charge: StepCharge, idle_ns: int, lag_ns: int, late_ns: int | None) -> DeviceStep:
+    costs = [run.cost for run in charge.runs]
+    return DeviceStep(
+        prefill_ns=charge.prefill_ns,
+        decode_ns=charge.decode_ns,
+        idle_ns=idle_ns,
+        late_ns=late_ns,
+        lag_ns=lag_ns,
+        num_prefill_padding=sum(run.num_padding for run in charge.prefills),
+        num_decode_padding=0 if charge.decode is None else charge.decode.num_padding,
+        flops=round(sum(cost.flops for cost in costs)),
+        hbm_bytes=round(sum(cost.hbm_bytes for cost in costs)),
+    )

@@ -1,0 +1,90 @@
+"""What a step is charged, and how that is divided: held against the cost model and the plan itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.clock import NS
+from server.device.buckets import powers_of_two, smallest
+from server.device.catalog import instance
+from server.device.cost import CostModel
+from server.device.step_pricer import StepPricer
+from server.types import SamplingParams, ScheduledSeq, StepPlan
+from tests.engine.pricing import SMALL, small_pricer
+
+SLOTS, LONGEST = 8, 1024
+COST = CostModel.of(SMALL, instance("inf2.xlarge"), 1)
+PRICER = small_pricer(SLOTS, LONGEST)
+
+
+def seq(name: str, start: int, num_tokens: int) -> ScheduledSeq:
+    return ScheduledSeq(name, (0,) * num_tokens, start, (), True, SamplingParams(1), (), start + num_tokens)
+
+
+def plan(prompts: list[tuple[int, int]], contexts: list[int]) -> StepPlan:
+    """`prompts` are (start, tokens); `contexts` what each decoding sequence has in the cache."""
+    prefill = tuple(seq(f"p{i}", *prompt) for i, prompt in enumerate(prompts))
+    return StepPlan(1, prefill, tuple(seq(f"d{i}", context, 1) for i, context in enumerate(contexts)))
+
+
+PLANS = st.builds(
+    plan,
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 500)), max_size=3),
+    st.lists(st.integers(1, LONGEST - 1), max_size=SLOTS),
+)
+
+
+@given(PLANS)
+def test_the_shares_of_a_step_are_all_of_it(step: StepPlan) -> None:
+    charge = PRICER.charge(step)
+    assert len(charge.shares_ns) == len(step.seqs)
+    assert sum(charge.shares_ns) == charge.ns == sum(run.ns for run in charge.runs)
+
+
+@given(PLANS)
+def test_those_that_decode_pay_alike_and_each_prompt_its_own(step: StepPlan) -> None:
+    charge = PRICER.charge(step)
+    prompts, decodes = charge.shares_ns[: len(step.prefill)], charge.shares_ns[len(step.prefill) :]
+    assert list(prompts) == [PRICER.prefill_ns(one.start, len(one.token_ids)) for one in step.prefill]
+    assert not decodes or max(decodes) - min(decodes) <= 1
+
+
+@given(PLANS)
+def test_padding_is_what_the_graphs_compute_for_nobody(step: StepPlan) -> None:
+    charge = PRICER.charge(step)
+    for one, run in zip(step.prefill, charge.prefills, strict=True):
+        assert run.num_tokens + run.num_padding == run.bucket == smallest(powers_of_two(LONGEST), len(one.token_ids))
+    if charge.decode is not None:
+        assert charge.decode.num_tokens + charge.decode.num_padding == SLOTS
+
+
+def test_a_step_is_its_prompts_one_by_one_and_then_one_decode_of_all_slots() -> None:
+    charge = PRICER.charge(plan([(0, 100), (0, 200)], [300, 10]))
+    expected = [COST.prefill(100, 128), COST.prefill(200, 256), COST.decode(SLOTS, LONGEST)]
+    assert [run.ns for run in charge.runs] == [round(cost.elapsed_s * NS) for cost in expected]
+    assert [run.bucket for run in charge.runs] == [128, 256, LONGEST]
+
+
+def test_the_decode_bucket_holds_the_longest_context_with_its_new_token() -> None:
+    pricer = StepPricer(COST, SLOTS, (LONGEST,), (128, 256, LONGEST))
+    buckets = []
+    for context in (127, 128, 255, 256):
+        run = pricer.charge(plan([], [1, context])).decode
+        assert run is not None
+        buckets.append(run.bucket)
+    assert buckets == [128, 256, 256, LONGEST]
+
+
+def test_what_lies_behind_a_chunk_adds_attention_and_a_stream_of_kv() -> None:
+    (alone,), (behind,) = PRICER.charge(plan([(0, 100)], [])).prefills, PRICER.charge(plan([(300, 100)], [])).prefills
+    assert behind.ns > alone.ns
+    assert behind.cost.hbm_bytes - alone.cost.hbm_bytes == 512 * 2 * SMALL.num_layers * 2 * SMALL.head_dim * 2
+    assert "cached or earlier part" in behind.cost.extrapolated
+    assert not alone.cost.extrapolated
+
+
+def test_powers_of_two_end_at_the_longest_length() -> None:
+    assert powers_of_two(1000) == (128, 256, 512, 1000)
+    assert powers_of_two(128) == (128,)
+    assert powers_of_two(64) == (64,)

@@ -1,0 +1,191 @@
+"""Modelled time in the engine loop, under a clock that is moved by hand: charges, pacing, and that nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from server.clock import NS, ManualClock
+from server.config import CacheConfig, SchedulerConfig
+from server.engine.loop import EngineLoop
+from server.engine.messages import Abort, Add, Command, Tokens
+from server.engine.metered_runner import MeteredRunner
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import DeviceStep, Request, SampledToken, SamplingParams, StepPlan, StepResult
+from tests.engine.pricing import small_pricer
+
+CACHE = CacheConfig(num_blocks=40, block_size=16)
+LIMITS = SchedulerConfig(max_model_len=512, max_num_seqs=4, max_num_batched_tokens=128)
+PRICER = small_pricer(LIMITS.max_num_seqs, LIMITS.max_model_len)
+VOCAB = 50
+
+
+@dataclass
+class Script:
+    """Commands by the second at which they come; waiting for one moves the clock."""
+
+    clock: ManualClock
+    commands: list[tuple[float, Command]] = field(default_factory=list)
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        if self.commands:
+            self.clock.wait_until(min(self.commands[0][0], self.clock.now() + timeout_s))
+        due = [command for time, command in self.commands if time <= self.clock.now()]
+        del self.commands[: len(due)]
+        return due
+
+
+@dataclass
+class Sent:
+    """What was told; telling takes the host `turn_s`."""
+
+    clock: ManualClock
+    turn_s: float
+    tokens: list[Tokens] = field(default_factory=list)
+
+    def put(self, tokens: Tokens) -> None:
+        self.tokens.append(tokens)
+        self.clock.advance(self.turn_s)
+
+    @property
+    def steps(self) -> list[DeviceStep]:
+        return [one.report.device for one in self.tokens if one.report.device is not None]
+
+    def device_ns(self) -> dict[str, int]:
+        """The last figure that was told of each request."""
+        return {event.request_id: event.device_ns for one in self.tokens for event in one.events}
+
+
+class SlowHost:
+    """A host that takes `step_s` for each step, and samples the same token for everybody."""
+
+    def __init__(self, clock: ManualClock, step_s: float) -> None:
+        self._clock, self.step_s = clock, step_s
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._clock.advance(self.step_s)
+        return StepResult(plan.step_id, {seq.request_id: SampledToken(1) for seq in plan.seqs if seq.needs_sample}, 0.0)
+
+
+class Engine:
+    def __init__(self, *, is_paced: bool, step_s: float = 0.0, turn_s: float = 0.0) -> None:
+        self.clock = ManualClock(1000.0)
+        self.inbox, self.outbox = Script(self.clock), Sent(self.clock, turn_s)
+        self.host = SlowHost(self.clock, step_s)
+        runner = MeteredRunner(self.host, PRICER, self.clock, is_paced)
+        scheduler = Scheduler(LIMITS, KVCacheManager(CACHE))
+        self.loop = EngineLoop(scheduler, runner, self.clock, self.inbox, self.outbox)
+
+    def run(self, *commands: tuple[float, Command], until: float) -> None:
+        self.inbox.commands = [(1000.0 + time, command) for time, command in commands]
+        while self.clock.now() < 1000.0 + until:
+            self.loop.step()
+            if not self.inbox.commands and not self.loop._scheduler.has_work:
+                self.clock.wait_until(1000.0 + until)
+
+    def token_times(self, name: str) -> list[float]:
+        events = [event for one in self.outbox.tokens for event in one.events if event.request_id == name]
+        return [event.time - 1000.0 for event in events if event.token_id is not None]
+
+
+def request(name: str, num_input: int = 100, max_tokens: int = 10, salt: int = 0) -> Add:
+    prompt = tuple((salt * 7 + i) % VOCAB for i in range(num_input))
+    return Add(Request(name, prompt, SamplingParams(max_tokens), 0.0, cache_salt=name))
+
+
+PREFILL_S = PRICER.prefill_ns(0, 100) / NS
+DECODE_S = PRICER.decode_ns(100) / NS
+
+
+def test_a_request_alone_is_charged_its_prefill_and_every_decode() -> None:
+    engine = Engine(is_paced=False)
+    engine.run((0.0, request("a", max_tokens=4)), until=1.0)
+    assert engine.outbox.device_ns() == {"a": PRICER.prefill_ns(0, 100) + 3 * PRICER.decode_ns(100)}
+    assert [step.late_ns for step in engine.outbox.steps] == [None] * 4
+
+
+def test_a_report_says_what_its_step_took_on_the_part() -> None:
+    engine = Engine(is_paced=False)
+    engine.run((0.0, request("a", max_tokens=2)), until=1.0)
+    first, second = (one.report for one in engine.outbox.tokens)
+    assert first.device_seconds == pytest.approx(PREFILL_S)
+    assert second.device_seconds == pytest.approx(DECODE_S)
+    assert first.device is not None
+    assert first.device.num_prefill_padding == 28
+    assert second.device is not None
+    assert second.device.num_decode_padding == 3
+    assert second.device.hbm_bytes > 0 < second.device.flops
+
+
+def test_those_that_decode_together_share_the_step() -> None:
+    engine = Engine(is_paced=False)
+    engine.run((0.0, request("a", max_tokens=3)), (0.0, request("b", num_input=20, max_tokens=3, salt=1)), until=1.0)
+    used = engine.outbox.device_ns()
+    own = {"a": PRICER.prefill_ns(0, 100), "b": PRICER.prefill_ns(0, 20)}
+    assert sum(used.values()) == sum(own.values()) + 2 * PRICER.decode_ns(100)
+    assert abs((used["a"] - own["a"]) - (used["b"] - own["b"])) <= 2
+
+
+def test_paced_tokens_come_when_the_part_would_give_them_whatever_the_host_takes_between() -> None:
+    engine = Engine(is_paced=True, step_s=DECODE_S / 3, turn_s=DECODE_S / 2)
+    engine.run((0.0, request("a", max_tokens=50)), until=1.0)
+    expected = [PREFILL_S + i * DECODE_S for i in range(50)]
+    assert engine.token_times("a") == pytest.approx(expected, abs=1e-9)
+    assert {(step.late_ns, step.lag_ns) for step in engine.outbox.steps} == {(0, 0)}
+
+
+def test_a_host_that_is_too_slow_is_told_step_by_step() -> None:
+    engine = Engine(is_paced=True, step_s=DECODE_S + 0.01)
+    engine.run((0.0, request("a", max_tokens=5)), until=1.0)
+    late = [step.late_ns or 0 for step in engine.outbox.steps]
+    assert late[1] == pytest.approx(0.01 * NS, abs=2)
+    assert min(late[1:]) > 0
+    assert sum(step.lag_ns for step in engine.outbox.steps) > 0
+
+
+def test_after_one_slow_step_the_others_are_not_hurried() -> None:
+    engine = Engine(is_paced=True)
+    engine.run((0.0, request("a", max_tokens=3)), until=PREFILL_S + DECODE_S)
+    engine.host.step_s = 0.5
+    engine.loop.step()
+    engine.host.step_s = 0.0
+    engine.run((1.0, request("b", max_tokens=20)), until=2.0)
+    gaps = [b - a for a, b in zip(engine.token_times("b"), engine.token_times("b")[1:], strict=False)]
+    assert gaps == pytest.approx([DECODE_S] * 19, abs=1e-9)
+
+
+def test_unpaced_steps_take_the_hosts_time_and_are_charged_the_parts() -> None:
+    engine = Engine(is_paced=False, step_s=0.25)
+    engine.run((0.0, request("a", max_tokens=4)), until=2.0)
+    assert engine.token_times("a") == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert sum(step.idle_ns for step in engine.outbox.steps) == 0
+
+
+@pytest.mark.parametrize("is_paced", [True, False])
+def test_ten_minutes_of_mixed_work_are_attributed_or_idle_to_the_nanosecond(is_paced: bool) -> None:
+    chance = random.Random(5)
+    commands: list[tuple[float, Command]] = []
+    time_s = 0.0
+    for i in range(2500):
+        time_s += chance.expovariate(2500 / 600)
+        add = request(f"r{i}", chance.randrange(1, 400), chance.randrange(1, 70), salt=i % 50)
+        commands.append((time_s, add))
+        if i % 17 == 0:
+            commands.append((time_s + 0.003, Abort(f"r{i}")))
+    commands.sort(key=lambda command: command[0])
+    engine = Engine(is_paced=is_paced, step_s=0.0001, turn_s=0.0001)
+    engine.run(*commands, until=600.0)
+    used, steps = engine.outbox.device_ns(), engine.outbox.steps
+    attributed, busy = sum(used.values()), sum(step.busy_ns for step in steps)
+    idle, lag = sum(step.idle_ns for step in steps), sum(step.lag_ns for step in steps)
+    assert len(used) == 2500
+    assert sum(one.report.num_preempted for one in engine.outbox.tokens) > 0
+    assert attributed == busy
+    assert busy > 60 * NS < idle
+    if is_paced:
+        last = [one.report for one in engine.outbox.tokens if one.report.device is not None][-1]
+        assert attributed + idle + lag == round(last.time * NS) - 1000 * NS
+        assert lag == 0
