@@ -43,7 +43,11 @@ class Endpoint:
 
 async def meet(spec: EndpointSpec, api_key: str | None) -> Endpoint:
     """Ask the server who it is. Raises EndpointError when it is not there or names no model."""
-    headers = {"Accept": "text/event-stream, application/json", "User-Agent": "neuronserve-loadtests"}
+    headers = {
+        "Accept": "text/event-stream, application/json",
+        "User-Agent": "neuronserve-loadtests",
+        "X-Neuronserve-Usage": "true",  # a server that knows it adds modelled device seconds to usage
+    }
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     http = HttpClient(spec.base_url, headers)

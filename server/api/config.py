@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from server.device.charge_rate import PriceBasis
+
 OtlpProtocol = Literal["grpc", "http/protobuf"]
 ToolCallParser = Literal["auto", "hermes"]
 
@@ -38,3 +40,5 @@ class ApiConfig:
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"
+    price_basis: PriceBasis = "on_demand"  # of modelled device time
+    usd_per_hour: float | None = None  # of the whole instance, over the catalogue's

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from server.api.errors import GenerationFailed
 from server.api.prompts import Prompt
 from server.api.schemas_request import GenerationRequest
-from server.api.schemas_response import PromptTokensDetails, Usage
+from server.api.schemas_response import DeviceUsage, PromptTokensDetails, Usage
 from server.api.service import Service
 from server.api.telemetry.origin import Origin
 from server.api.telemetry.watch import RequestWatch
+from server.clock import NS
 from server.engine.client import Stream
 from server.engine.detokenizer import Detokenizer, StopStrings, TextStream
 from server.engine.tokenizer import Tokenizer
@@ -51,6 +52,7 @@ class _Choice:
         self.index = index
         self.num_tokens = 0
         self.num_cached_tokens = 0
+        self.device_ns = self.prefill_ns = 0  # of the modelled part: all, and up to the first token
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
 
@@ -61,6 +63,9 @@ class _Choice:
         if event.finish_reason == "abort":
             raise Unavailable("The engine has ended this request.", code="aborted")
         self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
+        self.device_ns = event.device_ns
+        if event.index == 0:
+            self.prefill_ns = event.device_ns
         if event.token_id is not None:
             self._take_token(event.token_id, event, delta)
         if event.finish_reason is not None and delta.finish_reason is None:
@@ -102,6 +107,7 @@ class Generation:
         self._rank = origin.data_parallel_rank
         self._sequences = sequences
         self._n = body.n or 1
+        self._has_device_usage = origin.wants_device_usage
         tokenizer = service.model.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
         prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
@@ -142,6 +148,17 @@ class Generation:
             completion_tokens=num_generated,
             total_tokens=num_prompt + num_generated,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
+            neuronserve=self._device_usage() if self._has_device_usage else None,
+        )
+
+    def _device_usage(self) -> DeviceUsage:
+        device_ns = sum(choice.device_ns for choice in self._choices.values())
+        prefill_ns = sum(choice.prefill_ns for choice in self._choices.values())
+        return DeviceUsage(
+            device_seconds=device_ns / NS,
+            prefill_device_seconds=prefill_ns / NS,
+            decode_device_seconds=(device_ns - prefill_ns) / NS,
+            cost_usd=self._service.model.rate.usd(device_ns),
         )
 
     def _merge(self, stream: Stream, watch: RequestWatch, events: list[TokenEvent]) -> list[Delta]:

@@ -57,10 +57,13 @@ class ApiKeys:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._is_guarded(scope) and not self._is_known(header(scope, b"authorization") or b""):
-            error = Unauthorized("A valid API key is needed: send it as 'Authorization: Bearer KEY'.")
-            await error_response(error)(scope, receive, send)
-            return
+        if self._is_guarded(scope):
+            number = self._number(header(scope, b"authorization") or b"")
+            if number is None:
+                error = Unauthorized("A valid API key is needed: send it as 'Authorization: Bearer KEY'.")
+                await error_response(error)(scope, receive, send)
+                return
+            scope.setdefault("state", {})["api_key"] = str(number)
         await self._app(scope, receive, send)
 
     def _is_guarded(self, scope: Scope) -> bool:
@@ -69,11 +72,12 @@ class ApiKeys:
         path: str = scope["path"]
         return path == "/v1" or path.startswith("/v1/") or path in GUARDED
 
-    def _is_known(self, authorization: bytes) -> bool:
+    def _number(self, authorization: bytes) -> int | None:
+        """The place of the key among those that are set, from 1; None when it is none of them."""
         scheme, _, key = authorization.partition(b" ")
         digest = hashlib.sha256(key.strip()).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        return matches.index(True) + 1 if scheme.lower() == b"bearer" and any(matches) else None
 
 
 class BodyLimit:

@@ -16,6 +16,15 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class DeviceUsage(BaseModel):
+    """What the request took of the modelled part, all its choices together."""
+
+    device_seconds: float
+    prefill_device_seconds: float  # up to each choice's first token
+    decode_device_seconds: float  # after it, with what was computed again after a preemption
+    cost_usd: float | None = optional()  # absent where no price is known
+
+
 class Usage(BaseModel):
     """Token counts; a prompt counts once however many choices it has."""
 
@@ -23,6 +32,7 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    neuronserve: DeviceUsage | None = optional()  # when asked for
 
 
 class ModelCard(BaseModel):

@@ -19,6 +19,8 @@ from server.api.telemetry.telemetry import Telemetry
 from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
+from server.device.catalog import instance
+from server.device.charge_rate import ChargeRate
 from server.engine.chat_template import load_chat_template
 from server.engine.generation_config import GenerationDefaults, load_generation_defaults
 from server.engine.grammar_process import GrammarProcess
@@ -57,6 +59,7 @@ class ServedModel:
     grammars: GrammarProcess
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
+    rate: ChargeRate  # of modelled device time
     created: int  # Unix seconds
 
     @property
@@ -108,9 +111,12 @@ class Service:
         files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
         info = await self.engine.start(say)
         self._files = text = await files
-        requests = self.telemetry.attach(self.engine)
+        price = self.config.price_basis, self.config.usd_per_hour
+        num_engines = len(self.engine.infos)
+        rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
+        requests = self.telemetry.attach(self.engine, rate)
         self._model = ServedModel(
-            text.tokenizer, text.template, text.defaults, text.grammars, info, requests, int(time.time())
+            text.tokenizer, text.template, text.defaults, text.grammars, info, requests, rate, int(time.time())
         )
 
     def reset_prefix_cache(self) -> None:

@@ -24,8 +24,8 @@ import zmq
 
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.engine.gate import Gate, Grammars
 from server.device.step_pricer import StepPricer
+from server.engine.gate import Gate, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
 from server.engine.metered_runner import MeteredRunner

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
 from server.config import DataParallel, EngineConfig
+from server.device.charge_rate import PriceBasis
 from server.device.host import available_bytes
 from server.engine.process import EngineMode
 from server.settings.engine import EngineSettings
@@ -41,6 +42,10 @@ class ServeSettings(EngineSettings):
     disable_access_log: bool = Field(False, description="write no line per request")
     disable_log_stats: bool = Field(False, description="write no line about throughput; /metrics stays")
     log_stats_interval: float = Field(10, gt=0, le=86400, description="seconds between lines about throughput")
+    price_basis: PriceBasis = Field("on_demand", description="price of the catalogue that modelled time is charged by")
+    usd_per_hour: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="price of the whole instance instead (default: the catalogue's)"
+    )
     otlp_traces_endpoint: str | None = Field(
         None, pattern="^https?://", description="OTLP collector for OpenTelemetry traces (default: none)"
     )
@@ -93,5 +98,7 @@ class ServeSettings(EngineSettings):
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             otlp_traces_endpoint=self.otlp_traces_endpoint,
+            price_basis=self.price_basis,
+            usd_per_hour=self.usd_per_hour,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.device.instances import INSTANCES
 from server.device.step_pricer import StepPricer
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import Runner
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_MODEL_LEN = 512
 NUM_SPECIAL = 4
 VOCAB_SIZE = 256 + NUM_SPECIAL
+INSTANCE_NAMES = {part.name for part in INSTANCES}
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
     "{% if messages[0].content == 'refuse me' %}{{ raise_exception('no thanks') }}{% endif %}"
@@ -100,7 +102,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         num_blocks=cache.num_blocks,
         block_size=cache.block_size,
         max_num_queued_reqs=config.max_num_queued_reqs,
-        device=config.device,
+        device=config.device if config.device in INSTANCE_NAMES else "inf2.xlarge",
         tensor_parallel_size=config.tensor_parallel_size,
         dtype=config.dtype,
         vocab_size=VOCAB_SIZE,

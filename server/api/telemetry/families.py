@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from server.api.telemetry.device_families import DEVICE_FAMILIES
 from server.api.telemetry.family import Family
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
@@ -225,7 +226,7 @@ HTTP_DURATION_HIGHR = Family(
     (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60),),
 )
 
-FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+FAMILIES = (*(value for value in list(globals().values()) if isinstance(value, Family)), *DEVICE_FAMILIES)
 
 
 def one_two_five(most: int) -> tuple[float, ...]:

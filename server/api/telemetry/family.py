@@ -42,6 +42,11 @@ class Instruments:
         others._parents = self._parents
         return others
 
+    @property
+    def common(self) -> dict[str, str]:
+        """The shared labels."""
+        return dict(self._common)
+
     def gauge(self, family: Family, **labels: str) -> Gauge:
         """The gauge of these labels."""
         child = self._child(family, labels)

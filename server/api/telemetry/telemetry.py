@@ -7,15 +7,20 @@ from functools import partial
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from server.api.config import ApiConfig
+from server.api.telemetry import device_families as f
 from server.api.telemetry.aliases import Aliases
+from server.api.telemetry.device import device_account, show_device
 from server.api.telemetry.engine import EngineMetrics
 from server.api.telemetry.family import Instruments
 from server.api.telemetry.http import HttpMetrics
+from server.api.telemetry.pace import PaceWatch
+from server.api.telemetry.read_counters import ReadCounters
 from server.api.telemetry.requests import RequestMetrics
 from server.api.telemetry.throughput import ThroughputLog
 from server.api.telemetry.tracing import Tracer
 from server.api.telemetry.watch import RequestObserver
-from server.clock import Clock
+from server.clock import NS, Clock
+from server.device.charge_rate import ChargeRate
 from server.engine.groups import EngineGroups
 
 
@@ -36,19 +41,29 @@ class Telemetry:
         if config.otlp_traces_endpoint is not None:
             self._tracer = Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
 
-    def attach(self, engines: EngineGroups) -> RequestObserver:
+    def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
         """Let every part see the turns of the ready engines; returns the one that requests report to."""
         metrics: list[RequestMetrics] = []
-        requests = RequestObserver(metrics, self._tracer, self._clock)
+        requests, counters = RequestObserver(metrics, self._tracer, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
             metrics.append(RequestMetrics(instruments, info.max_model_len))
             client.observe(EngineMetrics(instruments, client, info).turn)
-            client.observe(requests.turn)
+            account = device_account(client, self._clock)
+            show_device(account, rate, instruments, counters)
+            for turn in (account.turn, PaceWatch().turn, requests.turn):
+                client.observe(turn)
             client.observe(partial(self.throughput.turn, engine=rank))
         self.throughput.is_alive = lambda rank: engines.clients[rank].is_alive
+        self._show_keys(requests, rate, counters)
         Aliases(self.registry)
         return requests
+
+    def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
+        used_ns, shared = requests.keys.device_ns, self._instruments.common
+        counters.add(f.REQUEST_DEVICE_TIME, lambda: {key: ns / NS for key, ns in used_ns.items()}, **shared)
+        if rate.usd_per_hour is not None:
+            counters.add(f.REQUEST_COST, lambda: {key: rate.usd(ns) or 0.0 for key, ns in used_ns.items()}, **shared)
 
     async def close(self) -> None:
         """Send the spans that are left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from server.api.telemetry.key_account import KeyAccount
 from server.api.telemetry.lifecycle import RequestLife, SequenceLife
 from server.api.telemetry.origin import Origin
 from server.api.telemetry.requests import RequestMetrics
@@ -23,10 +24,12 @@ class RequestObserver:
         self.tracer = tracer
         self.clock = clock
         self.open: dict[str, SequenceLife] = {}
+        self.keys = KeyAccount()
 
     def turn(self, tokens: Tokens) -> None:
-        """Note who was placed for the first time in this step, and who lost their place."""
+        """Note who was placed for the first time in this step, who lost their place, and what they have used."""
         report = tokens.report
+        self.keys.turn(tokens)
         for request_id in report.admitted:
             if (life := self.open.get(request_id)) is not None:
                 life.scheduled_time = report.start_time
@@ -92,6 +95,7 @@ class RequestWatch:
 
     def __enter__(self) -> RequestWatch:
         self._observer.open.update(self._life.sequences)
+        self._observer.keys.open(self._life.sequences, self._life.origin.api_key)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -1,0 +1,78 @@
+"""The metrics of the modelled part: its time, what that costs, and how much of it is padding."""
+
+from __future__ import annotations
+
+from server.api.telemetry.family import Family
+
+DEVICE_TIME = Family(
+    "neuronserve:device_seconds",
+    "counter",
+    "seconds",
+    "Modelled time of the part: `prefill`, `decode`, or `idle` with nothing to do",
+    ("model_name", "engine", "kind"),
+)
+COST = Family(
+    "neuronserve:cost_usd",
+    "counter",
+    "dollars",
+    "What that time costs: `prefill` and `decode` are attributed to requests, `idle` and `unused_cores` (of the "
+    "instance, in no engine) are not; the sum is modelled time x the instance's price. Absent where no price is known",
+    ("model_name", "engine", "kind"),
+)
+REQUEST_DEVICE_TIME = Family(
+    "neuronserve:request_device_seconds",
+    "counter",
+    "seconds",
+    "Modelled time attributed to requests, by the place of their API key among `--api-key` (`none` without keys)",
+    ("model_name", "api_key"),
+)
+REQUEST_COST = Family(
+    "neuronserve:request_cost_usd",
+    "counter",
+    "dollars",
+    "What that time costs. Absent where no price is known",
+    ("model_name", "api_key"),
+)
+DEVICE_TOKENS = Family(
+    "neuronserve:device_tokens",
+    "counter",
+    "tokens",
+    "Tokens computed for requests, by `kind`: `prefill` or `decode`",
+    ("model_name", "engine", "kind"),
+)
+DEVICE_PADDING = Family(
+    "neuronserve:device_padding_tokens",
+    "counter",
+    "tokens",
+    "Tokens that the part would compute for nobody, to fill the bucket of a prompt or the slots of a decode",
+    ("model_name", "engine", "kind"),
+)
+DEVICE_PADDING_FRACTION = Family(
+    "neuronserve:device_padding_fraction",
+    "gauge",
+    "0 to 1",
+    "Share of padding in all tokens since the start",
+    ("model_name", "engine", "kind"),
+)
+DEVICE_WORK = Family(
+    "neuronserve:device_work",
+    "counter",
+    "operations or bytes",
+    "Modelled work over all cores of the engine: `flops`, and `hbm_bytes` moved from and to device memory",
+    ("model_name", "engine", "quantity"),
+)
+PACE_STEPS = Family(
+    "neuronserve:pace_steps",
+    "counter",
+    "steps",
+    "With `--pace device`: steps that the host computed `in_time`, or `late`",
+    ("model_name", "engine", "state"),
+)
+PACE_LAG = Family(
+    "neuronserve:pace_lag_seconds",
+    "gauge",
+    "seconds",
+    "With `--pace device`: wall-clock time lost since the start because the host was late",
+)
+
+DEVICE_FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
