@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 
 import uvicorn
@@ -18,6 +21,7 @@ import uvloop
 from server.api.app import build_app
 from server.api.config import ApiConfig
 from server.api.http_protocol import LimitedHttpProtocol
+from server.api.inventory import inventory
 from server.api.service import Service
 from server.engine.groups import EngineGroups
 from server.engine.process import EngineProcess
@@ -91,6 +95,7 @@ class ApiServer:
             log.info("%s", note)
         names = ", ".join(self.service.config.model_names)
         log.info("serving %s on %s (TP=%d, %s)", names, info.device, info.tensor_parallel_size, info.dtype)
+        _print_inventory(self.service)
         log.info("ready: %s", address(self._listener))
 
     async def _log_stats(self) -> None:
@@ -112,6 +117,13 @@ class ApiServer:
         while self.service.engine.num_open and loop.time() < deadline and not self._hurry.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), POLL_S)
+
+
+def _print_inventory(service: Service) -> None:
+    """To stdout, which nothing else is written to; nobody need be there to read it, so not through a buffer."""
+    line = json.dumps({"inventory": inventory(service)}) + "\n"
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stdout.fileno(), line.encode())
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -85,6 +85,16 @@ class StepPricer:
             return StepCharge(prefills, None)
         return StepCharge(prefills, self._decode_run(max(seq.start for seq in plan.decode) + 1, len(plan.decode)))
 
+    @property
+    def calibration(self) -> str:
+        """Version of the coefficients."""
+        return self._model.calibration.version
+
+    def why_extrapolated(self) -> tuple[str, ...]:
+        """Why no measurement stands behind the times of this model on this part; empty when one does."""
+        costs = self._decode(self.decode_buckets[-1])[1], self._prefill(0, self._prefill_buckets[-1])[1]
+        return tuple(dict.fromkeys(reason for cost in costs for reason in _reasons(cost)))
+
     def decode_bucket(self, context: int) -> int:
         """The bucket that holds `context` tokens."""
         return smallest(self.decode_buckets, context)
@@ -146,6 +156,9 @@ class StepPricer:
         )
 
     def _priced(self, cost: StepCost) -> tuple[int, StepCost]:
-        for reason in cost.extrapolated.split("; ") if cost.extrapolated else ():
-            self.extrapolated[reason] = None
+        self.extrapolated |= dict.fromkeys(_reasons(cost))
         return round(cost.elapsed_s * NS), cost
+
+
+def _reasons(cost: StepCost) -> list[str]:
+    return cost.extrapolated.split("; ") if cost.extrapolated else []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
 from server.device import host
-from server.device.buckets import powers_of_two
+from server.device.buckets import CompiledShapes, powers_of_two
 from server.device.catalog import Instance, instance
 from server.device.core import NeuronCore
 from server.device.cost import CostModel
@@ -26,6 +26,7 @@ from server.device.workers import WorkerPool
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.decoder import Placement, build_program
 from server.engine.grammar_store import GrammarStore
+from server.engine.inventory import engine_facts
 from server.engine.messages import CoreMemory, EngineInfo
 from server.engine.model_source import open_model
 from server.engine.runner import ModelRunner
@@ -83,6 +84,8 @@ class _Loading:
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
         self._shard = ShardSpec.of(self._spec, tp)
+        longest = self._max_model_len
+        self._compiled = CompiledShapes(config.max_num_seqs, powers_of_two(longest), (longest,))
         self._require_host()
 
     def run(self) -> LoadedEngine:
@@ -99,6 +102,7 @@ class _Loading:
         runner = self._runner(placement)
         runner.warm_up()
         self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
+        pricer = self._pricer()
         return LoadedEngine(
             runner=runner,
             grammars=self._grammars,
@@ -107,8 +111,8 @@ class _Loading:
             cache=cache,
             scheduler=self._scheduler(),
             ledger=ledger,
-            info=self._info(cache, ledger),
-            pricer=self._pricer(),
+            info=self._info(cache, ledger, pricer),
+            pricer=pricer,
         )
 
     def _require_host(self) -> None:
@@ -205,12 +209,12 @@ class _Loading:
 
         That is how continuous batching was measured on the part (docs/cost-model.md).
         """
-        formats, longest = self._model.formats, self._max_model_len
+        formats, compiled = self._model.formats, self._compiled
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
-        return StepPricer(model, self._config.max_num_seqs, powers_of_two(longest), (longest,))
+        return StepPricer(model, compiled.slots, compiled.context_encoding, compiled.token_generation)
 
-    def _info(self, cache: CacheConfig, ledger: MemoryLedger) -> EngineInfo:
+    def _info(self, cache: CacheConfig, ledger: MemoryLedger, pricer: StepPricer) -> EngineInfo:
         config = self._config
         weights = self._model.formats.of("model.layers.0.mlp.gate_proj")
         isa = linear_kernels(weights).isa
@@ -232,6 +236,9 @@ class _Loading:
             tensor_parallel_size=config.tensor_parallel_size,
             dtype=config.dtype,
             vocab_size=self._spec.vocab_size,
+            facts=engine_facts(
+                Path(config.model_path), self._spec, self._model.formats, pricer, self._compiled, config.pace
+            ),
             enable_prefix_caching=config.enable_prefix_caching,
             first_core=self._first_core,
             memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),

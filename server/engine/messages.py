@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from server.engine.inventory import EngineFacts
 from server.types import Request, StepReport, TokenEvent
 
 
@@ -33,6 +34,7 @@ class EngineInfo:
     tensor_parallel_size: int
     dtype: str
     vocab_size: int
+    facts: EngineFacts
     enable_prefix_caching: bool = True
     first_core: int = 0  # index on the instance of the first of its NeuronCores
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated

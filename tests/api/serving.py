@@ -18,9 +18,11 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.device.buckets import CompiledShapes, powers_of_two
 from server.device.instances import INSTANCES
 from server.device.step_pricer import StepPricer
 from server.engine.fake_runner import FakeRunner
+from server.engine.inventory import EngineFacts, WeightsIdentity
 from server.engine.loop import Runner
 from server.engine.messages import CoreMemory, EngineInfo
 from server.errors import StartError
@@ -106,11 +108,20 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         tensor_parallel_size=config.tensor_parallel_size,
         dtype=config.dtype,
         vocab_size=VOCAB_SIZE,
+        facts=fake_facts(config, max_model_len),
         enable_prefix_caching=config.enable_prefix_caching,
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
     )
     runner = SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s)
     return FakeEngine(runner, cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len))
+
+
+def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
+    pricer = small_pricer(config.max_num_seqs, max_model_len)
+    compiled = CompiledShapes(config.max_num_seqs, powers_of_two(max_model_len), (max_model_len,))
+    return EngineFacts(
+        "Fake", 7, None, (), WeightsIdentity("00", "manifest"), "11", compiled, pricer.calibration, (), config.pace
+    )
 
 
 @dataclass

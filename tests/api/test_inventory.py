@@ -1,0 +1,75 @@
+"""The inventory of a server, asked for and written at the start."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import httpx
+
+from server import __version__
+from server.device.calibration import default_calibration
+from tests.api.serving import ROOT, command, environment, read_until, running_server
+
+
+def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
+    flags = ("--max-num-seqs", "8", "--max-model-len", "300", "--price-basis", "reserved", "--pace", "device")
+    with running_server(checkpoint, *flags) as server:
+        told = httpx.get(server.url + "/inventory").json()
+    assert told["model"]["names"] == ["fake"]
+    assert told["model"]["weights"] == {"sha256": "00", "of": "manifest"}
+    assert told["device"] == {
+        "instance": "inf2.xlarge",
+        "chip": "Inferentia2",
+        "num_cores": 2,
+        "cores_used": 1,
+        "tensor_parallel_size": 1,
+        "data_parallel_size": 1,
+    }
+    assert told["compiled"]["context_encoding_buckets"] == [128, 256, 300]
+    assert told["compiled"]["token_generation_buckets"] == [300]
+    assert told["compiled"]["max_num_seqs"] == 8
+    assert told["time"] == {"pace": "device", "calibration": default_calibration().version, "extrapolated": []}
+    price = told["price"]
+    assert (price["usd_per_hour"], price["basis"], price["date"]) == (0.328, "reserved", "2024-09-16")
+    assert told["versions"]["neuronserve"] == __version__
+    assert "numba" in told["versions"]
+
+
+def test_a_price_that_is_given_has_no_date(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--usd-per-hour", "0.25") as server:
+        price = httpx.get(server.url + "/inventory").json()["price"]
+    assert price == {"usd_per_hour": 0.25, "basis": "given", "date": None, "source": "--usd-per-hour"}
+
+
+def test_it_is_one_line_of_json_on_stdout_before_the_server_is_ready(checkpoint: Path) -> None:
+    argv = command("serve", str(checkpoint), "--port", "0")
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment())
+    try:
+        read_until(process, rb"ready: (http://\S+)")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    (line,) = out.decode().splitlines()
+    assert json.loads(line)["inventory"]["device"]["instance"] == "inf2.xlarge"
+
+
+def test_nobody_need_read_it(checkpoint: Path) -> None:
+    argv = command("serve", str(checkpoint), "--port", "0")
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment())
+    try:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert "ready: http" in read_until(process, rb"ready: (http://\S+)")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_a_server_that_asks_for_keys_asks_for_none_here(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--api-key", "k") as keyed:
+        assert httpx.get(keyed.url + "/inventory").status_code == 200

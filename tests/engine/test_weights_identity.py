@@ -1,0 +1,48 @@
+"""The identity of weights: the same files give the same, and what is told apart is what is claimed to be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from server.engine.artifact import MANIFEST
+from server.engine.checkpoint import INDEX, WEIGHTS
+from server.engine.inventory import WeightsIdentity
+
+
+def shard(path: Path, header: dict[str, object], data: bytes) -> None:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def header(dtype: str = "I8", size: int = 4) -> dict[str, object]:
+    return {"w": {"dtype": dtype, "shape": [size], "data_offsets": [0, size]}}
+
+
+def test_a_checkpoint_is_told_by_names_sizes_and_headers_not_by_its_data(tmp_path: Path) -> None:
+    shard(tmp_path / WEIGHTS, header(), b"abcd")
+    first = WeightsIdentity.read(tmp_path)
+    assert first.of == "headers and sizes"
+    shard(tmp_path / WEIGHTS, header(), b"efgh")
+    assert WeightsIdentity.read(tmp_path) == first
+    shard(tmp_path / WEIGHTS, header("U8"), b"abcd")
+    assert WeightsIdentity.read(tmp_path) != first
+    shard(tmp_path / WEIGHTS, header(size=5), b"abcde")
+    assert WeightsIdentity.read(tmp_path) != first
+
+
+def test_a_sharded_checkpoint_is_told_by_its_index_and_all_its_shards(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "b.safetensors"):
+        shard(tmp_path / name, header(), b"abcd")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}}))
+    first = WeightsIdentity.read(tmp_path)
+    shard(tmp_path / "b.safetensors", header(size=8), b"abcdefgh")
+    second = WeightsIdentity.read(tmp_path)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"v": "b.safetensors", "w": "a.safetensors"}}))
+    assert len({first, second, WeightsIdentity.read(tmp_path)}) == 3
+
+
+def test_an_artifact_is_told_by_its_manifest(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_bytes(b"{}")
+    assert WeightsIdentity.read(tmp_path) == WeightsIdentity(hashlib.sha256(b"{}").hexdigest(), "manifest")
