@@ -117,7 +117,7 @@ class DeviceStep:
     prefill_ns: int
     decode_ns: int
     idle_ns: int  # before it, with nothing to do
-    late_ns: int | None = None  # by which the host was not done when the part would have been; None: steps not paced
+    late_ns: int | None = None  # by which the host ended it after the part would have; None: steps are not paced
     lag_ns: int = 0  # paced: time lost before it, because the host was late
     num_prefill_padding: int = 0  # tokens computed for nobody, to fill a prompt's bucket
     num_decode_padding: int = 0  # idle slots of the decode
@@ -127,6 +127,11 @@ class DeviceStep:
     @property
     def busy_ns(self) -> int:
         return self.prefill_ns + self.decode_ns
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a paced step began or ended later than on the part."""
+        return bool(self.late_ns or self.lag_ns)
 
 
 @dataclass(frozen=True, slots=True)

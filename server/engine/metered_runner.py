@@ -14,6 +14,8 @@ from server.device.timeline import Timeline
 from server.engine.loop import Runner
 from server.types import DeviceStep, StepPlan, StepResult
 
+PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
+
 
 class MeteredRunner:
     """Obeys server.engine.loop.Runner."""
@@ -38,13 +40,13 @@ class MeteredRunner:
         return 0, self._timeline.lag(now_ns) if self._is_paced else 0
 
     def _end(self, due_ns: int) -> int | None:
-        """Hold a paced step until it is due; returns by how much the host missed that."""
-        now_ns = self._now_ns()
+        """Hold a paced step until it is due; returns by how much the host missed that, in computing or in waking up."""
         if not self._is_paced:
-            self._timeline.host_step(now_ns)
+            self._timeline.host_step(self._now_ns())
             return None
         self._clock.wait_until(due_ns / NS)
-        return max(0, now_ns - due_ns)
+        late_ns = self._now_ns() - due_ns
+        return late_ns if late_ns > PUNCTUAL_NS else 0
 
     def _now_ns(self) -> int:
         return round(self._clock.now() * NS)

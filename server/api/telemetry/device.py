@@ -50,7 +50,7 @@ class DeviceAccount:
         self.hbm_bytes += step.hbm_bytes
         self.lag_ns += step.lag_ns
         if step.late_ns is not None:
-            self.pace_steps["late" if step.late_ns else "in_time"] += 1
+            self.pace_steps["late" if step.is_late else "in_time"] += 1
 
     @property
     def idle_ns(self) -> int:

@@ -17,7 +17,7 @@ class PaceWatch:
 
     def __init__(self) -> None:
         self._begin_s: float | None = None
-        self._num_steps = self._num_late = self._late_ns = 0
+        self._num_steps = self._num_late = self._lag_ns = 0
 
     def turn(self, tokens: Tokens) -> None:
         """Add one turn of the engine."""
@@ -28,18 +28,19 @@ class PaceWatch:
             self._begin_s = report.time
         elif report.time - self._begin_s >= INTERVAL_S:
             self._tell()
-            self._begin_s, self._num_steps, self._num_late, self._late_ns = report.time, 0, 0, 0
+            self._begin_s = report.time
+            self._num_steps = self._num_late = self._lag_ns = 0
         self._num_steps += 1
-        self._num_late += report.device.late_ns > 0
-        self._late_ns += report.device.late_ns
+        self._num_late += report.device.is_late
+        self._lag_ns += report.device.lag_ns
 
     def _tell(self) -> None:
         share = self._num_late / self._num_steps
         if share > TOLERATED:
             log.warning(
-                "the host is too slow for --pace device: %.1f %% of %d steps were late, by %.2f ms on average; "
+                "the host is too slow for --pace device: %.1f %% of the last %d steps were late, %.1f ms were lost; "
                 "latencies are longer than the part's",
                 100 * share,
                 self._num_steps,
-                self._late_ns / self._num_late / NS * 1e3,
+                self._lag_ns / NS * 1e3,
             )

@@ -215,10 +215,10 @@ def test_a_host_that_is_too_slow_is_told_with_the_share_of_late_steps(
     with caplog.at_level(logging.WARNING, "neuronserve.pace"):
         for i in range(401):
             late_ns = 2_000_000 if late_every and i % late_every == 1 else 0
-            watch.turn(turn(i * INTERVAL_S / 400, late_ns=late_ns))
+            watch.turn(turn(i * INTERVAL_S / 400, late_ns=late_ns, lag_ns=late_ns // 2))
     assert bool(caplog.messages) == is_told
     if is_told:
-        assert "25.0 % of 400 steps were late, by 2.00 ms on average" in caplog.messages[0]
+        assert "25.0 % of the last 400 steps were late, 100.0 ms were lost" in caplog.messages[0]
 
 
 def test_a_paced_server_counts_its_steps(checkpoint: Path) -> None:

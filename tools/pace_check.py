@@ -1,0 +1,111 @@
+"""Holds a paced server against the model it is paced by: `python -m tools.pace_check [flags of serve]`.
+
+Starts `neuronserve serve --pace device` with the default model and the flags that are given, loads it with a few
+clients, and prints measured TTFT and TPOT beside what `neuronserve simulate` says of the same deployment and workload.
+The figures are only worth something on a host with nothing else to do: late steps are printed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from typing import Any
+
+import httpx
+import numpy as np
+
+from loadtests.bench import Measurement, measure
+from loadtests.local_server import neuronserve_command, running
+from loadtests.plan import make_plan
+from loadtests.scenario import load_scenario
+from server.planner.models import resolve_shape
+from server.planner.sim_options import SimulationOptions
+from server.planner.sim_report import SimulationReport
+from server.planner.simulator import run_simulation
+from server.planner.workload import LengthRange, SyntheticWorkload
+from server.settings.engine import EngineSettings
+from server.settings.model import DEFAULT_MODEL
+
+INPUT_LEN, OUTPUT_LEN = 100, 200
+CLIENTS = (1, 4)
+REQUESTS_PER_CLIENT = 15
+LIMIT = 0.03  # of the median TPOT
+
+
+def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
+    """The same deployment of the default model in virtual time."""
+    workload = SyntheticWorkload(
+        clients * REQUESTS_PER_CLIENT,
+        float("inf"),
+        LengthRange(INPUT_LEN, INPUT_LEN),
+        LengthRange(OUTPUT_LEN, OUTPUT_LEN),
+    )
+    compiled = inventory["compiled"]
+    options = SimulationOptions(
+        model=resolve_shape(str(DEFAULT_MODEL)),
+        instance=inventory["device"]["instance"],
+        workload=workload.generate(),
+        tensor_parallel_size=inventory["device"]["tensor_parallel_size"],
+        max_model_len=compiled["max_model_len"],
+        max_num_seqs=compiled["max_num_seqs"],
+        max_num_batched_tokens=int(EngineSettings.model_fields["max_num_batched_tokens"].default),
+        prefill_buckets=tuple(compiled["context_encoding_buckets"]),
+        decode_buckets=tuple(compiled["token_generation_buckets"]),
+        max_concurrency=clients,
+    )
+    return run_simulation(options)
+
+
+def measured(url: str, clients: int) -> Measurement:
+    """Requests of the same lengths over HTTP."""
+    scenario = load_scenario(
+        None,
+        {
+            "endpoint": {"base_url": url},
+            "arrival": {"max_concurrency": clients},
+            "dataset": {
+                "num_prompts": clients * REQUESTS_PER_CLIENT,
+                "random_input_len": INPUT_LEN,
+                "random_output_len": OUTPUT_LEN,
+            },
+            "run": {"num_warmups": 2, "seed": clients},
+        },
+    )
+    return asyncio.run(measure(scenario, make_plan(scenario, scenario.run.seed), None, lambda _: None))
+
+
+def compare(url: str, clients: int) -> bool:
+    """Print a line for each figure; whether the median TPOT is within the limit."""
+    model = simulated(httpx.get(f"{url}/inventory").raise_for_status().json(), clients)
+    records = [record for record in measured(url, clients).outcome.records if record.is_ok]
+    tpot_ms = statistics.median(record.tpot_s * 1e3 for record in records if record.tpot_s is not None)
+    ttft_ms = statistics.median(record.ttft_s * 1e3 for record in records if record.ttft_s is not None)
+    error = tpot_ms / float(np.median(model.tpot_ms)) - 1
+    print(f"{clients} client(s), {len(records)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens")
+    print(f"  TPOT p50  measured {tpot_ms:8.3f} ms  model {np.median(model.tpot_ms):8.3f} ms  {error:+.2%}")
+    print(f"  TTFT p50  measured {ttft_ms:8.3f} ms  model {np.median(model.ttft_ms):8.3f} ms")
+    return abs(error) <= LIMIT
+
+
+def late_share(url: str) -> float:
+    """Of the server's steps so far."""
+    counts = {"late": 0.0, "in_time": 0.0}
+    for line in httpx.get(f"{url}/metrics").raise_for_status().text.splitlines():
+        for state in counts:
+            if line.startswith("neuronserve:pace_steps_total{") and f'state="{state}"' in line:
+                counts[state] += float(line.rpartition(" ")[2])
+    return counts["late"] / max(1.0, sum(counts.values()))
+
+
+def main(arguments: list[str]) -> int:
+    """0 when every median TPOT is within the limit."""
+    with running(neuronserve_command(["--pace", "device", *arguments])) as url:
+        is_kept = all([compare(url, clients) for clients in CLIENTS])
+        print(f"{late_share(url):.1%} of the server's steps were late")
+    print(f"TPOT p50 {'within' if is_kept else 'NOT within'} {LIMIT:.0%} of the model")
+    return 0 if is_kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
