@@ -8,6 +8,7 @@ from typing import Literal
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 WeightFormat = Dtype | Quantization
+Batching = Literal["continuous", "neuron"]
 Pace = Literal["host", "device"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
@@ -119,6 +120,8 @@ class SchedulerConfig:
     max_num_seqs: int = 64  # running at once
     max_num_batched_tokens: int = 512  # computed in one step
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
+    batching: Batching = "continuous"
+    max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = what the step has left
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,9 @@ class EngineConfig:
     modules_to_not_convert: tuple[str, ...] = ()
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
     data_parallel: DataParallel = DataParallel()
+    batching: Batching = "continuous"
+    context_encoding_buckets: tuple[int, ...] = ()  # prompt lengths that are compiled; () = automatic
+    token_generation_buckets: tuple[int, ...] = ()  # context lengths that decode is compiled for; () = automatic
     pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
 
     @property
@@ -168,3 +174,6 @@ class CompileConfig:
     tensor_parallel_size: int
     asked_formats: AskedFormats
     kernel_cache_dir: str
+    max_model_len: int | None = None  # None = the model's own
+    context_encoding_buckets: tuple[int, ...] = ()  # () = automatic
+    token_generation_buckets: tuple[int, ...] = ()

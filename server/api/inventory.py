@@ -42,6 +42,7 @@ def inventory(service: Service) -> dict[str, Any]:
         },
         "device": _device(info, len(service.engine.infos)),
         "compiled": {
+            "batching": facts.compiled.batching,
             "max_model_len": info.max_model_len,
             "max_num_seqs": facts.compiled.slots,
             "context_encoding_buckets": list(facts.compiled.context_encoding),

@@ -8,6 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from server.config import Batching
+from server.errors import SettingsError
+
 SMALLEST_BUCKET = 128  # NxD Inference feature guide: automatic buckets are powers of two from here to the longest
 
 
@@ -15,9 +18,75 @@ SMALLEST_BUCKET = 128  # NxD Inference feature guide: automatic buckets are powe
 class CompiledShapes:
     """One graph for each length; ascending, the last of each is the longest that can be served."""
 
+    batching: Batching
     slots: int  # sequences of a decode, busy or not
     context_encoding: tuple[int, ...]  # tokens of one prompt, or of a part of it
     token_generation: tuple[int, ...]  # positions of each slot
+
+    @property
+    def longest_chunk(self) -> int:
+        """Tokens of one prompt that one graph takes; what is longer is cut."""
+        return self.context_encoding[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLists:
+    """Lengths as a user asks for them, or as a model was compiled ahead of time; () = automatic."""
+
+    context_encoding: tuple[int, ...] = ()
+    token_generation: tuple[int, ...] = ()
+
+    def completed(self, max_model_len: int) -> BucketLists:
+        """Ascending and without gaps: automatic ones made, and a decode bucket for the full length.
+
+        Raises SettingsError for a length that no sequence can have.
+        """
+        for name, lengths in (("context_encoding", self.context_encoding), ("token_generation", self.token_generation)):
+            for length in lengths:
+                if not 1 <= length <= max_model_len:
+                    raise SettingsError(f"{name}_buckets has {length}: 1 to max_model_len {max_model_len} can be")
+        context, tokens = self.context_encoding, self.token_generation
+        return BucketLists(
+            tuple(sorted(set(context))) or powers_of_two(max_model_len),
+            tuple(sorted({*tokens, max_model_len})) if tokens else powers_of_two(max_model_len),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Positions that a sequence may have."""
+        return self.token_generation[-1]
+
+
+def compiled_shapes(
+    batching: Batching, slots: int, max_model_len: int, asked: BucketLists, ahead: BucketLists | None
+) -> CompiledShapes:
+    """What a server runs on; `ahead` is what its model was compiled for ahead of time, None when it was not.
+
+    Without buckets that are asked for, continuous batching decodes over the full length, as it was measured on the part
+    (docs/cost-model.md), and Neuron's batching on all buckets. Raises SettingsError for what was not compiled.
+    """
+    if ahead is None:
+        chosen = asked.completed(max_model_len)
+    else:
+        if max_model_len > ahead.longest:
+            raise SettingsError(f"max_model_len is {max_model_len}: this model was compiled for {ahead.longest}")
+        _require_compiled("context_encoding_buckets", asked.context_encoding, ahead.context_encoding)
+        _require_compiled("token_generation_buckets", asked.token_generation, ahead.token_generation)
+        longest = (smallest(ahead.token_generation, max_model_len),)
+        chosen = BucketLists(
+            tuple(sorted(set(asked.context_encoding))) or ahead.context_encoding,
+            tuple(sorted({*asked.token_generation, *longest})) if asked.token_generation else ahead.token_generation,
+        )
+    tokens = chosen.token_generation
+    if batching == "continuous" and not asked.token_generation:
+        tokens = (smallest(tokens, max_model_len),)
+    return CompiledShapes(batching, slots, chosen.context_encoding, tokens)
+
+
+def _require_compiled(name: str, asked: tuple[int, ...], ahead: tuple[int, ...]) -> None:
+    for length in asked:
+        if length not in ahead:
+            raise SettingsError(f"{name} has {length}: this model was compiled for {', '.join(map(str, ahead))}")
 
 
 def powers_of_two(longest: int) -> tuple[int, ...]:

@@ -74,6 +74,7 @@ class StepPricer:
     ) -> None:
         self._model, self._slots = model, slots
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
+        self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
         self._prefills: dict[tuple[int, int], tuple[int, StepCost]] = {}
         self._decodes: dict[int, tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}  # reasons met so far, in order
@@ -128,9 +129,8 @@ class StepPricer:
         return GraphRun(ns, bucket, num_tokens, bucket - num_tokens, cost)
 
     def _prefill(self, start: int, num_tokens: int) -> tuple[int, StepCost]:
-        lengths = self._prefill_buckets
-        bucket = smallest(lengths, num_tokens)
-        behind = smallest(lengths, start) if start else 0
+        bucket = smallest(self._prefill_buckets, num_tokens)
+        behind = smallest(self._prefix_buckets, start) if start else 0
         found = self._prefills.get((bucket, behind))
         if found is None:
             cost = self._model.prefill(bucket, bucket)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from server.config import AskedFormats, ModelSpec, WeightFormats
+from server.device.buckets import BucketLists
 from server.device.footprint import MatrixShape, Widths
 from server.device.hbm import Buffer
 from server.device.shard import ShardSpec
@@ -63,9 +64,16 @@ class Entry:
 class Artifact:
     """An artifact whose manifest has been checked against its files, not yet their contents. Made by `open`."""
 
-    def __init__(self, directory: Path, tp: int, formats: WeightFormats, cores: list[dict[str, Entry]]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tp: int,
+        formats: WeightFormats,
+        buckets: BucketLists | None,
+        cores: list[dict[str, Entry]],
+    ) -> None:
         self._directory, self._tp, self._cores = directory, tp, cores
-        self.formats = formats
+        self.formats, self.buckets = formats, buckets
 
     @classmethod
     def open(cls, directory: Path, spec: ModelSpec) -> Artifact:
@@ -86,7 +94,7 @@ class Artifact:
         if not isinstance(files, list) or len(files) != tp:
             manifest.refuse("files", f"must list one file for each of {tp} cores")
         cores = [_read_core(directory, manifest, core, file) for core, file in enumerate(files)]
-        return cls(directory, tp, _read_formats(manifest), cores)
+        return cls(directory, tp, _read_formats(manifest), _read_buckets(manifest, spec.max_position), cores)
 
     def require(self, asked: AskedFormats, tp: int) -> None:
         """Raises SettingsError, naming both values, when something else is asked than what was compiled."""
@@ -182,6 +190,24 @@ def _read_formats(manifest: JsonObject) -> WeightFormats:
     if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         manifest.refuse("modules_to_not_convert", f"must be a list of names, not {shown(modules)}")
     return WeightFormats(dtype, quantization, tuple(modules))
+
+
+def _read_buckets(manifest: JsonObject, longest: int) -> BucketLists | None:
+    """None in manifests from before there were any."""
+    buckets = manifest.child("buckets")
+    if buckets is None:
+        return None
+    context, tokens = (_read_lengths(buckets, key, longest) for key in ("context_encoding", "token_generation"))
+    return BucketLists(context, tokens)
+
+
+def _read_lengths(buckets: JsonObject, key: str, longest: int) -> tuple[int, ...]:
+    lengths = buckets.require(key)
+    if not isinstance(lengths, list) or not lengths or not all(type(length) is int for length in lengths):
+        buckets.refuse(key, f"must be a list of lengths, not {shown(lengths)}")
+    if lengths != sorted(set(lengths)) or not 1 <= lengths[0] <= lengths[-1] <= longest:
+        buckets.refuse(key, f"must rise from at least 1 to at most {longest}, not {shown(lengths)}")
+    return tuple(lengths)
 
 
 def _read_core(directory: Path, manifest: JsonObject, core: int, values: object) -> dict[str, Entry]:

@@ -11,6 +11,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from server import __version__
 from server.config import CompileConfig, WeightFormats
+from server.device.buckets import BucketLists
 from server.device.footprint import weight_bytes
 from server.device.hbm import ALIGNMENT, Buffer
 from server.device.kernels.jit import use_cache
@@ -44,13 +46,14 @@ def compile_model(config: CompileConfig, report: Report) -> None:
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
     model = open_model(source, config.asked_formats, config.tensor_parallel_size)
+    buckets = _buckets(config, model)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         _require_room(target, model, config.tensor_parallel_size)
         partial.mkdir()
         try:
-            num_bytes = _write(config, model, partial, report)
+            num_bytes = _write(config, model, buckets, partial, report)
             partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -72,7 +75,15 @@ def _require_room(target: Path, model: ModelSource, tp: int) -> None:
         raise SettingsError(f"output {target}: the weights take {needed} bytes, the disk has {free} free")
 
 
-def _write(config: CompileConfig, model: ModelSource, directory: Path, report: Report) -> int:
+def _buckets(config: CompileConfig, model: ModelSource) -> BucketLists:
+    """Raises SettingsError for lengths that the model does not have."""
+    longest = model.spec.max_position if config.max_model_len is None else config.max_model_len
+    if longest > model.spec.max_position:
+        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {model.spec.max_position} tokens")
+    return BucketLists(config.context_encoding_buckets, config.token_generation_buckets).completed(longest)
+
+
+def _write(config: CompileConfig, model: ModelSource, buckets: BucketLists, directory: Path, report: Report) -> int:
     """Everything of the artifact, the manifest last; returns the bytes of weights."""
     tp, spec = config.tensor_parallel_size, model.spec
     shard = ShardSpec.of(spec, tp)
@@ -89,6 +100,7 @@ def _write(config: CompileConfig, model: ModelSource, directory: Path, report: R
         "config_sha256": digest,
         "model": model_values(spec),
         "padded_sizes": padded_sizes(spec, tp),
+        "buckets": asdict(buckets),
         "files": files,
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

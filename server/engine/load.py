@@ -9,7 +9,7 @@ from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
 from server.device import host
-from server.device.buckets import CompiledShapes, powers_of_two
+from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance
 from server.device.core import NeuronCore
 from server.device.cost import CostModel
@@ -70,7 +70,8 @@ class _Loading:
         tp = config.tensor_parallel_size
         self._model = open_model(Path(config.model_path), config.asked_formats, tp)
         self._spec, formats = self._model.spec, self._model.formats
-        self._max_model_len = _context_length(config.max_model_len, self._spec)
+        compiled_len = None if self._model.buckets is None else self._model.buckets.longest
+        self._max_model_len = _context_length(config.max_model_len or compiled_len, self._spec)
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,
@@ -84,8 +85,10 @@ class _Loading:
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
         self._shard = ShardSpec.of(self._spec, tp)
-        longest = self._max_model_len
-        self._compiled = CompiledShapes(config.max_num_seqs, powers_of_two(longest), (longest,))
+        asked = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
+        self._compiled = compiled_shapes(
+            config.batching, config.max_num_seqs, self._max_model_len, asked, self._model.buckets
+        )
         self._require_host()
 
     def run(self) -> LoadedEngine:
@@ -202,13 +205,12 @@ class _Loading:
             max_num_seqs=self._config.max_num_seqs,
             max_num_batched_tokens=self._config.max_num_batched_tokens,
             max_num_queued_reqs=self._config.max_num_queued_reqs,
+            batching=self._config.batching,
+            max_prompt_chunk=self._compiled.longest_chunk,
         )
 
     def _pricer(self) -> StepPricer:
-        """Prices as the simulator does: prompts on automatic buckets, decode over the full length.
-
-        That is how continuous batching was measured on the part (docs/cost-model.md).
-        """
+        """Prices as the simulator does."""
         formats, compiled = self._model.formats, self._compiled
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)

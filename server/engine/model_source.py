@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.config import AskedFormats, ModelSpec, WeightFormats
+from server.device.buckets import BucketLists
 from server.device.shard import ShardSpec
 from server.engine.artifact import Artifact, is_artifact
 from server.engine.checkpoint import Checkpoint
@@ -25,6 +26,7 @@ class ModelSource:
     formats: WeightFormats
     source: WeightSource
     notes: tuple[str, ...] = ()  # worth a line to the user
+    buckets: BucketLists | None = None  # that it was compiled for ahead of time
 
 
 def open_model(directory: Path, asked: AskedFormats, tp: int) -> ModelSource:
@@ -38,7 +40,7 @@ def open_model(directory: Path, asked: AskedFormats, tp: int) -> ModelSource:
     if is_artifact(directory):
         artifact = Artifact.open(directory, spec)
         artifact.require(asked, tp)
-        return ModelSource(spec, artifact.formats, artifact.source())
+        return ModelSource(spec, artifact.formats, artifact.source(), buckets=artifact.buckets)
     stored = read_stored_quantization(config, spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
     formats = _formats(directory, asked, stored)

@@ -3,7 +3,8 @@
 One order of service rules everything: priority, then arrival, then id. Running sequences are placed in that order,
 waiting ones are admitted in that order with no overtaking, and whoever must give up blocks is the last in it. A
 sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot block each other, and
-only decode can run out of blocks. Hence a victim is never placed yet, and the first that runs advances in every step.
+only decode can run out of blocks. Hence a victim is never placed yet. What a step may hold together is the batching
+policy's: under "continuous" the first that runs advances in every step, under "neuron" in every step without a prompt.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from operator import attrgetter
 from server.config import SchedulerConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
+from server.scheduler.batching import POLICIES
 from server.scheduler.finish import check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
@@ -27,7 +29,7 @@ def _deadline_order(seq: Sequence) -> tuple[float, str]:
 
 
 class Scheduler:
-    """Continuous batching under one token budget. `add` and `abort` belong between `apply` and `schedule`."""
+    """Fills steps under one token budget. `add` and `abort` belong between `apply` and `schedule`."""
 
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
         if not 1 <= config.max_num_seqs <= config.max_num_batched_tokens:
@@ -36,6 +38,7 @@ class Scheduler:
                 f"max_num_seqs ({config.max_num_seqs}), and that at least 1: each running sequence needs its token"
             )
         self._config = config
+        self._policy = POLICIES[config.batching]
         self._cache = cache
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue(attrgetter("order"))
@@ -89,11 +92,15 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """The next step. An empty plan must be applied too: it may have ended requests."""
-        step = StepDraft(self._config.max_num_batched_tokens, now)
+        step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
         self._expire(step, now)
-        self._place_running(step)
-        if not step.preempted:  # a step that took blocks away has none to give
-            self._admit(step, now)
+        if self._policy.mixes_phases:
+            self._place_decodes(step)  # first, so that no prompt delays a token
+            self._place_prompts(step, now)
+        else:
+            self._place_prompts(step, now)
+            if step.is_empty:
+                self._place_decodes(step)
         self._step_id += 1
         return step.plan(self._step_id)
 
@@ -148,18 +155,22 @@ class Scheduler:
             step.expired.append(seq.request.request_id)
             self._untold.append(self._end(seq, now, "abort"))
 
-    def _place_running(self, step: StepDraft) -> None:
-        """Decode first, so that no prompt delays a token; then the prompts that are under way."""
-        decodes: list[Sequence] = []
-        chunks: list[Sequence] = []
-        for seq in self._running:
-            (decodes if seq.is_decode else chunks).append(seq)
-        for seq in decodes:
+    def _place_decodes(self, step: StepDraft) -> None:
+        for seq in [seq for seq in self._running if seq.is_decode]:
             if step.budget and seq.is_running and self._grow(seq, step):
                 step.place(seq)
-        for seq in chunks:
-            if step.budget and seq.is_running:
+
+    def _place_prompts(self, step: StepDraft, now: float) -> None:
+        """Those under way, then those that wait; but a step that took blocks away has none to give."""
+        for seq in self._running:
+            if not seq.is_decode and self._takes_prompts(step):
                 step.place(seq)
+        if not step.preempted:
+            self._admit(step, now)
+
+    def _takes_prompts(self, step: StepDraft) -> bool:
+        most = self._policy.max_prompts
+        return step.budget > 0 and (most is None or len(step.prefill) < most)
 
     def _grow(self, seq: Sequence, step: StepDraft) -> bool:
         """Give a decoding sequence the block of its next token, from the tail if need be; False when it is the tail."""
@@ -180,7 +191,7 @@ class Scheduler:
         step.preempted.append(seq.request.request_id)
 
     def _admit(self, step: StepDraft, now: float) -> None:
-        while self._waiting and step.budget and len(self._running) < self._config.max_num_seqs:
+        while self._waiting and self._takes_prompts(step) and len(self._running) < self._config.max_num_seqs:
             seq = self._waiting.first
             is_new = not seq.was_admitted
             if self._fits(seq):
@@ -189,7 +200,9 @@ class Scheduler:
                 seq.is_running = True
                 if is_new:
                     step.admitted.append(seq.request.request_id)
-                step.place(seq)
+                # Back from a preemption with all but a token cached, it decodes: with the others, where those go apart.
+                if self._policy.mixes_phases or not seq.is_decode:
+                    step.place(seq)
             elif self._running:
                 return  # nobody overtakes; those who run will free blocks
             else:

@@ -9,10 +9,12 @@ from server.types import ScheduledSeq, StepPlan
 class StepDraft:
     """Grows only; a placed sequence is never taken out again. `budget` is in tokens."""
 
-    __slots__ = ("admitted", "budget", "decode", "expired", "preempted", "prefill", "time")
+    __slots__ = ("admitted", "budget", "decode", "expired", "max_chunk", "preempted", "prefill", "time")
 
-    def __init__(self, budget: int, time: float) -> None:
+    def __init__(self, budget: int, time: float, max_chunk: int | None = None) -> None:
+        """`max_chunk` is the most that one sequence may compute; None = the budget."""
         self.budget = budget
+        self.max_chunk = budget if max_chunk is None else max_chunk
         self.time = time
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
@@ -23,7 +25,7 @@ class StepDraft:
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
         token_ids, start = seq.token_ids, seq.num_computed_tokens
-        end = min(len(token_ids), start + self.budget)
+        end = min(len(token_ids), start + self.budget, start + self.max_chunk)
         request = seq.request
         placed = ScheduledSeq(
             request.request_id,
@@ -37,6 +39,10 @@ class StepDraft:
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         self.budget -= end - start
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.prefill or self.decode)
 
     def plan(self, step_id: int) -> StepPlan:
         return StepPlan(

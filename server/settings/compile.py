@@ -8,10 +8,10 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from server.config import CompileConfig
-from server.settings.model import ModelSettings
+from server.settings.lengths import LengthSettings
 
 
-class CompileSettings(ModelSettings):
+class CompileSettings(LengthSettings):
     """What `neuronserve compile` can be told."""
 
     output: str = Field("", description="directory to write; must be new or empty", json_schema_extra={"short": "-o"})
@@ -30,4 +30,7 @@ class CompileSettings(ModelSettings):
             tensor_parallel_size=self.tensor_parallel_size,
             asked_formats=self.asked_formats,
             kernel_cache_dir=self.kernel_cache,
+            max_model_len=self.max_model_len,
+            context_encoding_buckets=self.context_encoding_buckets,
+            token_generation_buckets=self.token_generation_buckets,
         )

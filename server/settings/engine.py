@@ -8,15 +8,14 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from server.config import EngineConfig, Pace
-from server.settings.model import ModelSettings
+from server.config import Batching, EngineConfig, Pace
+from server.settings.lengths import LengthSettings
 
 
-class EngineSettings(ModelSettings):
+class EngineSettings(LengthSettings):
     """Base of the settings of each command that runs the engine."""
 
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
-    max_model_len: int | None = Field(None, ge=2, description="longest context in tokens (default: the model's)")
     max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")
     max_num_queued_reqs: int = Field(
@@ -29,6 +28,9 @@ class EngineSettings(ModelSettings):
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
+    batching: Batching = Field(
+        "continuous", description="mix prompts and decodes in a step, or run them apart on compiled shapes"
+    )
     pace: Pace = Field("host", description="let steps take the host's time, or at least that of the modelled part")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
 
@@ -62,5 +64,8 @@ class EngineSettings(ModelSettings):
             quantization=formats.quantization,
             modules_to_not_convert=formats.modules_to_not_convert,
             kernel_cache_dir=self.kernel_cache,
+            batching=self.batching,
+            context_encoding_buckets=self.context_encoding_buckets,
+            token_generation_buckets=self.token_generation_buckets,
             pace=self.pace,
         )

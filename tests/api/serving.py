@@ -96,7 +96,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     cache = CacheConfig(config.num_blocks_override or 256, config.block_size, config.enable_prefix_caching)
     max_model_len = config.max_model_len or MAX_MODEL_LEN
     scheduler = SchedulerConfig(
-        max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs
+        max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs, config.batching
     )
     step_s = float(config.device.removeprefix("slow:")) if config.device.startswith("slow:") else 0.0
     info = EngineInfo(
@@ -118,7 +118,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
     pricer = small_pricer(config.max_num_seqs, max_model_len)
-    compiled = CompiledShapes(config.max_num_seqs, powers_of_two(max_model_len), (max_model_len,))
+    compiled = CompiledShapes(config.batching, config.max_num_seqs, powers_of_two(max_model_len), (max_model_len,))
     return EngineFacts(
         "Fake", 7, None, (), WeightsIdentity("00", "manifest"), "11", compiled, pricer.calibration, (), config.pace
     )

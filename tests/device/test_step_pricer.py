@@ -84,7 +84,8 @@ def test_what_lies_behind_a_chunk_adds_attention_and_a_stream_of_kv() -> None:
     assert not alone.cost.extrapolated
 
 
-def test_powers_of_two_end_at_the_longest_length() -> None:
-    assert powers_of_two(1000) == (128, 256, 512, 1000)
-    assert powers_of_two(128) == (128,)
-    assert powers_of_two(64) == (64,)
+def test_prompts_cut_to_a_short_longest_bucket_may_lie_far_behind() -> None:
+    pricer = StepPricer(COST, SLOTS, (128,), (LONGEST,))
+    first, later = pricer.charge(plan([(0, 128), (900, 100)], [])).prefills
+    assert first.bucket == later.bucket == 128
+    assert later.ns > first.ns

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from server.cli import main
 from server.config import AskedFormats, CompileConfig, EngineConfig
+from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.device.ledger import GIB, MemoryLedger
 from server.device.shard import ShardSpec
@@ -226,6 +227,11 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
         (lambda m: m.update(files=[3]), "files has 3 for core 0"),
         (lambda m: m["files"][0].pop("entries"), "files[0].entries is missing"),
         (lambda m: m["files"][0]["entries"].pop("lm_head"), "tensor lm_head: has no such entry"),
+        (lambda m: m["buckets"].pop("context_encoding"), "buckets.context_encoding is missing"),
+        (lambda m: m["buckets"].update(token_generation=[]), "buckets.token_generation must be a list of lengths"),
+        (lambda m: m["buckets"].update(token_generation=[2, True]), "buckets.token_generation must be a list of"),
+        (lambda m: m["buckets"].update(context_encoding=[256, 128]), "buckets.context_encoding must rise from"),
+        (lambda m: m["buckets"].update(token_generation=[1 << 40]), "buckets.token_generation must rise from"),
         (edit_first_entry(offset=-64), "files[0].entries.lm_head.offset must be between 0"),
         (edit_first_entry(offset=1 << 43), "files[0].entries.lm_head.offset must be between 0"),
         (edit_first_entry(num_bytes=1 << 43), "files[0].entries.lm_head.num_bytes must be between 0"),
@@ -245,6 +251,26 @@ def test_a_manifest_that_lies_is_refused(
     with pytest.raises(CheckpointError) as refusal:
         weights_of(directory, AskedFormats("bfloat16"), 1)
     assert named in str(refusal.value)
+
+
+def test_buckets_are_in_the_manifest_and_served(checkpoints: Path, kernels: str, tmp_path: Path) -> None:
+    config = CompileConfig(
+        str(checkpoints / "tiny-qwen2"), str(tmp_path / "out"), 1, INT8, kernels, 100, (32, 64), (16, 48)
+    )
+    compile_model(config, silent)
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert manifest["buckets"] == {"context_encoding": [32, 64], "token_generation": [16, 48, 100]}
+    assert open_model(tmp_path / "out", INT8, 1).buckets == BucketLists((32, 64), (16, 48, 100))
+    del manifest["buckets"]  # as older manifests are
+    (tmp_path / "out" / MANIFEST).write_text(json.dumps(manifest))
+    assert open_model(tmp_path / "out", INT8, 1).buckets is None
+
+
+def test_a_longer_context_than_compiled_is_refused(checkpoints: Path, kernels: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "out")
+    compile_model(CompileConfig(str(checkpoints / "tiny-qwen2"), target, 1, INT8, kernels, 48), silent)
+    with pytest.raises(SettingsError, match="max_model_len is 64: this model was compiled for 48"):
+        logits(tmp_path / "out", INT8, 1, kernels)
 
 
 def test_another_configuration_beside_the_weights_is_refused(compiled: Compile) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from server.clock import ManualClock
-from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.config import Batching, CacheConfig, EngineConfig, SchedulerConfig
 from server.engine.load import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
 from server.engine.messages import Add, Command, Tokens
@@ -71,10 +71,18 @@ class _Queue:
 
 
 def generate(
-    engine: LoadedEngine, requests: list[Request], *, budget: int = 96, tokens: int = 1024, caching: bool = False
+    engine: LoadedEngine,
+    requests: list[Request],
+    *,
+    budget: int = 96,
+    tokens: int = 1024,
+    caching: bool = False,
+    batching: Batching = "continuous",
 ) -> _Queue:
     """All requests at once, through the real scheduler."""
-    limits = SchedulerConfig(max_model_len=192, max_num_seqs=8, max_num_batched_tokens=budget, max_num_queued_reqs=64)
+    limits = SchedulerConfig(
+        max_model_len=192, max_num_seqs=8, max_num_batched_tokens=budget, max_num_queued_reqs=64, batching=batching
+    )
     size = engine.cache.block_size
     scheduler = Scheduler(limits, KVCacheManager(CacheConfig(tokens // size, size, caching)))
     queue = _Queue([Add(request) for request in requests])
@@ -115,6 +123,11 @@ def test_batching_changes_no_token(engine: LoadedEngine) -> None:
 def test_chunking_changes_no_token(engine: LoadedEngine) -> None:
     some = requests(5)
     assert generate(engine, some, budget=11).tokens == alone(engine, some)
+
+
+def test_neurons_batching_changes_no_token(engine: LoadedEngine) -> None:
+    some = requests(8)
+    assert generate(engine, some, batching="neuron").tokens == alone(engine, some)
 
 
 def test_preemption_changes_no_token(engine: LoadedEngine) -> None:

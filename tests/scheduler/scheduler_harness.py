@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from server.config import CacheConfig, SchedulerConfig
+from server.config import Batching, CacheConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner, expected_tokens
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
@@ -92,7 +92,13 @@ class Bench:
         assert not set(ids) & {*plan.preempted, *plan.expired}
         running = self.scheduler.running_ids
         assert set(ids) <= set(running)
-        assert not running or running[0] in ids, "the first in order did not advance"
+        if self.config.batching == "neuron":
+            assert not (plan.prefill and plan.decode), "prompts and decodes are different graphs"
+            assert len(plan.prefill) <= 1, "context encoding has a batch of 1"
+        if self.config.batching == "continuous" or plan.decode:
+            assert not running or running[0] in ids, "the first in order did not advance"
+        chunk = self.config.max_prompt_chunk or self.config.max_num_batched_tokens
+        assert all(len(seq.token_ids) <= chunk for seq in plan.prefill)
         first_placed = {seq.request_id for seq in plan.prefill} - self.placed
         assert first_placed == set(plan.admitted), "admitted is not who was placed for the first time"
         self.placed |= first_placed
@@ -143,8 +149,12 @@ def bench(
     max_num_batched_tokens: int = 16,
     max_model_len: int = 64,
     enable_prefix_caching: bool = True,
+    batching: Batching = "continuous",
+    max_prompt_chunk: int | None = None,
 ) -> Bench:
     return Bench(
         CacheConfig(num_blocks, block_size, enable_prefix_caching),
-        SchedulerConfig(max_model_len, max_num_seqs, max_num_batched_tokens),
+        SchedulerConfig(
+            max_model_len, max_num_seqs, max_num_batched_tokens, batching=batching, max_prompt_chunk=max_prompt_chunk
+        ),
     )

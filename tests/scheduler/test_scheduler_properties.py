@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
@@ -32,6 +30,8 @@ def benches(draw: st.DrawFn) -> Bench:
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 8)),
         max_model_len=MAX_MODEL_LEN,
         enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
+        batching=draw(st.sampled_from(["continuous", "neuron"])),
+        max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
     )
 
 
@@ -77,16 +77,19 @@ def test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache(benc
             bench.abort(victim)
         elif act == "reset":
             bench.scheduler.reset_prefix_cache()
-    bench.finish(max_steps=bound(bench.requests.values()))
+    bench.finish(max_steps=bound(bench))
     preempted = any(plan.preempted for plan in bench.plans)
-    event(f"preempted={preempted} hits={bench.cache.prefix_hits > 0}")
+    event(f"{bench.config.batching} preempted={preempted} hits={bench.cache.prefix_hits > 0}")
     check_outcome(bench, aborted)
 
 
-def bound(all_requests: Iterable[Request]) -> int:
+def bound(bench: Bench) -> int:
     """Steps that must do. The first that runs advances by a token a step and is only ever restarted by the arrival
-    of one before it, of which there are none any more; so each request in turn costs at most all of its tokens."""
-    return 1 + sum(2 * (len(one.prompt_token_ids) + one.sampling.max_tokens) for one in all_requests)
+    of one before it, of which there are none any more; so each request in turn costs at most all of its tokens.
+    Where prompts go first, all slots may be filled between two of its tokens, a token of each prompt at a time."""
+    tokens = [len(one.prompt_token_ids) + one.sampling.max_tokens for one in bench.requests.values()]
+    between = 1 if bench.config.batching == "continuous" else 1 + bench.config.max_num_seqs * max(tokens, default=0)
+    return 1 + 2 * sum(tokens) * between
 
 
 def check_outcome(bench: Bench, aborted: set[str]) -> None:

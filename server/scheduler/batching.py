@@ -1,0 +1,27 @@
+"""What a step may hold together: policies as data, which the scheduler obeys. Decides nothing about sequences.
+
+Tokens are the same under each of them, because a sequence's tokens do not depend on what it shares a step with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.config import Batching
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingPolicy:
+    """Prompts are those that begin, go on after a chunk, or are computed again."""
+
+    mixes_phases: bool  # prompts and decodes share a step; otherwise prompts go first, in steps of their own
+    max_prompts: int | None  # of one step; None = as many as the token budget takes
+
+
+POLICIES: dict[Batching, BatchingPolicy] = {
+    # Decode first, then prompts with what is left of the budget: no prompt delays a token by more than its chunk.
+    "continuous": BatchingPolicy(mixes_phases=True, max_prompts=None),
+    # NxD Inference (and vLLM on it): context encoding is a graph of batch 1, token generation one of all slots, and a
+    # free slot is filled before the others go on.
+    "neuron": BatchingPolicy(mixes_phases=False, max_prompts=1),
+}

@@ -1,0 +1,55 @@
+"""Which shapes a server runs on: as asked, as compiled ahead of time, or automatic."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.device.buckets import BucketLists, CompiledShapes, compiled_shapes, powers_of_two
+from server.errors import SettingsError
+
+AHEAD = BucketLists((128, 512), (256, 1024))
+NOTHING = BucketLists()
+
+
+def test_automatic_buckets_are_powers_of_two_and_continuous_batching_decodes_over_the_full_length() -> None:
+    powers = (128, 256, 512, 1000)
+    assert powers_of_two(1000) == powers
+    assert (powers_of_two(128), powers_of_two(64)) == ((128,), (64,))
+    assert compiled_shapes("neuron", 8, 1000, NOTHING, None) == CompiledShapes("neuron", 8, powers, powers)
+    assert compiled_shapes("continuous", 8, 1000, NOTHING, None) == CompiledShapes("continuous", 8, powers, (1000,))
+
+
+def test_what_is_asked_is_ordered_and_decode_reaches_the_full_length() -> None:
+    shapes = compiled_shapes("continuous", 8, 1000, BucketLists((512, 64), (300,)), None)
+    assert (shapes.context_encoding, shapes.token_generation) == ((64, 512), (300, 1000))
+    assert shapes.longest_chunk == 512
+
+
+def test_what_was_compiled_ahead_of_time_is_what_there_is() -> None:
+    shapes = compiled_shapes("neuron", 8, 1024, NOTHING, AHEAD)
+    assert (shapes.context_encoding, shapes.token_generation) == ((128, 512), (256, 1024))
+    assert compiled_shapes("continuous", 8, 1024, NOTHING, AHEAD).token_generation == (1024,)
+    some = compiled_shapes("neuron", 8, 1024, BucketLists((128,), (256,)), AHEAD)
+    assert (some.context_encoding, some.token_generation) == ((128,), (256, 1024))
+
+
+def test_a_shorter_context_runs_on_the_graph_that_holds_it() -> None:
+    assert compiled_shapes("continuous", 8, 200, NOTHING, AHEAD).token_generation == (256,)
+    assert compiled_shapes("neuron", 8, 700, BucketLists((), (256,)), AHEAD).token_generation == (256, 1024)
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "asked", "ahead", "complaint"),
+    [
+        (1000, BucketLists((2000,)), None, "context_encoding_buckets has 2000: 1 to max_model_len 1000"),
+        (1000, BucketLists((), (0,)), None, "token_generation_buckets has 0: 1 to max_model_len 1000"),
+        (2000, NOTHING, AHEAD, "max_model_len is 2000: this model was compiled for 1024"),
+        (1024, BucketLists((256,)), AHEAD, "context_encoding_buckets has 256: this model was compiled for 128, 512"),
+        (1024, BucketLists((), (512,)), AHEAD, "token_generation_buckets has 512: this model was compiled for 256, "),
+    ],
+)
+def test_what_there_is_no_graph_for_is_refused(
+    max_model_len: int, asked: BucketLists, ahead: BucketLists | None, complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        compiled_shapes("neuron", 8, max_model_len, asked, ahead)
