@@ -170,6 +170,8 @@ def simulate(settings: SimulateSettings) -> None:
         replicas=settings.replicas,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
+        batching=settings.batching,
+        decode_buckets=None if settings.batching == "neuron" else (),
         max_concurrency=settings.max_concurrency,
         device_memory_utilization=settings.device_memory_utilization,
         slo=Slo(settings.ttft_ms, settings.tpot_ms, settings.e2el_ms),

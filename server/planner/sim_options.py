@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from server.config import ModelSpec, Quantization, SchedulerConfig
+from server.config import Batching, ModelSpec, Quantization, SchedulerConfig
 from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
 from server.device.cost_work import CURRENT_SDK
@@ -52,6 +52,7 @@ class SimulationOptions:
     quantization: Quantization | None = None
     prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
     decode_buckets: tuple[int, ...] | None = ()  # (): the full length, as continuous batching was measured
+    batching: Batching = "continuous"
     sdk: int = CURRENT_SDK
     max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
     slo: Slo = Slo()
@@ -83,6 +84,8 @@ class SimulationOptions:
             if tokens is None
             else tokens,
             max_num_queued_reqs=self.max_num_queued_reqs,
+            batching=self.batching,
+            max_prompt_chunk=self.buckets(self.prefill_buckets)[-1],
         )
 
     @property

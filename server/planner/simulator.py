@@ -37,7 +37,7 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
         model, options.max_num_seqs, options.buckets(options.prefill_buckets), options.buckets(options.decode_buckets)
     )
     records = Records(len(options.workload))
-    is_lean = options.workload.prefixes is None and not options.step_by_step
+    is_lean = options.workload.prefixes is None and options.batching == "continuous" and not options.step_by_step
     kind = LeanEngine if is_lean else ScheduledEngine
     engines: list[Engine] = [
         kind(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)

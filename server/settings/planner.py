@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from pydantic.config import JsonDict
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from server.config import Batching
 from server.settings.sources import ENV_PREFIX, Texts, split_text
 
 Degrees = Annotated[tuple[int, ...], NoDecode]
@@ -55,6 +56,9 @@ class SimulateSettings(_PlannerSettings):
     replicas: int = Field(1, ge=1, description="instances")
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
+    batching: Batching = Field(
+        "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
+    )
     trace: str | None = Field(None, description="trace file instead of synthetic requests")
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, description="synthetic requests a second; inf for all at once")

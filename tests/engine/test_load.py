@@ -11,7 +11,9 @@ import pytest
 
 from server.config import DataParallel, EngineConfig
 from server.device import host
+from server.device.buckets import CompiledShapes
 from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.engine.inventory import WeightsIdentity
 from server.engine.load import load_engine
 from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
 from tools.random_checkpoint.shapes import TINY
@@ -142,3 +144,31 @@ def test_engines_that_share_an_instance_have_cores_and_host_memory_of_their_own(
 def test_a_share_of_the_host_that_is_too_small_names_the_engines(config_of: Any) -> None:
     with pytest.raises(HostMemoryError, match=r"on each of 4 engines, needs 0\.\d\d GiB .*0\.00 GiB is available"):
         load_engine(config_of("tiny-llama", data_parallel=DataParallel(0, 4, 1 << 20)), silent)
+
+
+def test_the_engine_says_what_it_is_compiled_and_priced_for(config_of: Any) -> None:
+    buckets = {"context_encoding_buckets": (32, 48), "token_generation_buckets": (64,)}
+    config = config_of("tiny-qwen2", batching="neuron", pace="device", **buckets)
+    loaded = load_engine(config, silent)
+    loaded.runner.close()
+    facts = loaded.info.facts
+    assert facts.compiled == CompiledShapes("neuron", 4, (32, 48), (64, 256))
+    assert (loaded.scheduler.batching, loaded.scheduler.max_prompt_chunk) == ("neuron", 48)
+    assert (facts.architecture, facts.quantization, facts.pace) == ("Qwen2ForCausalLM", None, "device")
+    assert facts.weights == WeightsIdentity.read(Path(config.model_path))
+    assert facts.weights.of == "headers and sizes"
+    assert loaded.pricer.decode_bucket(64) == 64
+    assert loaded.pricer.decode_bucket(65) == 256
+
+
+def test_eight_bit_weights_are_priced_as_such(config_of: Any) -> None:
+    plain, int8 = (load_engine(config_of("tiny-qwen2", quantization=kind), silent) for kind in (None, "int8"))
+    for loaded in (plain, int8):
+        loaded.runner.close()
+    assert plain.pricer.decode_ns(10) != int8.pricer.decode_ns(10)
+
+
+def test_a_part_without_measurements_is_told_as_extrapolated(config_of: Any) -> None:
+    loaded = load_engine(config_of("tiny-qwen2", device="inf1.xlarge"), silent)
+    loaded.runner.close()
+    assert loaded.info.facts.extrapolated == ("no LLM measurement on Inferentia1 was published",)

@@ -219,3 +219,12 @@ def test_counted_percentiles_are_those_of_the_values_written_out(counts: dict[in
     counted = Spread.of_counts(counts, 1.0)
     for field in ("mean", "median", "std", "p90", "p99"):
         assert getattr(counted, field) == pytest.approx(getattr(plain, field), rel=1e-9, abs=1e-6)
+
+
+def test_neurons_batching_runs_prompts_apart_and_conserves_cost() -> None:
+    mixed, apart = (run_simulation(replace(BASE, batching=batching)) for batching in ("continuous", "neuron"))
+    assert apart.completed == mixed.completed == len(BASE.workload)
+    assert apart.total_output_tokens == mixed.total_output_tokens
+    assert apart.cost.conservation_error < 1e-9
+    assert sum(one.num_steps for one in apart.engines) > sum(one.num_steps for one in mixed.engines)
+    assert sum(apart.records.prefill_shares) >= sum(mixed.records.prefill_shares)

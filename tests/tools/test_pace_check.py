@@ -15,6 +15,7 @@ from tools.pace_check import INPUT_LEN, REQUESTS_PER_CLIENT, simulated
 INVENTORY = {
     "device": {"instance": "inf2.xlarge", "tensor_parallel_size": 2},
     "compiled": {
+        "batching": "continuous",
         "max_model_len": 2048,
         "max_num_seqs": 16,
         "context_encoding_buckets": [128, 2048],
