@@ -143,6 +143,7 @@ class StepResult:
     seconds: float  # host time the step took
     device: DeviceStep | None = None  # None: nothing is modelled
     shares_ns: tuple[int, ...] = ()  # of each of the plan's seqs in device.busy_ns, which is their sum
+    extrapolated: frozenset[str] = frozenset()  # ids whose share has no measurement behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class TokenEvent:
     logprobs: TokenLogprobs | None = None
     error: str | None = None
     device_ns: int = 0  # of the modelled part, all that the request has taken so far
+    is_extrapolated: bool = False  # no measurement stands behind some of device_ns
 
 
 @dataclass(frozen=True, slots=True)

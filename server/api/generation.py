@@ -53,6 +53,7 @@ class _Choice:
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.device_ns = self.prefill_ns = 0  # of the modelled part: all, and up to the first token
+        self.is_extrapolated = False
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
 
@@ -63,7 +64,7 @@ class _Choice:
         if event.finish_reason == "abort":
             raise Unavailable("The engine has ended this request.", code="aborted")
         self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
-        self.device_ns = event.device_ns
+        self.device_ns, self.is_extrapolated = event.device_ns, event.is_extrapolated
         if event.index == 0:
             self.prefill_ns = event.device_ns
         if event.token_id is not None:
@@ -159,6 +160,7 @@ class Generation:
             prefill_device_seconds=prefill_ns / NS,
             decode_device_seconds=(device_ns - prefill_ns) / NS,
             cost_usd=self._service.model.rate.usd(device_ns),
+            is_extrapolated=any(choice.is_extrapolated for choice in self._choices.values()),
         )
 
     def _merge(self, stream: Stream, watch: RequestWatch, events: list[TokenEvent]) -> list[Delta]:

@@ -23,6 +23,7 @@ class DeviceUsage(BaseModel):
     prefill_device_seconds: float  # up to each choice's first token
     decode_device_seconds: float  # after it, with what was computed again after a preemption
     cost_usd: float | None = optional()  # absent where no price is known
+    is_extrapolated: bool  # no measurement stands behind some of these seconds
 
 
 class Usage(BaseModel):

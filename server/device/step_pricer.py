@@ -66,6 +66,15 @@ class StepCharge:
         return prefills + (each + 1,) * rest + (each,) * (self.decode.num_tokens - rest)
 
 
+def extrapolated_ids(plan: StepPlan, charge: StepCharge) -> frozenset[str]:
+    """The sequences of `plan` whose charge has no measurement behind it."""
+    prompts = zip(plan.prefill, charge.prefills, strict=True)
+    ids = [seq.request_id for seq, run in prompts if run.cost.is_extrapolated]
+    if charge.decode is not None and charge.decode.cost.is_extrapolated:
+        ids += [seq.request_id for seq in plan.decode]
+    return frozenset(ids)
+
+
 class StepPricer:
     """`slots` is the compiled batch of decode; buckets are compiled lengths, ascending, the last the longest."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.clock import NS, Waiter
-from server.device.step_pricer import StepCharge, StepPricer
+from server.device.step_pricer import StepCharge, StepPricer, extrapolated_ids
 from server.device.timeline import Timeline
 from server.engine.loop import Runner
 from server.types import DeviceStep, StepPlan, StepResult
@@ -30,7 +30,12 @@ class MeteredRunner:
         due_ns = self._timeline.step(charge.ns)
         result = self._runner.execute(plan)
         late_ns = self._end(due_ns)
-        return replace(result, device=_report(charge, idle_ns, lag_ns, late_ns), shares_ns=charge.shares_ns)
+        return replace(
+            result,
+            device=_report(charge, idle_ns, lag_ns, late_ns),
+            shares_ns=charge.shares_ns,
+            extrapolated=extrapolated_ids(plan, charge),
+        )
 
     def _begin(self, plan: StepPlan) -> tuple[int, int]:
         """Idle and lost nanoseconds before the step."""

@@ -112,6 +112,7 @@ class Scheduler:
         for placed, share_ns in zip(seqs, result.shares_ns or (0,) * len(seqs), strict=True):
             seq = self._open[placed.request_id]
             seq.device_ns += share_ns
+            seq.is_extrapolated = seq.is_extrapolated or placed.request_id in result.extrapolated
             seq.num_computed_tokens += len(placed.token_ids)
             self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
             if placed.needs_sample:
@@ -264,6 +265,7 @@ class Scheduler:
             num_cached_tokens=seq.num_cached_tokens,
             logprobs=sampled.logprobs,
             device_ns=seq.device_ns,
+            is_extrapolated=seq.is_extrapolated,
         )
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
@@ -278,6 +280,7 @@ class Scheduler:
             num_cached_tokens=seq.num_cached_tokens,
             error=error,
             device_ns=seq.device_ns,
+            is_extrapolated=seq.is_extrapolated,
         )
 
     def _close(self, seq: Sequence) -> None:

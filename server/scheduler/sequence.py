@@ -16,6 +16,7 @@ class Sequence:
     __slots__ = (
         "blocks",
         "device_ns",
+        "is_extrapolated",
         "is_running",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -34,6 +35,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
         self.device_ns = 0  # modelled time of the part, all steps so far
+        self.is_extrapolated = False  # some of it without a measurement behind it
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.

@@ -9,7 +9,7 @@ from server.clock import NS
 from server.device.buckets import powers_of_two, smallest
 from server.device.catalog import instance
 from server.device.cost import CostModel
-from server.device.step_pricer import StepPricer
+from server.device.step_pricer import StepPricer, extrapolated_ids
 from server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.engine.pricing import SMALL, small_pricer
 
@@ -82,6 +82,8 @@ def test_what_lies_behind_a_chunk_adds_attention_and_a_stream_of_kv() -> None:
     assert behind.cost.hbm_bytes - alone.cost.hbm_bytes == 512 * 2 * SMALL.num_layers * 2 * SMALL.head_dim * 2
     assert "cached or earlier part" in behind.cost.extrapolated
     assert not alone.cost.extrapolated
+    step = plan([(0, 100), (300, 100)], [5])
+    assert extrapolated_ids(step, PRICER.charge(step)) == {"p1"}
 
 
 def test_prompts_cut_to_a_short_longest_bucket_may_lie_far_behind() -> None:

@@ -75,6 +75,15 @@ async def test_load_tests_ask_for_device_seconds_and_price_them(server: Server) 
     assert account["usd"] == pytest.approx(sum(filter(None, seconds)) * PRICE / 3600 / 2)
 
 
+def test_what_no_measurement_stands_behind_is_marked(server: Server) -> None:
+    marks = []
+    for prompt in ("x" * 40, "x" * 40, "y" * 40):  # the second finds a block of 32 in the cache
+        body = {**BODY, "prompt": prompt, "cache_salt": "marks"}
+        usage = httpx.post(server.url + "/v1/completions", json=body, headers=ASK).json()["usage"]
+        marks.append(usage["neuronserve"]["is_extrapolated"])
+    assert marks == [False, True, False]
+
+
 def test_choices_of_one_request_add_up(server: Server) -> None:
     one = httpx.post(server.url + "/v1/completions", json={**BODY, "cache_salt": "1"}, headers=ASK).json()
     two = httpx.post(server.url + "/v1/completions", json={**BODY, "cache_salt": "2", "n": 2}, headers=ASK).json()
