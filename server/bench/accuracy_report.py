@@ -11,7 +11,7 @@ from rich.table import Table
 
 from server.bench.accuracy import REFERENCE, AccuracyBench, FormatAccuracy
 from server.bench.options import AccuracyOptions
-from server.bench.results import write_results
+from server.bench.results import show, write_results
 from server.bench.text import Window, read_documents, windows
 from server.config import EngineConfig
 from server.engine.tokenizer import load_tokenizer
@@ -33,7 +33,7 @@ def run_accuracy(config: EngineConfig, options: AccuracyOptions) -> None:
     tokenizer = load_tokenizer(Path(config.model_path))
     texts = windows(tokenizer, read_documents(options.text_file), options.num_tokens, options.window_len)
     results = _measure(config, options, texts)
-    Console().print(_table(config, results))
+    show(_table(config, results))
     if options.json_file is not None:
         record = {
             "model": config.model_path,

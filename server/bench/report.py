@@ -11,7 +11,7 @@ from rich.table import Table
 
 from server.bench.latency import LatencyBench, LatencyResult
 from server.bench.options import LatencyOptions, Workload
-from server.bench.results import write_results
+from server.bench.results import show, write_results
 from server.config import EngineConfig
 from server.engine.load import LoadedEngine, load_engine
 
@@ -34,7 +34,7 @@ def run_latency(config: EngineConfig, workloads: tuple[Workload, ...], options: 
     console = Console(file=sys.stderr)
     engine = load_engine(config_for(config, workloads), lambda line: console.print(line, highlight=False))
     results = _measure(engine, workloads, options, console)
-    Console().print(_table(engine, results))
+    show(_table(engine, results))
     if options.json_file is not None:
         _write(engine, results, options)
 

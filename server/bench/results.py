@@ -1,4 +1,4 @@
-"""The JSON file of a bench: the same head for every command."""
+"""What a bench leaves: its table, and the JSON file, with the same head for every command."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, RenderableType
+
 from server import __version__
 from server.errors import SettingsError
+
+_WIDTH = 130  # columns of a table that goes to a file or a pipe
 
 
 def write_results(path: Path, record: dict[str, Any], num_threads: int) -> None:
@@ -18,3 +22,9 @@ def write_results(path: Path, record: dict[str, Any], num_threads: int) -> None:
         path.write_text(json.dumps({**record, "host": host, "version": __version__}, indent=2) + "\n")
     except OSError as error:
         raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error
+
+
+def show(table: RenderableType) -> None:
+    """Print a table on stdout, whole also where that is a file or a pipe."""
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDTH)).print(table)

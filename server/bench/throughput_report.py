@@ -11,7 +11,7 @@ from rich.table import Table
 
 from server.bench.options import ThroughputOptions, Workload
 from server.bench.report import config_for
-from server.bench.results import write_results
+from server.bench.results import show, write_results
 from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
 from server.config import EngineConfig
 from server.engine.load import LoadedEngine, load_engine
@@ -37,7 +37,7 @@ def run_throughput(config: EngineConfig, workloads: tuple[Workload, ...], option
     console = Console(file=sys.stderr)
     engine = load_engine(config_for(config, workloads), lambda line: console.print(line, highlight=False))
     results = _measure(engine, workloads, options, console)
-    Console().print(_table(engine, results))
+    show(_table(engine, results))
     if options.json_file is not None:
         record = {
             **results[0].as_json(),

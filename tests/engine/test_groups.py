@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from server.engine.messages import CoreMemory, EngineInfo
 from server.engine.process import EngineProcess
 from server.errors import EngineDead, StartError
 from server.types import Request
-from tests.api.serving import VOCAB_SIZE, load_fake
+from tests.api.serving import VOCAB_SIZE, fake_facts, load_fake
 from tests.engine.test_client import config, read_all, request, until
 
 
@@ -100,10 +101,9 @@ async def test_start_names_the_engine_that_speaks_and_ends_with_the_first_that_c
 
 def test_what_holds_for_all_is_the_smallest_cache_and_every_core() -> None:
     memory = (CoreMemory({"weights": 1}, 9, 10),)
-    infos = [
-        EngineInfo(512, blocks, 16, 64, "inf2.xlarge", 1, "float32", 9, first_core=i, memory=memory, notes=("a note",))
-        for i, blocks in enumerate((70, 60))
-    ]
+    facts = fake_facts(config("fast"), 512)
+    one = EngineInfo(512, 70, 16, 64, "inf2.xlarge", 1, "float32", 9, facts, memory=memory, notes=("a note",))
+    infos = [one, dataclasses.replace(one, num_blocks=60, first_core=1)]
     whole = merged(infos)
     assert (whole.num_blocks, whole.memory) == (60, memory * 2)
     assert whole.notes == ("a note", "2 engines like this one, on NeuronCores 0, 1")

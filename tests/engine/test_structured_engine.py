@@ -46,7 +46,7 @@ def engine(pytestconfig: pytest.Config) -> Iterator[LoadedEngine]:
 
 def requests(*grammars: str) -> list[Request]:
     rng = np.random.default_rng(5)
-    sampling = SamplingParams(max_tokens=80, temperature=1.5, eos_token_ids=ENDS)
+    sampling = SamplingParams(max_tokens=160, temperature=1.5, eos_token_ids=ENDS)
     return [
         Request(
             f"r{i}",
