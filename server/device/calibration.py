@@ -6,7 +6,8 @@ Each coefficient is one physical quantity, not a table of measurements; server/p
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from server.errors import SettingsError
 
-VERSION = 1
+VERSION = 2
 
 # What each coefficient is, and its unit. An efficiency is the share reached of the figure in the data sheet.
 MEANING: dict[str, tuple[str, str]] = {
@@ -32,6 +33,18 @@ MEANING: dict[str, tuple[str, str]] = {
     "old_launch_s": ("s", "added to layer_launch_s for each SDK minor release before 2.16"),
     "old_kv_gather_s": ("s", "continuous batching before SDK 2.19: added per cached position, slot, layer, KV head"),
     "old_reshard_s": ("s", "grouped-query models with more cores than KV heads before SDK 2.18: one of tp^2 messages"),
+}
+
+# The same of what a serving stack adds around the steps, and of the clients that loaded it.
+SERVING_MEANING: dict[str, tuple[str, str]] = {
+    "request_host_s": ("s", "HTTP, routing and tokenizing before a prompt is in the server's queue"),
+    "slot_host_s": ("s", "host work of a decode step with n busy slots, times sqrt(n - 1)"),
+    "sampling_logit_s": (
+        "s",
+        "before SDK 2.22, which samples on the device: the same, of each logit of the vocabulary",
+    ),
+    "client_spacing_s": ("s", "llmperf: work of the client between two launches of a wave"),
+    "stop_rate": ("1", "llmperf: chance of an answer to end at a token before its limit"),
 }
 
 
@@ -53,6 +66,17 @@ class Coefficients:
     old_launch_s: float = 2.5e-5
     old_kv_gather_s: float = 1.6e-10
     old_reshard_s: float = 1.5e-6  # a mesh of single hops
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCoefficients:
+    """All positive; SERVING_MEANING says what each is. Defaults are the starting point of a fit, not a result."""
+
+    request_host_s: float = 0.05
+    slot_host_s: float = 2e-3
+    sampling_logit_s: float = 8e-8
+    client_spacing_s: float = 0.1
+    stop_rate: float = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +118,7 @@ class Calibration:
     data_sha256: str
     num_rows: int  # that took part in the fit
     errors: dict[str, GroupError]
+    serving: ServingCoefficients = ServingCoefficients()
 
     @property
     def version(self) -> str:
@@ -102,16 +127,13 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """The stored form: every coefficient with its unit and meaning."""
-        rows = {
-            name: {"value": value, "unit": MEANING[name][0], "meaning": MEANING[name][1]}
-            for name, value in asdict(self.coefficients).items()
-        }
         return {
             "version": VERSION,
             "date": self.date,
             "data_sha256": self.data_sha256,
             "num_rows": self.num_rows,
-            "coefficients": rows,
+            "coefficients": _stored(asdict(self.coefficients), MEANING),
+            "serving": _stored(asdict(self.serving), SERVING_MEANING),
             "errors": {name: error.as_dict() for name, error in self.errors.items()},
         }
 
@@ -132,20 +154,34 @@ class Calibration:
             raise SettingsError(f"{where} is not a calibration of version {VERSION}: {error}") from error
 
 
+def _stored(values: dict[str, float], meaning: dict[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"value": value, "unit": meaning[name][0], "meaning": meaning[name][1]} for name, value in values.items()
+    }
+
+
 def _parse(record: Any) -> Calibration:
     if record["version"] != VERSION:
         raise ValueError(f"version is {record['version']}")
-    values = {name: float(entry["value"]) for name, entry in record["coefficients"].items()}
-    missing = {field.name for field in fields(Coefficients)} - set(values)
+    return Calibration(
+        Coefficients(**_values(record["coefficients"], MEANING)),
+        str(record["date"]),
+        str(record["data_sha256"]),
+        int(record["num_rows"]),
+        {name: GroupError.from_dict(entry) for name, entry in record["errors"].items()},
+        ServingCoefficients(**_values(record["serving"], SERVING_MEANING)),
+    )
+
+
+def _values(entries: Any, names: Iterable[str]) -> dict[str, float]:
+    values = {name: float(entry["value"]) for name, entry in entries.items()}
+    missing = set(names) - set(values)
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} missing")
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise ValueError(f"{name} is {value}, must be positive")
-    errors = {name: GroupError.from_dict(entry) for name, entry in record["errors"].items()}
-    return Calibration(
-        Coefficients(**values), str(record["date"]), str(record["data_sha256"]), int(record["num_rows"]), errors
-    )
+    return values
 
 
 def load_calibration(path: Path) -> Calibration:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from server.device.calibration import Calibration, Coefficients, ErrorStats, GroupError, default_calibration
 from server.errors import SettingsError
+from server.planner.calibrate_serving import ServingError, ServingOutcome, calibrate_serving, check_serving
 from server.planner.fit import Problem, fit
 from server.planner.observation import Observation, observe
 from server.planner.published import PublishedRow, data_hash, read_rows
@@ -42,6 +43,7 @@ class Report:
     is_fit: bool
     groups: dict[str, GroupError]
     rows: tuple[RowError, ...]
+    serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
     skipped: tuple[tuple[str, str], ...]  # row and reason; a row gives one or two observations or reasons
 
     def as_json(self) -> dict[str, Any]:
@@ -51,6 +53,7 @@ class Report:
             "is_fit": self.is_fit,
             "groups": {name: group.as_dict() for name, group in self.groups.items()},
             "rows": [asdict(row) for row in self.rows],
+            "serving": [asdict(row) for row in self.serving],
             "skipped": [{"row_id": row_id, "reason": reason} for row_id, reason in self.skipped],
         }
 
@@ -61,7 +64,8 @@ def run_calibrate(data: Path, date: str | None = None) -> Report:
     `date` (ISO) is stored with the fit; today when not given. Raises SettingsError when the file cannot be read as
     such a table or no row is usable.
     """
-    observations, skipped = _usable(read_rows(data), data)
+    rows = read_rows(data)
+    observations, skipped = _usable(rows, data)
     coefficients = fit(observations)
     errors, left_out = errors_of(coefficients, observations), _left_out(observations)
     calibration = Calibration(
@@ -71,8 +75,10 @@ def run_calibrate(data: Path, date: str | None = None) -> Report:
         num_rows=len({o.row_id for o in observations}),
         errors=_groups(observations, errors, left_out),
     )
-    rows = _rows(observations, errors, left_out)
-    return Report(calibration, True, calibration.errors, rows, skipped)
+    served = calibrate_serving(rows, calibration)
+    groups = calibration.errors | serving_groups(served.errors)
+    calibration = replace(calibration, errors=groups, serving=served.coefficients)
+    return _report(calibration, True, groups, _rows(observations, errors, left_out), (served, skipped))
 
 
 def run_check(data: Path, calibration: Calibration | None = None) -> Report:
@@ -81,9 +87,34 @@ def run_check(data: Path, calibration: Calibration | None = None) -> Report:
     Raises SettingsError when the file cannot be read as such a table or no row is usable.
     """
     calibration = calibration or default_calibration()
-    observations, skipped = _usable(read_rows(data), data)
+    rows = read_rows(data)
+    observations, skipped = _usable(rows, data)
     errors = errors_of(calibration.coefficients, observations)
-    return Report(calibration, False, _groups(observations, errors, None), _rows(observations, errors, None), skipped)
+    served = check_serving(rows, calibration)
+    groups = _groups(observations, errors, None) | serving_groups(served.errors)
+    return _report(calibration, False, groups, _rows(observations, errors, None), (served, skipped))
+
+
+def _report(
+    calibration: Calibration,
+    is_fit: bool,
+    groups: dict[str, GroupError],
+    rows: tuple[RowError, ...],
+    rest: tuple[ServingOutcome, tuple[tuple[str, str], ...]],
+) -> Report:
+    served, skipped = rest
+    return Report(calibration, is_fit, groups, rows, served.errors, (*skipped, *served.skipped))
+
+
+def serving_groups(errors: Sequence[ServingError]) -> dict[str, GroupError]:
+    """Error statistics of load tests by group."""
+    groups = {}
+    for name in sorted({error.group for error in errors}):
+        own = [error for error in errors if error.group == name]
+        unseen = [error.left_out for error in own if error.left_out is not None]
+        held = _stats(np.array(unseen)) if len(unseen) == len(own) else None
+        groups[name] = GroupError(len(own), _stats(np.array([error.error for error in own])), held)
+    return groups
 
 
 def errors_of(coefficients: Coefficients, observations: Sequence[Observation]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rich.console import Group
 from rich.table import Table
 
-from server.device.calibration import MEANING
+from server.device.calibration import MEANING, SERVING_MEANING
 from server.planner.calibrate import Report
 
 
@@ -16,18 +16,21 @@ def render(report: Report, with_rows: bool = True) -> Group:
     parts = [_coefficients(report)] if report.is_fit else []
     parts.append(_groups(report))
     if with_rows:
-        parts.append(_rows(report))
+        parts += [_rows(report), _serving(report)]
     footer = (
-        f"calibration {report.calibration.version}; {len(report.rows)} times compared, {len(report.skipped)} skipped"
+        f"calibration {report.calibration.version}; {len(report.rows)} times and {len(report.serving)} figures of load "
+        f"tests compared, {len(report.skipped)} skipped"
     )
     return Group(*parts, footer)
 
 
 def _coefficients(report: Report) -> Table:
     table = Table("coefficient", "value", "unit", "meaning", title="Coefficients")
-    for name, value in asdict(report.calibration.coefficients).items():
-        unit, meaning = MEANING[name]
-        table.add_row(name, f"{value:.4g}", unit, meaning)
+    calibration = report.calibration
+    for values, meanings in ((calibration.coefficients, MEANING), (calibration.serving, SERVING_MEANING)):
+        for name, value in asdict(values).items():
+            unit, meaning = meanings[name]
+            table.add_row(name, f"{value:.4g}", unit, meaning)
     return table
 
 
@@ -59,6 +62,19 @@ def _rows(report: Report) -> Table:
             f"{row.predicted_ms:.2f}",
             f"{row.error:+.1%}",
         ]
+        if report.is_fit:
+            cells.append("" if row.left_out is None else f"{row.left_out:+.1%}")
+        table.add_row(*cells)
+    return table
+
+
+def _serving(report: Report) -> Table:
+    table = Table("row", "group", "model", "measured", "predicted", "unit", "error", title="Load tests")
+    if report.is_fit:
+        table.add_column("error, model left out", justify="right")
+    for row in report.serving:
+        figures = (f"{row.measured:.1f}", f"{row.predicted:.1f}")
+        cells = [row.row_id, row.group, row.model, *figures, row.unit, f"{row.error:+.1%}"]
         if report.is_fit:
             cells.append("" if row.left_out is None else f"{row.left_out:+.1%}")
         table.add_row(*cells)

@@ -1,6 +1,6 @@
 """Reads tables of published measurements (CSV). Parses and refuses; predicts nothing.
 
-Only the columns below are needed; others are ignored. Empty cells mean "not stated".
+Only COLUMNS are needed, and those of LOAD_ for load tests; others are ignored. Empty cells mean "not stated".
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
+LOAD_LABELS = ("arrival", "ttft_stat")  # of load tests; a table without them has none
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = ("n_layers", "hidden_size", "n_heads", "n_kv_heads", "head_dim", "ffn_size", "vocab_size")
 EXPERTS = ("n_experts", "experts_per_token")
 MEASURES = ("params_b", "tpot_ms", "ttft_ms")
+LOAD_COUNTS = ("dp", "concurrency")
+LOAD_MEASURES = ("output_tok_s", "req_per_s")
 COLUMNS = (*TEXT, *LABELS, *COUNTS, *LENGTHS, *SHAPE, *EXPERTS, *MEASURES)
 
 _SDK = re.compile(r"2\.(\d+)")
@@ -81,16 +84,18 @@ def _row(cells: dict[str | None, str], line: int, where: str) -> PublishedRow:
     if None in cells or None in cells.values():
         raise SettingsError(f"{where}, line {line}: the number of cells is not that of the header")
     at = f"{where}, line {line}"
-    numbers = {name: _number(cells[name], name, at) for name in COLUMNS[len(TEXT) + len(LABELS) :]}
+    names = (*COLUMNS[len(TEXT) + len(LABELS) :], *LOAD_COUNTS, *LOAD_MEASURES)
+    numbers = {name: _number(cells.get(name, ""), name, at) for name in names}
+    measures = {*MEASURES, *LOAD_MEASURES}
     known = {name: value for name, value in numbers.items() if value is not None}
-    for name in known.keys() - {*MEASURES, *LENGTHS}:
+    for name in known.keys() - measures - {*LENGTHS}:
         if known[name] < 1 or known[name] != int(known[name]):
             raise SettingsError(f"{at}: {name} is {cells[name]}, must be a whole number of at least 1")
     return PublishedRow(
         line=line,
-        texts={name: cells[name].strip() for name in (*TEXT, *LABELS)},
-        counts={name: round(value) for name, value in known.items() if name not in MEASURES and value >= 0.5},
-        measures={name: value for name, value in known.items() if name in MEASURES},
+        texts={name: cells.get(name, "").strip() for name in (*TEXT, *LABELS, *LOAD_LABELS)},
+        counts={name: round(value) for name, value in known.items() if name not in measures and value >= 0.5},
+        measures={name: value for name, value in known.items() if name in measures},
     )
 
 

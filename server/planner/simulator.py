@@ -15,6 +15,7 @@ from server.device.cost_work import Runtime
 from server.device.step_pricer import StepPricer
 from server.errors import InvalidRequest, QueueFull
 from server.planner.lean_engine import LeanEngine
+from server.planner.routing import LeastLoaded, Router
 from server.planner.scheduled_engine import ScheduledEngine
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_records import NEVER, Engine, Records
@@ -57,8 +58,11 @@ class Driver:
         records: Records,
         config: SchedulerConfig,
         cache: CacheConfig,
+        router: Router | None = None,
     ) -> None:
+        """`router` is LeastLoaded unless given."""
         self._engines, self._records = engines, records
+        self._router = router or LeastLoaded()
         self._arrival_ns = workload.arrival_ns.tolist()
         self._lengths = list(zip(workload.input_len.tolist(), workload.output_len.tolist(), strict=True))
         self._config, self._cache = config, cache
@@ -68,8 +72,8 @@ class Driver:
         self._num_open = 0
         self._max_open = 0
 
-    def run(self, max_concurrency: int | None = None) -> None:
-        """Until every request is finished or refused.
+    def run(self, max_concurrency: int | None = None, until_ns: int | None = None) -> None:
+        """Until every request is finished or refused, or the first event after `until_ns`.
 
         With `max_concurrency` clients hold a request back while that many are open: a closed loop.
         """
@@ -82,6 +86,8 @@ class Driver:
             elif is_arriving:
                 now_ns = arrivals[self._next]
             else:
+                return
+            if until_ns is not None and now_ns > until_ns:
                 return
             idle = self._apply(now_ns)
             idle |= self._arrive(now_ns)
@@ -107,7 +113,7 @@ class Driver:
         arrivals = self._arrival_ns
         while self._next < len(arrivals) and arrivals[self._next] <= now_ns and self._num_open < self._max_open:
             index, self._next = self._next, self._next + 1
-            number = self._loads.index(min(self._loads))
+            number = self._router.choose(index, self._loads)
             if not self._is_welcome(index, number):
                 continue
             engine = self._engines[number]

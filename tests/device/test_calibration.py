@@ -10,10 +10,12 @@ import pytest
 
 from server.device.calibration import (
     MEANING,
+    SERVING_MEANING,
     Calibration,
     Coefficients,
     ErrorStats,
     GroupError,
+    ServingCoefficients,
     default_calibration,
     load_calibration,
 )
@@ -58,11 +60,12 @@ def test_a_report_that_holds_a_calibration_is_one() -> None:
 
 def test_every_coefficient_has_a_unit_and_a_meaning() -> None:
     assert [f.name for f in fields(Coefficients)] == list(MEANING)
+    assert [f.name for f in fields(ServingCoefficients)] == list(SERVING_MEANING)
     assert all(unit == ("s" if name.endswith("_s") else "1") for name, (unit, _) in MEANING.items())
 
 
 def test_the_version_names_the_date_and_the_data() -> None:
-    assert SAMPLE.version == "1-2026-01-02-abababababab"
+    assert SAMPLE.version == "2-2026-01-02-abababababab"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_the_version_names_the_date_and_the_data() -> None:
     ],
 )
 def test_what_is_no_calibration_is_refused_by_name(text: str, reason: str) -> None:
-    with pytest.raises(SettingsError, match=r"here\.json is not a calibration of version 1: ") as refused:
+    with pytest.raises(SettingsError, match=r"here\.json is not a calibration of version 2: ") as refused:
         Calibration.from_json(text, "here.json")
     assert reason in str(refused.value)
 

@@ -1,0 +1,120 @@
+"""The engine of the published load tests: slots, waiting prompts, and that runs of steps change nothing."""
+
+from __future__ import annotations
+
+from math import floor, sqrt
+
+import numpy as np
+import pytest
+
+from server.config import CacheConfig, SchedulerConfig
+from server.planner.routing import RoundRobin
+from server.planner.sim_records import Records
+from server.planner.simulator import Driver
+from server.planner.slot_engine import RouterPolicy, SlotEngine, SlotTimes
+from server.planner.workload import Workload
+
+TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, slots_host_ns=10, request_host_ns=50)
+EAGER = RouterPolicy(waiting_ratio=0.0, max_waiting_steps=20)
+MOST = 1 << 30
+
+
+def workload(arrivals: list[int], outputs: list[int]) -> Workload:
+    size = len(arrivals)
+    return Workload("w", np.array(arrivals), np.full(size, 8), np.array(outputs))
+
+
+def serve(load: Workload, policy: RouterPolicy = EAGER, slots: int = 4, engines: int = 1) -> Records:
+    records = Records(len(load))
+    served = [SlotEngine(slots, policy, TIMES, load, records) for _ in range(engines)]
+    limits = SchedulerConfig(MOST, MOST, MOST, MOST), CacheConfig(MOST, 32, False)
+    Driver(served, load, records, *limits, RoundRobin()).run()
+    assert all(engine.num_open == 0 for engine in served)
+    return records
+
+
+def test_a_lone_request_takes_host_prefill_and_its_steps() -> None:
+    records = serve(workload([7], [11]))
+    assert records.first_token_ns[0] == 7 + 50 + 1000
+    assert records.finish_ns[0] == 7 + 50 + 1000 + 10 * 100
+    assert records.num_output[0] == 11
+
+
+def test_an_answer_of_one_token_is_the_prefill() -> None:
+    records = serve(workload([0], [1]))
+    assert records.finish_ns[0] == records.first_token_ns[0] == 1050
+
+
+def test_prompts_of_one_call_get_their_tokens_together_and_the_host_works_for_each_slot() -> None:
+    records = serve(workload([0, 0], [2, 2]))
+    assert records.first_token_ns[0] == records.first_token_ns[1] == 50 + 2 * 1000
+    assert records.finish_ns[0] == 50 + 2 * 1000 + 100 + round(10 * sqrt(1))
+
+
+def test_others_stand_still_while_a_prompt_is_encoded() -> None:
+    alone, met = serve(workload([0], [40])), serve(workload([0, 2000], [40, 1]))
+    assert met.finish_ns[0] == alone.finish_ns[0] + 1000
+
+
+def test_few_waiting_prompts_wait_for_more_but_not_for_longer_than_the_limit() -> None:
+    patient = RouterPolicy(waiting_ratio=1.2, max_waiting_steps=20)
+    many = workload([0] * 4 + [5000], [100] * 4 + [2])
+    waits = serve(many, patient, slots=8).first_token_ns[4] - 5050
+    assert waits - 1000 > serve(many, EAGER, slots=8).first_token_ns[4] - 5050 - 1000
+    assert waits <= 20 * TIMES.step_ns(4) + 1000
+
+
+def test_a_full_engine_makes_prompts_wait_for_a_slot() -> None:
+    records = serve(workload([0, 0], [5, 5]), slots=1)
+    assert records.first_token_ns[1] == records.finish_ns[0] + 1000
+
+
+def test_requests_go_around() -> None:
+    records = serve(workload([0, 0, 0], [3, 3, 3]), engines=3)
+    assert len({records.first_token_ns[i] for i in range(3)}) == 1
+    assert records.first_token_ns[0] == 1050
+
+
+def test_calls_take_no_more_prompts_than_allowed() -> None:
+    records = serve(workload([0, 0], [1, 1]), RouterPolicy(0.0, 0, max_prompts=1))
+    assert list(records.first_token_ns) == [1050, 2050]
+
+
+def stepped(load: Workload, policy: RouterPolicy, slots: int) -> list[int]:
+    """When each answer ends, one step at a time: the rules of RouterPolicy written out again."""
+    ready = [int(time) + TIMES.request_host_ns for time in load.arrival_ns]
+    left, ends, queue, busy = load.output_len.tolist(), [0] * len(load), list(range(len(load))), []
+    now, since = 0, 0
+    while queue or busy:
+        waiting = [i for i in queue if ready[i] <= now]
+        if not (waiting or busy):
+            now = ready[queue[0]]
+            continue
+        enough = (
+            not busy or since >= policy.max_waiting_steps or len(waiting) >= floor(len(busy) * policy.waiting_ratio)
+        )
+        if waiting and enough and len(busy) < slots:
+            taken = waiting[: slots - len(busy)]
+            queue = [i for i in queue if i not in taken]
+            now, since = now + len(taken) * TIMES.prefill_ns, 0
+            for i in taken:
+                left[i] -= 1
+                ends[i] = now
+            busy += [i for i in taken if left[i]]
+        if busy:
+            now, since = now + TIMES.step_ns(len(busy)), since + 1
+            for i in busy:
+                left[i] -= 1
+                ends[i] = now
+            busy = [i for i in busy if left[i]]
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_runs_of_equal_steps_are_those_steps(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    size, slots = int(random.integers(1, 30)), int(random.integers(1, 6))
+    arrivals = np.sort(random.integers(0, 20_000, size)).tolist()
+    load = workload(arrivals, random.integers(1, 60, size).tolist())
+    policy = RouterPolicy(float(random.choice([0.0, 0.3, 1.2])), int(random.integers(1, 25)))
+    assert list(serve(load, policy, slots).finish_ns) == stepped(load, policy, slots)
