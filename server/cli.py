@@ -141,7 +141,7 @@ def plan(settings: PlanSettings) -> None:
         device_memory_utilization=settings.device_memory_utilization,
         price_basis=settings.price_basis,
     )
-    run_plan(options, settings.json_file, settings.picture_path)
+    run_plan(options, settings.json_file, settings.picture_path, settings.check)
 
 
 def simulate(settings: SimulateSettings) -> None:
@@ -174,6 +174,7 @@ def simulate(settings: SimulateSettings) -> None:
         decode_buckets=None if settings.batching == "neuron" else (),
         max_concurrency=settings.max_concurrency,
         device_memory_utilization=settings.device_memory_utilization,
+        quantization=settings.quantization,
         slo=Slo(settings.ttft_ms, settings.tpot_ms, settings.e2el_ms),
         price_basis=settings.price_basis,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from server.errors import SettingsError
 from server.planner import plan_table, simulate_table
 from server.planner.pareto import write_picture
 from server.planner.plan import plan
+from server.planner.plan_check import check_plan
 from server.planner.plan_options import PlanOptions
 from server.planner.sim_options import SimulationOptions
 from server.planner.simulator import run_simulation
@@ -24,13 +26,17 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=WIDTH)
 
 
-def run_plan(options: PlanOptions, json_file: str | None, picture: Path | None) -> None:
-    """Raises SettingsError and DeviceError as `plan` does."""
+def run_plan(options: PlanOptions, json_file: str | None, picture: Path | None, is_checked: bool = False) -> None:
+    """Raises SettingsError and DeviceError as `plan` does. With `is_checked` the chosen configuration is simulated."""
     report = plan(options)
     _console().print(plan_table.render(report))
+    check = check_plan(report) if is_checked else ()
+    if is_checked:
+        _console().print(plan_table.render_check(check))
     if picture is not None:
         write_picture(report, picture)
-    write_json(json_file, report.as_json())
+    found = {"check": [asdict(one) | {"error": one.error} for one in check]} if is_checked else {}
+    write_json(json_file, report.as_json() | found)
 
 
 def run_simulate(options: SimulationOptions, json_file: str | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group
 from rich.table import Table
 
+from server.planner.plan_check import Agreement
 from server.planner.plan_options import PriceBasis
 from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice
 
@@ -111,3 +112,13 @@ def _excluded(rows: Iterable[Excluded]) -> Table:
 def _more(rows: Iterable[object], shown: int) -> str:
     left = len(list(rows)) - shown
     return f"... and {left} more" if left > 0 else ""
+
+
+def render_check(check: Sequence[Agreement]) -> Table | str:
+    """The chosen configuration, planned and simulated."""
+    if not check:
+        return "nothing to simulate: no configuration holds the limits"
+    table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")
+    for one in check:
+        table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")
+    return table

@@ -15,7 +15,7 @@ from server.errors import SettingsError
 from server.planner.workload import Workload
 
 PriceBasis = Literal["on_demand", "reserved"]
-LONGEST_CHUNK = 8192  # tokens of a prompt in one step by default; activations of longer ones do not fit
+LONGEST_CHUNK = 8192  # tokens of prompts in one step by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SimulationOptions:
     replicas: int = 1  # instances
     max_model_len: int = 4096
     max_num_seqs: int = 16  # slots that decode is compiled for
-    max_num_batched_tokens: int | None = None  # None: a prompt of up to LONGEST_CHUNK tokens beside all decodes
+    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts beside all decodes
     max_num_queued_reqs: int = 1024  # of each group
     block_size: int = 32
     num_blocks: int | None = None  # None: what the memory of the part has left
@@ -80,9 +80,7 @@ class SimulationOptions:
         return SchedulerConfig(
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=min(self.max_model_len, LONGEST_CHUNK) + self.max_num_seqs
-            if tokens is None
-            else tokens,
+            max_num_batched_tokens=LONGEST_CHUNK + self.max_num_seqs if tokens is None else tokens,
             max_num_queued_reqs=self.max_num_queued_reqs,
             batching=self.batching,
             max_prompt_chunk=self.buckets(self.prefill_buckets)[-1],
@@ -156,7 +154,8 @@ class SimulationOptions:
         Raises DeviceError when the part does not allow the TP, DeviceMemoryError when the model does not fit,
         SettingsError when fewer or more blocks are asked for than can be.
         """
-        limits = StepLimits(self.scheduler.max_num_batched_tokens, self.max_num_seqs, num_workers=1)
+        longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
+        limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one
         shape = ServingShape("bfloat16", self.max_model_len, self.block_size, limits, self.quantization)
         held, utilization = self.device, self.device_memory_utilization
         footprint = require_fit(self.model, held, self.tensor_parallel_size, shape, utilization)

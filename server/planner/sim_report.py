@@ -196,6 +196,7 @@ class SimulationReport:
             "usd_per_million_input_tokens": _per_million(cost.prefill_usd, self.total_input_tokens),
             "usd_per_million_output_tokens": _per_million(cost.decode_usd, self.total_output_tokens),
             "usd_per_million_output_tokens_all_in": _per_million(cost.total_usd, self.total_output_tokens),
+            "usd_per_million_tokens": _per_million(cost.total_usd, self.total_input_tokens + self.total_output_tokens),
             "utilization": self.utilization,
             "mean_decode_batch": self.mean_decode_batch,
         }

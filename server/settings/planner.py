@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from pydantic.config import JsonDict
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from server.config import Batching
+from server.config import Batching, Quantization
 from server.settings.sources import ENV_PREFIX, Texts, split_text
 
 Degrees = Annotated[tuple[int, ...], NoDecode]
@@ -35,6 +35,7 @@ class PlanSettings(_PlannerSettings):
     tpot_ms: float | None = Field(None, description="limit of the mean time per output token (default: none)")
     device: Texts = Field((), description="instance to consider, may be repeated (default: all)")
     tensor_parallel_size: Degrees = Field((), description="degrees to consider, with commas (default: all)")
+    check: bool = Field(False, description="simulate the chosen configuration and compare")
     picture: str | None = Field(None, description="write the Pareto front to this .html or .png file")
 
     @field_validator("device", "tensor_parallel_size", mode="before")
@@ -59,6 +60,7 @@ class SimulateSettings(_PlannerSettings):
     batching: Batching = Field(
         "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
     )
+    quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
     trace: str | None = Field(None, description="trace file instead of synthetic requests")
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, description="synthetic requests a second; inf for all at once")

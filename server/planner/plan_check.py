@@ -1,0 +1,106 @@
+"""A planned configuration, simulated: the same replicas, slots, buckets and arrivals under the real scheduler.
+
+The plan's figures are formulas for means (plan_queue.py); a simulation has the requests. They must tell the same story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.planner.plan_memory import QUANTIZATION
+from server.planner.plan_report import Candidate, PlanReport
+from server.planner.sim_options import SimulationOptions
+from server.planner.sim_report import SimulationReport
+from server.planner.simulator import run_simulation
+from server.planner.workload import NS, LengthRange, SyntheticWorkload, Workload
+
+PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
+MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One figure, planned and simulated."""
+
+    name: str
+    planned: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """Of the plan, relative to the simulation."""
+        return self.planned / self.simulated - 1 if self.simulated else 0.0
+
+
+def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationReport:
+    """Serve the plan's workload on `candidate` at the planned rate. Raises as `run_simulation` does."""
+    return run_simulation(simulation_of(report, candidate, seed))
+
+
+def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
+    """The candidate as a deployment of `simulate`, under the arrivals that the plan was asked for."""
+    options, buckets = report.options, report.buckets
+    price = candidate.at_rate[options.price_basis]
+    return SimulationOptions(
+        model=report.model,
+        instance=candidate.device,
+        workload=_workload(report, candidate, seed),
+        tensor_parallel_size=candidate.tp,
+        data_parallel_size=candidate.dp,
+        replicas=candidate.instances,
+        max_model_len=buckets.decode,
+        max_num_seqs=candidate.batch,
+        max_num_queued_reqs=MAX_REQUESTS,
+        device_memory_utilization=options.device_memory_utilization,
+        quantization=QUANTIZATION[candidate.dtype],
+        prefill_buckets=(buckets.prefill,),
+        price_basis=options.price_basis,
+        usd_per_hour=None if price is not None else 0.0,
+    )
+
+
+def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
+    options = report.options
+    slots = candidate.instances * candidate.dp * candidate.batch
+    inputs, outputs = options.input_tokens, options.output_tokens
+    return SyntheticWorkload(
+        max(MIN_REQUESTS, min(MAX_REQUESTS, PER_SLOT * slots)),
+        options.request_rate,
+        LengthRange(inputs, inputs),
+        LengthRange(outputs, outputs),
+        seed=seed,
+    ).generate()
+
+
+def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationReport) -> tuple[Agreement, ...]:
+    """Means: TPOT and TTFT in seconds, output tokens a second of everything, dollars for a million tokens, in and out.
+
+    The simulation counts from the time that its first fifth has arrived until the last request arrives, so that neither
+    the filling nor the emptying of the deployment is seen. Without a price there are no dollars.
+    """
+    records, options = simulated.records, report.options
+    sent, finish = (np.array(times, dtype=np.float64) / NS for times in (records.sent_ns, records.finish_ns))
+    first = np.array(records.first_token_ns, dtype=np.float64) / NS
+    begin, end = sent[len(sent) // 5], sent[-1]
+    seen = (sent >= begin) & (finish >= 0)
+    rate = float(((finish >= begin) & (finish < end)).sum()) / (end - begin)
+    found = [
+        Agreement("ttft_s", candidate.ttft_s, float((first - sent)[seen].mean())),
+        Agreement("output_tokens_s", candidate.instances * candidate.output_tokens_s, rate * options.output_tokens),
+    ]
+    if options.output_tokens > 1:
+        steps_s = float((finish - first)[seen].mean())
+        found.insert(0, Agreement("tpot_s", candidate.tpot_s, steps_s / (options.output_tokens - 1)))
+    price = candidate.at_rate[options.price_basis]
+    if price is not None:
+        tokens_an_hour = rate * options.total_tokens * 3600
+        found.append(Agreement("usd_per_million_tokens", price.total_usd, 1e6 * price.hourly_usd / tokens_an_hour))
+    return tuple(found)
+
+
+def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
+    """The chosen configuration, simulated; nothing when none holds the limits."""
+    best = report.best
+    return () if best is None else agreement(report, best, simulate_candidate(report, best, seed))

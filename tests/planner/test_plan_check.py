@@ -1,0 +1,72 @@
+"""The plan and the simulation of the same deployment tell the same story, over models, lengths, rates and limits."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from server.planner.command import run_plan
+from server.planner.plan import plan
+from server.planner.plan_check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
+from server.planner.plan_options import PlanOptions
+
+GRID = list(product(("llama-1b", "qwen-7b", "llama-70b"), ((200, 50), (1000, 250), (100, 600)), (0.5, 8.0)))
+LIMIT = 0.10
+
+
+def errors(check: tuple[Agreement, ...]) -> dict[str, float]:
+    return {one.name: one.error for one in check}
+
+
+@pytest.mark.parametrize(("model", "lengths", "rate"), GRID)
+def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
+    model: str, lengths: tuple[int, int], rate: float
+) -> None:
+    found = errors(check_plan(plan(PlanOptions(model, *lengths, rate, ttft_s=3.0, tpot_s=0.1))))
+    for name in ("tpot_s", "output_tokens_s", "usd_per_million_tokens"):
+        assert abs(found[name]) <= LIMIT, (name, found)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_so_do_others_than_the_chosen_one(dtype: str) -> None:
+    report = plan(PlanOptions("llama-8b", 700, 200, 4.0, 2.0, 0.06, devices=("inf2.48xlarge", "trn1.32xlarge")))
+    for candidate in [c for c in report.candidates if c.meets_slo and c.dtype == dtype][:6]:
+        found = errors(agreement(report, candidate, simulate_candidate(report, candidate)))
+        assert all(abs(error) <= LIMIT for name, error in found.items() if name != "ttft_s"), (candidate, found)
+
+
+def test_one_replica_waits_as_planned() -> None:
+    report = plan(PlanOptions("llama-8b", 700, 200, 0.3, devices=("inf2.xlarge",), max_batch=4))
+    one = next(c for c in report.candidates if c.instances == c.dp == 1 and c.batch == 4 and c.load < 0.6)
+    assert abs(errors(agreement(report, one, simulate_candidate(report, one)))["ttft_s"]) <= 0.25
+
+
+def test_the_simulated_deployment_is_the_planned_one() -> None:
+    report = plan(PlanOptions("llama-8b", 1000, 200, 5.0, 2.0, 0.05))
+    best = report.best
+    assert best is not None
+    options = simulation_of(report, best)
+    assert (options.instance, options.tensor_parallel_size, options.data_parallel_size) == (
+        best.device,
+        best.tp,
+        best.dp,
+    )
+    assert (options.replicas, options.max_num_seqs) == (best.instances, best.batch)
+    assert options.max_model_len == report.buckets.decode
+    assert simulate_candidate(report, best).failed == 0
+
+
+def test_nothing_within_the_limits_is_nothing_to_simulate() -> None:
+    assert check_plan(plan(PlanOptions("llama-70b", 1000, 200, 1.0, 1e-6, 1e-6))) == ()
+
+
+def test_the_command_prints_and_writes_the_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "plan.json"
+    run_plan(PlanOptions("llama-1b", 200, 100, 1.0, devices=("inf2.xlarge",)), str(target), None, is_checked=True)
+    assert "simulated" in capsys.readouterr().out
+    check = {entry["name"]: entry for entry in json.loads(target.read_text())["check"]}
+    assert check["tpot_s"].keys() == {"name", "planned", "simulated", "error"}
+    assert abs(check["output_tokens_s"]["error"]) <= LIMIT
