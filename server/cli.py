@@ -175,6 +175,7 @@ def simulate(settings: SimulateSettings) -> None:
         max_concurrency=settings.max_concurrency,
         device_memory_utilization=settings.device_memory_utilization,
         quantization=settings.quantization,
+        routing=settings.routing,
         slo=Slo(settings.ttft_ms, settings.tpot_ms, settings.e2el_ms),
         price_basis=settings.price_basis,
     )

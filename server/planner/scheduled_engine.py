@@ -10,6 +10,7 @@ from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.device.step_pricer import StepPricer
 from server.kv_cache.manager import KVCacheManager
+from server.planner.routing import NamedPrompt
 from server.planner.sim_records import NEVER, SHARES, EngineTotals, Records
 from server.planner.workload import Workload
 from server.scheduler.scheduler import Scheduler
@@ -22,7 +23,8 @@ class ScheduledEngine:
     def __init__(
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
     ) -> None:
-        self.scheduler = Scheduler(config, KVCacheManager(cache))
+        self._cache = KVCacheManager(cache)
+        self.scheduler = Scheduler(config, self._cache)
         self.totals, self.end_ns = EngineTotals(), NEVER
         self._max_model_len = config.max_model_len
         self._pricer, self._workload, self._records = pricer, workload, records
@@ -34,6 +36,15 @@ class ScheduledEngine:
     @property
     def num_open(self) -> int:
         return len(self._arrived) + self.scheduler.num_running + self.scheduler.num_waiting
+
+    def open_prompt(self, index: int) -> NamedPrompt:
+        """The prompt of request `index`, its blocks named as this cache names them."""
+        prompt = _prompt(self._workload, index, int(self._workload.input_len[index]))
+        return NamedPrompt(prompt, self._cache.open(""))
+
+    def num_cached_tokens(self, prompt: NamedPrompt) -> int:
+        """Leading tokens that its prefix cache holds now; changes nothing."""
+        return len(self._cache.lookup(prompt.blocks, prompt.token_ids)) * self._cache.config.block_size
 
     def add(self, index: int, now_ns: int) -> None:  # noqa: ARG002 - this engine stops after every step anyway
         self._arrived.append(index)

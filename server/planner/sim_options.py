@@ -12,6 +12,7 @@ from server.device.cost_work import CURRENT_SDK
 from server.device.fit import budget_bytes, require_fit
 from server.device.footprint import ServingShape, StepLimits
 from server.errors import SettingsError
+from server.planner.routing import ROUTINGS, Routing
 from server.planner.workload import Workload
 
 PriceBasis = Literal["on_demand", "reserved"]
@@ -55,6 +56,7 @@ class SimulationOptions:
     batching: Batching = "continuous"
     sdk: int = CURRENT_SDK
     max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
+    routing: Routing = "least-loaded"
     slo: Slo = Slo()
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
@@ -120,6 +122,8 @@ class SimulationOptions:
             raise SettingsError(
                 f"max_num_batched_tokens is {tokens}: it must be at least max_num_seqs {self.max_num_seqs}"
             )
+        if self.routing not in ROUTINGS:
+            raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
         _ = self.hourly_usd
 
     def _check_numbers(self) -> None:

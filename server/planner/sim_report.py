@@ -208,6 +208,7 @@ class SimulationReport:
             "model": options.model.architecture,
             "instance": options.instance,
             "replicas": options.replicas,
+            "routing": options.routing,
             "max_concurrency": options.max_concurrency,
             "data_parallel_size": options.data_parallel_size,
             "tensor_parallel_size": options.tensor_parallel_size,

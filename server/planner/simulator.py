@@ -1,7 +1,7 @@
 """Serving a workload in virtual time: engines that schedule as the server does, charged by the cost model.
 
-Reads no clock and draws no chance: the same options give the same report. Arrivals go to the engine with the fewest
-open requests; engines are those of every data-parallel group on every instance.
+Reads no clock and draws no chance: the same options give the same report. Arrivals go to one of the engines of every
+data-parallel group on every instance, by load alone unless told otherwise (routing.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from server.device.cost_work import Runtime
 from server.device.step_pricer import StepPricer
 from server.errors import InvalidRequest, QueueFull
 from server.planner.lean_engine import LeanEngine
-from server.planner.routing import LeastLoaded, Router
+from server.planner.routing import LeastLoaded, PrefixAware, RoundRobin, Router, Routing
 from server.planner.scheduled_engine import ScheduledEngine
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_records import NEVER, Engine, Records
@@ -43,9 +43,18 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     engines: list[Engine] = [
         kind(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
     ]
-    Driver(engines, options.workload, records, options.scheduler, cache).run(options.max_concurrency)
+    router = _router(options.routing, engines)
+    Driver(engines, options.workload, records, options.scheduler, cache, router).run(options.max_concurrency)
     totals = [engine.totals for engine in engines]
     return SimulationReport(options, cache.num_blocks, records, totals, tuple(pricer.extrapolated))
+
+
+def _router(routing: Routing, engines: Sequence[Engine]) -> Router:
+    """Where prompts share nothing there is no prefix to look for, and the load alone decides."""
+    caches = [engine for engine in engines if isinstance(engine, ScheduledEngine)]
+    if routing == "round-robin":
+        return RoundRobin()
+    return PrefixAware(caches) if routing == "prefix-aware" and caches else LeastLoaded()
 
 
 class Driver:

@@ -61,6 +61,9 @@ class SimulateSettings(_PlannerSettings):
         "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
     )
     quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
+    routing: Literal["least-loaded", "round-robin", "prefix-aware"] = Field(
+        "least-loaded", description="which engine gets a request"
+    )
     trace: str | None = Field(None, description="trace file instead of synthetic requests")
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, description="synthetic requests a second; inf for all at once")
