@@ -25,6 +25,10 @@ ATTENTION_ROWS = 64  # (token, head) rows of one attention tile
 RUNTIME_BYTES = (392 + 319) * MIB
 COLLECTIVES_BYTES = 472 * MIB
 
+# One attention score of the compiled graph of a prompt. The same source gives its scratchpad as 4 x length^2 x 2 bytes, 4
+# being the query heads of a core there, and says that above 32K tokens it runs out: one layer's scores at a time.
+SCORE_BYTES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
@@ -206,6 +210,14 @@ class ActivationSizes:
         return shared + own + self.row_scales + num_workers * self.worker_scratch
 
 
+def score_bytes(shard: ShardSpec, limits: StepLimits) -> int:
+    """Attention scores of one layer that the compiled graph of the longest step keeps on a core: heads x tokens^2.
+
+    The host's kernels need none of it: it is entered in the ledger and never written.
+    """
+    return shard.heads_per_core * limits.num_tokens**2 * SCORE_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes on the fullest core, without KV, and what each KV block adds."""
@@ -221,7 +233,7 @@ class Footprint:
         sizes = ActivationSizes.of(model, shard, shape)
         fixed: dict[Use, int] = {
             "weights": weight_bytes(model, shard, shape.formats),
-            "scratchpad": sizes.scratchpad(shape.limits.num_workers),
+            "scratchpad": sizes.scratchpad(shape.limits.num_workers) + score_bytes(shard, shape.limits),
             "collectives": tp * sizes.partial + (COLLECTIVES_BYTES if tp > 1 else 0),
             "runtime": RUNTIME_BYTES,
         }

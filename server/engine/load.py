@@ -15,7 +15,7 @@ from server.device.core import NeuronCore
 from server.device.cost import CostModel
 from server.device.cost_work import Runtime
 from server.device.fit import require_fit
-from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits
+from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
 from server.device.formats import linear_kernels
 from server.device.kernels.jit import compile_kernels, use_cache
 from server.device.kernels.sample import sample
@@ -122,7 +122,8 @@ class _Loading:
         """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
         tp, footprint = self._config.tensor_parallel_size, self._footprint
         blocks = max(footprint.min_blocks, self._config.num_blocks_override or 0)
-        needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + footprint.fixed["scratchpad"]
+        scratch = footprint.fixed["scratchpad"] - score_bytes(self._shard, self._shape.limits)
+        needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + scratch
         model = f"{self._config.model_path} with tensor_parallel_size {tp} and {blocks} KV blocks"
         if (engines := self._config.data_parallel.size) > 1:
             model += f", on each of {engines} engines,"
@@ -143,6 +144,7 @@ class _Loading:
         ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, first)
         for core in range(tp):
             ledger.reserve(core, "runtime", "microcode, DMA rings, NEFF", RUNTIME_BYTES)
+            ledger.reserve(core, "scratchpad", "attention scores", score_bytes(self._shard, self._shape.limits))
             if tp > 1:
                 ledger.reserve(core, "collectives", "rings", COLLECTIVES_BYTES)
         return ledger, [NeuronCore(i, ledger) for i in range(tp)]

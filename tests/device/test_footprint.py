@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.config import CacheConfig, Dtype, ModelSpec, Quantization
 from server.device.core import NeuronCore
-from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits
+from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits, score_bytes
 from server.device.ledger import GIB, MIB, MemoryLedger, Use
 from server.device.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
@@ -72,6 +72,7 @@ def test_what_was_counted_is_what_loading_reserves_on_the_fullest_core(
     footprint = Footprint.of(files[1], tp, shape)
     counted = footprint.with_kv(footprint.min_blocks)
     counted["collectives"] -= COLLECTIVES_BYTES * (tp > 1)
+    counted["scratchpad"] -= score_bytes(ShardSpec.of(files[1], tp), LIMITS)
     ledger = load(files, tp, shape, footprint.min_blocks)
     assert {use: ledger.reserved_bytes(0, use) for use in SERVED} == {use: counted[use] for use in SERVED}
     assert all(ledger.reserved_bytes(core) <= ledger.reserved_bytes(0) for core in range(tp))
@@ -85,6 +86,30 @@ def test_the_published_breakdown_of_one_core() -> None:
     assert footprint.fixed["runtime"] == RUNTIME_BYTES == 711 * MIB
     assert footprint.fixed["collectives"] - 472 * MIB < 5 * MIB  # the all-reduce buffer of so small a step
     assert footprint.fixed["weights"] * 8 == pytest.approx(LLAMA_8B.num_params * 2, rel=0.001)
+
+
+@pytest.mark.parametrize(("first", "published_mib", "bound"), [(False, 5600, 0.05), (True, 8029, 0.27)])
+def test_the_published_total_of_each_core(first: bool, published_mib: int, bound: float) -> None:
+    """The same source, whole prompts of 4,096 tokens. Of core 0's 3,767 MiB of weights one copy is 1,916."""
+    limits = StepLimits(4096, 32, 1)
+    uses = Footprint.of(LLAMA_8B, 8, ServingShape("bfloat16", 4096, 32, limits)).with_kv(32 * 4096 // 32)
+    partial = 4096 * 4096 * 4  # of every core, gathered on the first
+    total = sum(uses.values()) if first else sum(uses.values()) - 7 * partial
+    error = total / (published_mib * MIB) - 1
+    assert -bound <= error <= 0, error
+    missing_copy = (3767 * MIB - uses["weights"]) * first
+    assert abs((total + missing_copy) / (published_mib * MIB) - 1) <= 0.05
+
+
+def test_scores_of_a_prompt_above_32k_run_a_core_out_of_memory() -> None:
+    """As published: 4 heads a core at TP8, 4 x length^2 x 2 bytes."""
+    shard = ShardSpec.of(LLAMA_8B, 8)
+    assert score_bytes(shard, StepLimits(4096, 1, 1)) == 4 * 4096**2 * 2
+    fits = {
+        length: Footprint.of(LLAMA_8B, 8, ServingShape("bfloat16", length, 32, StepLimits(length, 1, 1))).fits(16 * GIB)
+        for length in (16_384, 65_536)
+    }
+    assert fits == {16_384: True, 65_536: False}
 
 
 def test_one_core_has_nobody_to_talk_to() -> None:
