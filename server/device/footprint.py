@@ -25,8 +25,8 @@ ATTENTION_ROWS = 64  # (token, head) rows of one attention tile
 RUNTIME_BYTES = (392 + 319) * MIB
 COLLECTIVES_BYTES = 472 * MIB
 
-# One attention score of the compiled graph of a prompt. The same source gives its scratchpad as 4 x length^2 x 2 bytes, 4
-# being the query heads of a core there, and says that above 32K tokens it runs out: one layer's scores at a time.
+# One attention score of the compiled graph of a prompt. The same source gives its scratchpad as 4 x length^2 x 2 bytes,
+# 4 being the query heads of a core there, and says that above 32K tokens it runs out: one layer's scores at a time.
 SCORE_BYTES = 2
 
 
