@@ -127,21 +127,27 @@ def calibrate(arguments: dict[str, Any]) -> None:
 def plan(settings: PlanSettings) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
     from server.planner.command import run_plan
+    from server.planner.plan_demand import with_trace
     from server.planner.plan_options import PlanOptions
+    from server.planner.traces import read_trace
 
     options = PlanOptions(
         model=settings.model,
         input_tokens=settings.input_len,
         output_tokens=settings.output_len,
-        request_rate=settings.request_rate,
+        request_rate=1.0 if settings.request_rate is None else settings.request_rate,
         ttft_s=None if settings.ttft_ms is None else settings.ttft_ms / 1e3,
         tpot_s=None if settings.tpot_ms is None else settings.tpot_ms / 1e3,
         devices=settings.device,
         tensor_parallel_sizes=settings.tensor_parallel_size,
         device_memory_utilization=settings.device_memory_utilization,
         price_basis=settings.price_basis,
+        chip_watts=settings.chip_watts,
     )
-    run_plan(options, settings.json_file, settings.picture_path, settings.check)
+    trace = read_trace(Path(settings.trace)) if settings.trace else None
+    if trace is not None:
+        options = with_trace(options, trace, settings.request_rate)
+    run_plan(options, settings.json_file, settings.picture_path, settings.check, trace)
 
 
 def simulate(settings: SimulateSettings) -> None:

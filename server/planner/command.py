@@ -17,6 +17,7 @@ from server.planner.plan_check import check_plan
 from server.planner.plan_options import PlanOptions
 from server.planner.sim_options import SimulationOptions
 from server.planner.simulator import run_simulation
+from server.planner.workload import Workload
 
 WIDTH = 170  # columns of a table that goes to a file or a pipe
 
@@ -26,9 +27,15 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=WIDTH)
 
 
-def run_plan(options: PlanOptions, json_file: str | None, picture: Path | None, is_checked: bool = False) -> None:
+def run_plan(
+    options: PlanOptions,
+    json_file: str | None,
+    picture: Path | None,
+    is_checked: bool = False,
+    trace: Workload | None = None,
+) -> None:
     """Raises SettingsError and DeviceError as `plan` does. With `is_checked` the chosen configuration is simulated."""
-    report = plan(options)
+    report = plan(options, trace)
     _console().print(plan_table.render(report))
     check = check_plan(report) if is_checked else ()
     if is_checked:

@@ -5,6 +5,7 @@ Asks the ledger's arithmetic and the cost model, and lays the answers out. Has n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -19,27 +20,31 @@ from server.device.instances import Instance
 from server.device.ledger import GIB
 from server.errors import DeviceError, DeviceMemoryError
 from server.planner.models import resolve_shape
+from server.planner.plan_demand import Demand
 from server.planner.plan_memory import Memory
-from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype
+from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype, bucket
 from server.planner.plan_queue import MAX_LOAD, Replica, Service
 from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice, hourly_usd, price_notes
+from server.planner.workload import Workload
 
 
-def plan(options: PlanOptions) -> PlanReport:
-    """The whole answer for the catalogue's parts.
+def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
+    """The whole answer for the catalogue's parts. With a trace, its lengths take the place of those of `options`.
 
     Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
     that cannot be served, DeviceError for an unknown instance or a degree that no part in question allows, and
     DeviceMemoryError, with the least that is lacking, when no part in question holds the model.
     """
     parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or INSTANCES
-    return plan_model(resolve_shape(options.model), options, parts)
+    return plan_model(resolve_shape(options.model), options, parts, trace)
 
 
-def plan_model(model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...]) -> PlanReport:
+def plan_model(
+    model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...], trace: Workload | None = None
+) -> PlanReport:
     """As `plan`, for a model and parts that have been looked up."""
     _check_degrees(options, parts)
-    search = _Search.of(model, options)
+    search = _Search.of(model, options, trace)
     candidates: list[Candidate] = []
     excluded: list[Excluded] = []
     for found in (entry for part in parts for entry in search.part(part)):
@@ -50,9 +55,9 @@ def plan_model(model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ..
     if not candidates:
         raise _nothing_fits(model, options, excluded)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
-    notes = (*_slo_notes(options, candidates), *price_notes(parts))
+    notes = (*_demand_notes(search.demand), *_slo_notes(options, candidates), *price_notes(parts, options.chip_watts))
     version = default_calibration().version
-    return PlanReport(options, model, search.buckets, version, tuple(candidates), tuple(excluded), notes)
+    return PlanReport(options, model, search.demand, search.buckets, version, tuple(candidates), tuple(excluded), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +78,23 @@ class _Group:
 class _Search:
     model: ModelSpec
     options: PlanOptions
+    demand: Demand
     buckets: Buckets
     memory: Memory
+    prompts: tuple[tuple[int, float], ...]  # compiled length, share of the requests
 
     @classmethod
-    def of(cls, model: ModelSpec, options: PlanOptions) -> _Search:
-        buckets = Buckets.of(options, model)
-        return cls(model, options, buckets, Memory(model, buckets))
+    def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> _Search:
+        if trace is None:
+            demand, buckets = Demand.fixed(options), Buckets.of(options, model)
+        else:
+            demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
+            buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
+        padded: Counter[int] = Counter()
+        for length, count in demand.prompts:
+            padded[bucket(length, buckets.decode) if options.has_prefill_buckets else buckets.decode] += count
+        shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
+        return cls(model, options, demand, buckets, Memory(model, buckets), shares)
 
     def part(self, part: Instance) -> Iterator[Candidate | Excluded]:
         """Everything there is to say of one part."""
@@ -109,9 +124,7 @@ class _Search:
 
     def _candidate(self, group: _Group, batch: int) -> Candidate:
         options, part, dp = self.options, group.part, group.dp
-        prefill = group.cost.prefill(options.input_tokens, self.buckets.prefill)
-        decode = group.cost.decode(batch, self.buckets.decode)
-        replica = Replica(prefill.elapsed_s, decode.elapsed_s, batch, options.output_tokens)
+        replica, extrapolated = self._replica(group, batch)
         within = replica.rate_within(options.ttft_limit_s, options.tpot_limit_s)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
         count = ceil(options.request_rate / carried)
@@ -126,20 +139,36 @@ class _Search:
             batch=batch,
             memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch),
             memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
-            prefill_s=prefill.elapsed_s,
-            decode_s=decode.elapsed_s,
+            prefill_s=replica.prefill_s,
+            decode_s=replica.decode_s,
             ttft_s=service.ttft_s,
             tpot_s=service.tpot_s,
             load=rate / replica.saturation,
-            saturated_output_tokens_s=dp * replica.saturation * options.output_tokens,
+            saturated_output_tokens_s=dp * replica.saturation * self.demand.output_tokens,
             slo_request_rate=dp * within,
-            output_tokens_s=dp * rate * options.output_tokens,
+            output_tokens_s=dp * rate * self.demand.output_tokens,
             instances=count,
-            at_rate=_prices(part, count, options.request_rate, share, options),
-            at_capacity=_prices(part, 1, carried, share, options),
+            at_rate=_prices(part, count, options.request_rate, share, self.demand),
+            at_capacity=_prices(part, 1, carried, share, self.demand),
             misses=() if within else tuple(_misses(replica.at(0), service, options)),
-            extrapolated="; ".join(dict.fromkeys(filter(None, (prefill.extrapolated, decode.extrapolated)))),
+            extrapolated=extrapolated,
+            tokens_per_joule=_per_joule(dp * rate * self.demand.output_tokens, part, options.chip_watts),
         )
+
+    def _replica(self, group: _Group, batch: int) -> tuple[Replica, str]:
+        """One group under this demand, and why no measurement stands behind its times."""
+        decode = group.cost.decode(batch, self.buckets.decode)
+        prefills = [(group.cost.prefill(length, length), share) for length, share in self.prompts]
+        mean_s = sum(cost.elapsed_s * share for cost, share in prefills)
+        cv2 = max(0.0, sum(cost.elapsed_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
+        reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
+        demand = self.demand
+        replica = Replica(mean_s, decode.elapsed_s, batch, demand.output_tokens, cv2, demand.steps_cv2)
+        return replica, "; ".join(dict.fromkeys(reasons))
+
+
+def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:
+    return None if chip_watts is None else tokens_s / (chip_watts * part.num_chips)
 
 
 def _prefill_share(replica: Replica) -> float:
@@ -148,12 +177,12 @@ def _prefill_share(replica: Replica) -> float:
 
 
 def _prices(
-    part: Instance, count: int, request_rate: float, share: float, options: PlanOptions
+    part: Instance, count: int, request_rate: float, share: float, demand: Demand
 ) -> dict[PriceBasis, TokenPrice | None]:
     """For `count` instances that together serve `request_rate`."""
     hourly = {basis: hourly_usd(part, basis) for basis in PRICE_BASES}
     return {
-        basis: None if price is None else TokenPrice.of(count * price, request_rate, share, options)
+        basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)
         for basis, price in hourly.items()
     }
 
@@ -194,6 +223,11 @@ def _nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Exclude
         f"{options.model} with {model.num_params / 1e9:.2f}B parameters fits on no part in question. Nearest is "
         f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
     )
+
+
+def _demand_notes(demand: Demand) -> Iterator[str]:
+    if demand.left_out:
+        yield f"{demand.left_out} requests of the trace are longer than a slot can be, and left out"
 
 
 def _slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from server.planner.plan_demand import at_rate
 from server.planner.plan_memory import QUANTIZATION
+from server.planner.plan_options import bucket
 from server.planner.plan_report import Candidate, PlanReport
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_report import SimulationReport
@@ -55,14 +57,22 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
         max_num_queued_reqs=MAX_REQUESTS,
         device_memory_utilization=options.device_memory_utilization,
         quantization=QUANTIZATION[candidate.dtype],
-        prefill_buckets=(buckets.prefill,),
+        prefill_buckets=_prefill_buckets(report),
         price_basis=options.price_basis,
         usd_per_hour=None if price is not None else 0.0,
     )
 
 
+def _prefill_buckets(report: PlanReport) -> tuple[int, ...]:
+    if not report.options.has_prefill_buckets:
+        return (report.buckets.decode,)
+    return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
+
+
 def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
     options = report.options
+    if report.demand.trace is not None:
+        return at_rate(report.demand.trace, options.request_rate)
     slots = candidate.instances * candidate.dp * candidate.batch
     inputs, outputs = options.input_tokens, options.output_tokens
     return SyntheticWorkload(
@@ -86,16 +96,17 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
     begin, end = sent[len(sent) // 5], sent[-1]
     seen = (sent >= begin) & (finish >= 0)
     rate = float(((finish >= begin) & (finish < end)).sum()) / (end - begin)
+    tokens = report.demand
     found = [
         Agreement("ttft_s", candidate.ttft_s, float((first - sent)[seen].mean())),
-        Agreement("output_tokens_s", candidate.instances * candidate.output_tokens_s, rate * options.output_tokens),
+        Agreement("output_tokens_s", candidate.instances * candidate.output_tokens_s, rate * tokens.output_tokens),
     ]
-    if options.output_tokens > 1:
-        steps_s = float((finish - first)[seen].mean())
-        found.insert(0, Agreement("tpot_s", candidate.tpot_s, steps_s / (options.output_tokens - 1)))
+    if tokens.output_tokens > 1:
+        steps = np.array(records.num_output)[seen] - 1
+        found.insert(0, Agreement("tpot_s", candidate.tpot_s, float((finish - first)[seen].sum() / steps.sum())))
     price = candidate.at_rate[options.price_basis]
     if price is not None:
-        tokens_an_hour = rate * options.total_tokens * 3600
+        tokens_an_hour = rate * tokens.total_tokens * 3600
         found.append(Agreement("usd_per_million_tokens", price.total_usd, 1e6 * price.hourly_usd / tokens_an_hour))
     return tuple(found)
 

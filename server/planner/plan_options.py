@@ -45,6 +45,7 @@ class PlanOptions:
     max_batch: int = 256  # the largest batch with measurements behind it
     device_memory_utilization: float = 0.9  # as the server's default
     price_basis: PriceBasis = "on_demand"  # what the order of the answer goes by
+    chip_watts: float | None = None  # of one chip while it serves; none is published
 
     def __post_init__(self) -> None:
         for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):
@@ -53,7 +54,7 @@ class PlanOptions:
                 raise SettingsError(f"{name} is {value}: from 1 to {most} is possible")
         if not MIN_RATE <= self.request_rate <= MAX_RATE:
             raise SettingsError(f"request_rate is {self.request_rate}: from {MIN_RATE:g} to {MAX_RATE:g} is possible")
-        for name in ("ttft_s", "tpot_s"):
+        for name in ("ttft_s", "tpot_s", "chip_watts"):
             limit = getattr(self, name)
             if limit is not None and not (isfinite(limit) and limit > 0):
                 raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
@@ -101,6 +102,11 @@ class Buckets:
         if needed > model.max_position:
             name = "max_model_len" if options.max_model_len else "input_tokens + output_tokens"
             raise SettingsError(f"{name} is {needed}: {options.model} has {model.max_position} positions")
-        decode = options.max_model_len or bucket(options.total_tokens, model.max_position)
-        prefill = bucket(options.input_tokens, decode) if options.has_prefill_buckets else decode
+        return cls.holding(options, model, options.input_tokens, options.total_tokens)
+
+    @classmethod
+    def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
+        """For prompts and requests of at most so many tokens, which the model has positions for."""
+        decode = options.max_model_len or bucket(longest, model.max_position)
+        prefill = bucket(longest_prompt, decode) if options.has_prefill_buckets else decode
         return cls(prefill=prefill, decode=decode)

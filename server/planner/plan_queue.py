@@ -32,10 +32,12 @@ class Replica:
     prefill_s: float  # of one prompt
     decode_s: float  # of one step, all slots
     slots: int
-    output_tokens: int  # of a request; the prefill makes the first
+    output_tokens: float  # of a mean request; the prefill makes the first
+    prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, of which `prefill_s` is the mean
+    steps_cv2: float = 0.0  # of the steps of a request
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> float:
         """Decode steps of a request."""
         return self.output_tokens - 1
 
@@ -55,10 +57,10 @@ class Replica:
         if rate == 0:
             return Service(self.prefill_s, self.decode_s if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
-            return Service(self.prefill_s + _md1_wait_s(self.prefill_s, rate), 0.0)
+            return Service(self.prefill_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
         tpot_s = (busy / rate - self.prefill_s) / self.steps  # Little's law gives the time in a slot
-        slot_wait_s = queued / rate * _constant_service(self.slots, rate / self.saturation)
+        slot_wait_s = queued / rate * _service_factor(self.slots, rate / self.saturation, self.steps_cv2)
         return Service(slot_wait_s + self._turn_wait_s(rate, idle) + self.prefill_s, tpot_s)
 
     def _turn_wait_s(self, rate: float, idle: float) -> float:
@@ -66,7 +68,12 @@ class Replica:
         if self.slots == 1:
             return 0.0
         others = rate * (self.slots - 1) / self.slots
-        return _md1_wait_s(self.prefill_s, others) + 0.5 * self.decode_s * (1 - idle)
+        return self._prefill_wait_s(others) + 0.5 * self.decode_s * (1 - idle)
+
+    def _prefill_wait_s(self, rate: float) -> float:
+        """Mean wait of M/G/1 (Pollaczek-Khinchine) where prefills are all the service."""
+        load = rate * self.prefill_s
+        return 0.5 * (1 + self.prefill_cv2) * load * self.prefill_s / (1 - load)
 
     def rate_within(self, ttft_s: float, tpot_s: float) -> float:
         """The highest rate, up to MAX_LOAD of saturation, that keeps the means within the limits; 0 when none does."""
@@ -118,10 +125,11 @@ class _Chain:
         return self.busy / self.total, self.empty / self.total, queued / self.total
 
 
-def _md1_wait_s(service_s: float, rate: float) -> float:
-    """Mean wait of M/D/1 (Pollaczek-Khinchine)."""
-    load = rate * service_s
-    return 0.5 * load * service_s / (1 - load)
+def _service_factor(servers: int, load: float, cv2: float) -> float:
+    """Wait of M/G/c as a share of that of M/M/c: constant and exponential service mixed; beyond these (1 + cv2) / 2."""
+    if cv2 >= 1:
+        return 0.5 * (1 + cv2)
+    return (1 - cv2) * _constant_service(servers, load) + cv2
 
 
 def _constant_service(servers: int, load: float) -> float:

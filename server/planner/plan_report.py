@@ -7,13 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from server.config import ModelSpec
 from server.device.instances import ON_DEMAND_DATE, RESERVED_DATE, Instance
+from server.planner.plan_demand import Demand
 from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype
 
-NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue, so none is given"
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
+
+
+class Tokens(Protocol):
+    """Tokens of a mean request."""
+
+    @property
+    def input_tokens(self) -> float: ...
+    @property
+    def output_tokens(self) -> float: ...
+    @property
+    def total_tokens(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +38,14 @@ class TokenPrice:
     total_usd: float  # all dollars over input and output tokens together
 
     @classmethod
-    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, options: PlanOptions) -> TokenPrice:
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: Tokens) -> TokenPrice:
         """`request_rate` requests a second are served for `hourly_usd` an hour."""
         request_usd = hourly_usd / 3600 / request_rate
         return cls(
             hourly_usd=hourly_usd,
-            input_usd=1e6 * request_usd * prefill_share / options.input_tokens,
-            output_usd=1e6 * request_usd * (1 - prefill_share) / options.output_tokens,
-            total_usd=1e6 * request_usd / options.total_tokens,
+            input_usd=1e6 * request_usd * prefill_share / tokens.input_tokens,
+            output_usd=1e6 * request_usd * (1 - prefill_share) / tokens.output_tokens,
+            total_usd=1e6 * request_usd / tokens.total_tokens,
         )
 
 
@@ -61,6 +73,7 @@ class Candidate:
     at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
     misses: tuple[str, ...] = ()  # which limits, and by how much
     extrapolated: str = ""  # why no measurement stands behind the times
+    tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
 
     @property
     def meets_slo(self) -> bool:
@@ -73,7 +86,7 @@ class Candidate:
         return (not self.meets_slo, *cost, self.tpot_s, self.ttft_s, self.device, self.tp, self.dtype, self.batch)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"meets_slo": self.meets_slo, "tokens_per_joule": None}
+        return asdict(self) | {"meets_slo": self.meets_slo}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,7 @@ class PlanReport:
 
     options: PlanOptions
     model: ModelSpec
+    demand: Demand
     buckets: Buckets
     calibration: str
     candidates: tuple[Candidate, ...]
@@ -110,6 +124,7 @@ class PlanReport:
         return {
             "options": asdict(self.options),
             "model": {"architecture": self.model.architecture, "num_params": self.model.num_params},
+            "demand": self.demand.as_json(),
             "buckets": asdict(self.buckets),
             "calibration": self.calibration,
             "price_dates": {"on_demand": ON_DEMAND_DATE, "reserved": RESERVED_DATE},
@@ -124,8 +139,8 @@ def hourly_usd(instance: Instance, basis: PriceBasis) -> float | None:
     return instance.on_demand_usd if basis == "on_demand" else instance.reserved_usd
 
 
-def price_notes(instances: tuple[Instance, ...]) -> Iterator[str]:
-    """Where prices come from, and which are missing."""
+def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
+    """Where prices come from, and which are missing; so with power."""
     yield (
         f"prices: Linux, us-east-1; on_demand of {ON_DEMAND_DATE}, reserved is the effective rate of three years, "
         f"of {RESERVED_DATE}"
@@ -134,4 +149,4 @@ def price_notes(instances: tuple[Instance, ...]) -> Iterator[str]:
         missing = [basis for basis in PRICE_BASES if hourly_usd(instance, basis) is None]
         if missing:
             yield f"{instance.name}: no {' and no '.join(missing)} price is published, so no cost by it is given"
-    yield NO_POWER
+    yield NO_POWER if chip_watts is None else f"tokens per joule: at the {chip_watts:g} W a chip that were given"

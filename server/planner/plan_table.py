@@ -49,11 +49,19 @@ def _heading(report: PlanReport) -> str:
         if limit is not None
     ]
     return (
-        f"{options.model} ({report.model.num_params / 1e9:.2f}B parameters): {options.input_tokens} tokens in, "
-        f"{options.output_tokens} out, {options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
+        f"{options.model} ({report.model.num_params / 1e9:.2f}B parameters): {_requests(report)}, "
+        f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
         f"compiled for prompts of {report.buckets.prefill} and slots of {report.buckets.decode} positions; "
         f"calibration {report.calibration}"
     )
+
+
+def _requests(report: PlanReport) -> str:
+    demand = report.demand
+    if demand.trace is None:
+        return f"{report.options.input_tokens} tokens in, {report.options.output_tokens} out"
+    means = f"means of {demand.input_tokens:.0f} tokens in, {demand.output_tokens:.0f} out"
+    return f"{len(demand.trace)} requests of {demand.trace.name}, {means}"
 
 
 def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Table:

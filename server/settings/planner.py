@@ -30,11 +30,13 @@ class PlanSettings(_PlannerSettings):
 
     input_len: int = Field(1024, description="prompt tokens of a request")
     output_len: int = Field(256, description="generated tokens of a request")
-    request_rate: float = Field(1.0, description="requests a second, Poisson")
+    request_rate: float | None = Field(None, description="requests a second (default: 1, Poisson; or the trace's own)")
+    trace: str | None = Field(None, description="trace file whose lengths take the place of these")
     ttft_ms: float | None = Field(None, description="limit of the mean time to first token (default: none)")
     tpot_ms: float | None = Field(None, description="limit of the mean time per output token (default: none)")
     device: Texts = Field((), description="instance to consider, may be repeated (default: all)")
     tensor_parallel_size: Degrees = Field((), description="degrees to consider, with commas (default: all)")
+    chip_watts: float | None = Field(None, description="power of one chip, for tokens per joule (default: not known)")
     check: bool = Field(False, description="simulate the chosen configuration and compare")
     picture: str | None = Field(None, description="write the Pareto front to this .html or .png file")
 
