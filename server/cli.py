@@ -140,6 +140,7 @@ def plan(settings: PlanSettings) -> None:
         tpot_s=None if settings.tpot_ms is None else settings.tpot_ms / 1e3,
         devices=settings.device,
         tensor_parallel_sizes=settings.tensor_parallel_size,
+        pipeline_parallel_sizes=settings.pipeline_parallel_size,
         device_memory_utilization=settings.device_memory_utilization,
         price_basis=settings.price_basis,
         chip_watts=settings.chip_watts,

@@ -13,7 +13,7 @@ from math import ceil
 from server.config import ModelSpec
 from server.device.calibration import default_calibration
 from server.device.catalog import INSTANCES, instance
-from server.device.cost import CostModel
+from server.device.cost_pipeline import PipelineModel, stage_layers
 from server.device.cost_work import Runtime
 from server.device.fit import budget_bytes
 from server.device.instances import Instance
@@ -44,6 +44,8 @@ def plan_model(
 ) -> PlanReport:
     """As `plan`, for a model and parts that have been looked up."""
     _check_degrees(options, parts)
+    for stages in options.pipeline_parallel_sizes:
+        stage_layers(model.num_layers, stages)  # refuses more stages than layers
     search = _Search.of(model, options, trace)
     candidates: list[Candidate] = []
     excluded: list[Excluded] = []
@@ -62,16 +64,17 @@ def plan_model(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One tensor-parallel group on one part, and the model's times on it."""
+    """One replica on one part, a tensor-parallel group for each pipeline stage, and the model's times on it."""
 
     part: Instance
     tp: int
     dtype: WeightDtype
-    cost: CostModel
+    stages: int
+    cost: PipelineModel
 
     @property
     def dp(self) -> int:
-        return self.part.num_cores // self.tp
+        return self.part.num_cores // (self.tp * self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +108,31 @@ class _Search:
             for dtype in self.options.dtypes:
                 if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
                     yield Excluded(part.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
-                else:
-                    yield from self._batches(part, tp, dtype)
+                    continue
+                for stages in self.options.pipeline_parallel_sizes:
+                    yield from self._batches(part, tp, dtype, stages)
 
-    def _batches(self, part: Instance, tp: int, dtype: WeightDtype) -> Iterator[Candidate | Excluded]:
+    def _batches(self, part: Instance, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
         """Powers of two, as long as they fit."""
+        if tp * stages > part.num_cores:
+            reason = f"{stages} stages of {tp} NeuronCores are more than its {part.num_cores}"
+            yield Excluded(part.name, tp, dtype, reason, pp=stages)
+            return
         budget = budget_bytes(part, self.options.device_memory_utilization)
-        lacks = self.memory.needed_bytes(tp, dtype, 1) - budget
+        lacks = self.memory.needed_bytes(tp, dtype, 1, stages) - budget
         if lacks > 0:
             reason = f"one slot of {self.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
-            yield Excluded(part.name, tp, dtype, reason, lacks)
+            yield Excluded(part.name, tp, dtype, reason, lacks, stages)
             return
-        group = _Group(part, tp, dtype, CostModel.of(self.model, part, tp, Runtime(dtype)))
+        group = _Group(part, tp, dtype, stages, PipelineModel.of(self.model, part, tp, stages, Runtime(dtype)))
         batch = 1
-        while batch <= self.options.max_batch and self.memory.needed_bytes(tp, dtype, batch) <= budget:
+        while batch <= self.options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages) <= budget:
             yield self._candidate(group, batch)
             batch *= 2
 
     def _candidate(self, group: _Group, batch: int) -> Candidate:
         options, part, dp = self.options, group.part, group.dp
-        replica, extrapolated = self._replica(group, batch)
+        replica, bubble, extrapolated = self._replica(group, batch)
         within = replica.rate_within(options.ttft_limit_s, options.tpot_limit_s)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
         count = ceil(options.request_rate / carried)
@@ -134,12 +142,13 @@ class _Search:
         return Candidate(
             device=part.name,
             tp=group.tp,
+            pp=group.stages,
             dp=dp,
             dtype=group.dtype,
             batch=batch,
-            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch),
+            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages),
             memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
-            prefill_s=replica.prefill_s,
+            prefill_s=replica.prefill_s + replica.later_stages_s,
             decode_s=replica.decode_s,
             ttft_s=service.ttft_s,
             tpot_s=service.tpot_s,
@@ -151,20 +160,22 @@ class _Search:
             at_rate=_prices(part, count, options.request_rate, share, self.demand),
             at_capacity=_prices(part, 1, carried, share, self.demand),
             misses=() if within else tuple(_misses(replica.at(0), service, options)),
+            bubble=bubble,
             extrapolated=extrapolated,
             tokens_per_joule=_per_joule(dp * rate * self.demand.output_tokens, part, options.chip_watts),
         )
 
-    def _replica(self, group: _Group, batch: int) -> tuple[Replica, str]:
-        """One group under this demand, and why no measurement stands behind its times."""
+    def _replica(self, group: _Group, batch: int) -> tuple[Replica, float, str]:
+        """One replica under this demand, the bubble of its decode, and why no measurement stands behind its times."""
         decode = group.cost.decode(batch, self.buckets.decode)
         prefills = [(group.cost.prefill(length, length), share) for length, share in self.prompts]
-        mean_s = sum(cost.elapsed_s * share for cost, share in prefills)
-        cv2 = max(0.0, sum(cost.elapsed_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
+        mean_s = sum(cost.interval_s * share for cost, share in prefills)
+        later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
+        cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
         demand = self.demand
-        replica = Replica(mean_s, decode.elapsed_s, batch, demand.output_tokens, cv2, demand.steps_cv2)
-        return replica, "; ".join(dict.fromkeys(reasons))
+        replica = Replica(mean_s, decode.elapsed_s, batch, demand.output_tokens, cv2, demand.steps_cv2, later_s)
+        return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
 
 
 def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:

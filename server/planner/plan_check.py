@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from server.errors import DeviceError
 from server.planner.plan_demand import at_rate
 from server.planner.plan_memory import QUANTIZATION
 from server.planner.plan_options import bucket
@@ -42,7 +43,12 @@ def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) 
 
 
 def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
-    """The candidate as a deployment of `simulate`, under the arrivals that the plan was asked for."""
+    """The candidate as a deployment of `simulate`, under the arrivals that the plan was asked for.
+
+    Raises DeviceError for pipeline stages, which are not simulated.
+    """
+    if candidate.pp > 1:
+        raise DeviceError(f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage")
     options, buckets = report.options, report.buckets
     price = candidate.at_rate[options.price_basis]
     return SimulationOptions(
@@ -112,6 +118,6 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
-    """The chosen configuration, simulated; nothing when none holds the limits."""
+    """The chosen configuration, simulated; nothing when none holds the limits. Raises as `simulation_of` does."""
     best = report.best
     return () if best is None else agreement(report, best, simulate_candidate(report, best, seed))

@@ -5,7 +5,10 @@ Formulas live there; here they are asked once for each degree, weight type and b
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from server.config import ModelSpec, Quantization
+from server.device.cost_pipeline import stage_layers
 from server.device.footprint import Footprint, ServingShape, StepLimits
 from server.planner.plan_options import Buckets, WeightDtype
 
@@ -22,13 +25,17 @@ class Memory:
 
     def __init__(self, model: ModelSpec, buckets: Buckets) -> None:
         self._model, self._buckets = model, buckets
-        self._known: dict[tuple[int, WeightDtype, int], int] = {}
+        self._known: dict[tuple[int, WeightDtype, int, int], int] = {}
 
-    def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int) -> int:
-        """Everything on the fullest core with `batch` slots of the compiled length."""
-        key = (tp, dtype, batch)
+    def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int, stages: int = 1) -> int:
+        """Everything on the fullest core with `batch` slots of the compiled length.
+
+        Of several stages that with the most layers, counted as if it had the embedding and the output layer.
+        """
+        key = (tp, dtype, batch, stages)
         if key not in self._known:
-            footprint = Footprint.of(self._model, tp, self._shape(dtype, batch))
+            model = replace(self._model, num_layers=max(stage_layers(self._model.num_layers, stages)))
+            footprint = Footprint.of(model, tp, self._shape(dtype, batch))
             num_blocks = batch * -(-self._buckets.decode // BLOCK_SIZE) + 1  # and the null block
             self._known[key] = sum(footprint.with_kv(num_blocks).values())
         return self._known[key]

@@ -39,6 +39,7 @@ class PlanOptions:
     tpot_s: float | None = None
     devices: tuple[str, ...] = ()  # () = every instance of the catalogue
     tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
+    pipeline_parallel_sizes: tuple[int, ...] = (1,)  # stages; more than one is extrapolated
     dtypes: tuple[WeightDtype, ...] = DTYPES  # of the weights; activations and KV are bfloat16
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
     has_prefill_buckets: bool = True  # False: each prompt is padded to the compiled length, as optimum-neuron does
@@ -58,6 +59,8 @@ class PlanOptions:
             limit = getattr(self, name)
             if limit is not None and not (isfinite(limit) and limit > 0):
                 raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
+        if not self.pipeline_parallel_sizes or min(self.pipeline_parallel_sizes) < 1:
+            raise SettingsError(f"pipeline_parallel_sizes is {self.pipeline_parallel_sizes}: numbers of at least 1")
         if not 0 < self.device_memory_utilization <= 1:
             raise SettingsError(f"device_memory_utilization is {self.device_memory_utilization}: above 0, at most 1")
         if self.price_basis not in PRICE_BASES:

@@ -35,6 +35,7 @@ class Replica:
     output_tokens: float  # of a mean request; the prefill makes the first
     prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, of which `prefill_s` is the mean
     steps_cv2: float = 0.0  # of the steps of a request
+    later_stages_s: float = 0.0  # of a prompt, beyond `prefill_s`, in which others may be encoded already
 
     @property
     def steps(self) -> float:
@@ -43,7 +44,7 @@ class Replica:
 
     def completions(self, busy: int) -> float:
         """Requests a second with `busy` slots always busy: they take their prefills in turn and share their steps."""
-        return busy / (busy * self.prefill_s + self.steps * self.decode_s)
+        return busy / (busy * self.prefill_s + self.later_stages_s + self.steps * self.decode_s)
 
     @property
     def saturation(self) -> float:
@@ -54,14 +55,15 @@ class Replica:
         """Mean times at `rate`, from 0 to below saturation. They never fall as the rate grows."""
         if not 0 <= rate < self.saturation:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
+        alone_s = self.prefill_s + self.later_stages_s
         if rate == 0:
-            return Service(self.prefill_s, self.decode_s if self.steps else 0.0)
+            return Service(alone_s, self.decode_s if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
-            return Service(self.prefill_s + self._prefill_wait_s(rate), 0.0)
+            return Service(alone_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
-        tpot_s = (busy / rate - self.prefill_s) / self.steps  # Little's law gives the time in a slot
+        tpot_s = (busy / rate - alone_s) / self.steps  # Little's law gives the time in a slot
         slot_wait_s = queued / rate * _service_factor(self.slots, rate / self.saturation, self.steps_cv2)
-        return Service(slot_wait_s + self._turn_wait_s(rate, idle) + self.prefill_s, tpot_s)
+        return Service(slot_wait_s + self._turn_wait_s(rate, idle) + alone_s, tpot_s)
 
     def _turn_wait_s(self, rate: float, idle: float) -> float:
         """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""

@@ -55,6 +55,7 @@ class Candidate:
 
     device: str
     tp: int
+    pp: int  # pipeline stages of a replica, each of `tp` cores
     dp: int  # replicas on one instance
     dtype: WeightDtype
     batch: int  # slots of one replica
@@ -73,6 +74,7 @@ class Candidate:
     at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
     misses: tuple[str, ...] = ()  # which limits, and by how much
     extrapolated: str = ""  # why no measurement stands behind the times
+    bubble: float = 0.0  # share of its stages' time in which decode leaves them idle
     tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
 
     @property
@@ -83,7 +85,17 @@ class Candidate:
         """Sort key: within the limits first, then priced, cheaper, faster."""
         price = self.at_rate[basis]
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
-        return (not self.meets_slo, *cost, self.tpot_s, self.ttft_s, self.device, self.tp, self.dtype, self.batch)
+        return (
+            not self.meets_slo,
+            *cost,
+            self.tpot_s,
+            self.ttft_s,
+            self.device,
+            self.tp,
+            self.pp,
+            self.dtype,
+            self.batch,
+        )
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"meets_slo": self.meets_slo}
@@ -98,6 +110,7 @@ class Excluded:
     dtype: WeightDtype | None  # None: whatever the type
     reason: str
     lacks_bytes: int | None = None
+    pp: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
 
 def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first, which is the best, of each device, degree and type; batches are variations of it."""
-    found: dict[tuple[str, int, str], Candidate] = {}
+    found: dict[tuple[str, int, int, str], Candidate] = {}
     for candidate in candidates:
-        found.setdefault((candidate.device, candidate.tp, candidate.dtype), candidate)
+        found.setdefault((candidate.device, candidate.tp, candidate.pp, candidate.dtype), candidate)
     return list(found.values())
 
 
@@ -67,7 +67,7 @@ def _requests(report: PlanReport) -> str:
 def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Table:
     basis = report.options.price_basis
     table = Table(title=title)
-    for column in ("device", "TP", "DP", "weights", "batch"):
+    for column in ("device", "TP", "PP", "DP", "weights", "batch"):
         table.add_column(column, no_wrap=True)
     other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
     priced = ("$/h", f"{other} $/h", "$/1M in", "$/1M out", "full: $/1M out")
@@ -76,7 +76,7 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
     for row in rows:
         table.add_row(
             row.device + "*" * bool(row.extrapolated),
-            *map(str, (row.tp, row.dp, row.dtype, row.batch)),
+            *map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch)),
             f"{row.memory_bytes / 2**30:.1f}",
             f"{row.ttft_s * 1e3:.0f}",
             f"{row.tpot_s * 1e3:.1f}",
@@ -103,17 +103,18 @@ def _money(usd: float | None) -> str:
 
 
 def _misses(rows: Iterable[Candidate]) -> Table:
-    table = Table("device", "TP", "DP", "weights", "batch", "why not", title="Fits, but misses the limits")
+    table = Table("device", "TP", "PP", "DP", "weights", "batch", "why not", title="Fits, but misses the limits")
     for row in rows:
         name = row.device + "*" * bool(row.extrapolated)
-        table.add_row(name, str(row.tp), str(row.dp), row.dtype, str(row.batch), "; ".join(row.misses))
+        numbers = map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch))
+        table.add_row(name, *numbers, "; ".join(row.misses))
     return table
 
 
 def _excluded(rows: Iterable[Excluded]) -> Table:
-    table = Table("device", "TP", "weights", "why not", title="Cannot be had")
+    table = Table("device", "TP", "PP", "weights", "why not", title="Cannot be had")
     for row in rows:
-        table.add_row(row.device, str(row.tp), row.dtype or "any", row.reason)
+        table.add_row(row.device, str(row.tp), str(row.pp), row.dtype or "any", row.reason)
     return table
 
 

@@ -38,9 +38,10 @@ class PlanSettings(_PlannerSettings):
     tensor_parallel_size: Degrees = Field((), description="degrees to consider, with commas (default: all)")
     chip_watts: float | None = Field(None, description="power of one chip, for tokens per joule (default: not known)")
     check: bool = Field(False, description="simulate the chosen configuration and compare")
+    pipeline_parallel_size: Degrees = Field((1,), description="numbers of pipeline stages to consider, with commas")
     picture: str | None = Field(None, description="write the Pareto front to this .html or .png file")
 
-    @field_validator("device", "tensor_parallel_size", mode="before")
+    @field_validator("device", "tensor_parallel_size", "pipeline_parallel_size", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return split_text(value)

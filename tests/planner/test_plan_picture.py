@@ -153,7 +153,7 @@ def test_long_tables_are_cut_and_say_so(report: PlanReport) -> None:
 
 
 def test_each_group_is_shown_once_with_its_best_batch(report: PlanReport) -> None:
-    lines = [line.split("│")[1:5] for line in text_of(report, 10_000).split("Cannot")[0].splitlines() if "│" in line]
+    lines = [line.split("│")[1:6] for line in text_of(report, 10_000).split("Cannot")[0].splitlines() if "│" in line]
     rows = [tuple(cell.strip() for cell in line) for line in lines]
     assert len(rows) == len(set(rows))
     assert len(rows) == len({(c.device, c.tp, c.dtype) for c in report.candidates})
