@@ -13,9 +13,10 @@ from math import exp, sqrt
 
 import numpy as np
 
+from server.clock import NS
 from server.device.calibration import ServingCoefficients
 from server.planner.published import PublishedRow
-from server.planner.workload import NS, LengthArray, Workload
+from server.planner.workload import LengthArray, Workload
 
 LENGTH_SD = 20.0
 WINDOW_S = 120.0  # of guidellm

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from server.clock import NS
 from server.errors import DeviceError
 from server.planner.plan_demand import at_rate
 from server.planner.plan_memory import QUANTIZATION
@@ -17,7 +18,7 @@ from server.planner.plan_report import Candidate, PlanReport
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_report import SimulationReport
 from server.planner.simulator import run_simulation
-from server.planner.workload import NS, LengthRange, SyntheticWorkload, Workload
+from server.planner.workload import LengthRange, SyntheticWorkload, Workload
 
 PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000

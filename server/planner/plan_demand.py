@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from server.clock import NS
 from server.errors import SettingsError
 from server.planner.plan_options import MAX_RATE, MIN_RATE, PlanOptions
-from server.planner.workload import NS, LengthArray, Workload
+from server.planner.workload import LengthArray, Workload
 
 
 @dataclass(frozen=True, slots=True)

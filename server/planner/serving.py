@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 
+from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.device.calibration import Calibration, ServingCoefficients
 from server.device.catalog import instance
@@ -28,7 +29,6 @@ from server.planner.sim_records import Records
 from server.planner.sim_statistics import FloatArray
 from server.planner.simulator import Driver
 from server.planner.slot_engine import RouterPolicy, SlotEngine, SlotTimes
-from server.planner.workload import NS
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
 STACK_TGI_2_SDK = 19

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from server.clock import NS
 from server.errors import SettingsError
 from server.planner.models import resolve_shape
 from server.planner.routing import LOAD_MARGIN, MORE_OPEN, LeastLoaded, NamedPrompt, PrefixAware, RoundRobin, Routing
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_report import SimulationReport
 from server.planner.simulator import run_simulation
-from server.planner.workload import NS, Workload
+from server.planner.workload import Workload
 
 BLOCK = 128
 
