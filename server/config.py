@@ -10,6 +10,7 @@ Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 WeightFormat = Dtype | Quantization
 Batching = Literal["continuous", "neuron"]
 Pace = Literal["host", "device"]
+KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 
@@ -140,7 +141,7 @@ class EngineConfig:
     model_path: str  # a local checkpoint directory
     device: str  # instance name, such as inf2.xlarge
     tensor_parallel_size: int
-    dtype: Dtype  # of activations and the KV cache, and of weights that are not quantized
+    dtype: Dtype  # of activations, and of weights that are not quantized
     max_model_len: int | None  # None = the model's own
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -159,6 +160,7 @@ class EngineConfig:
     context_encoding_buckets: tuple[int, ...] = ()  # prompt lengths that are compiled; () = automatic
     token_generation_buckets: tuple[int, ...] = ()  # context lengths that decode is compiled for; () = automatic
     pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
+    kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
 
     @property
     def asked_formats(self) -> AskedFormats:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config import Dtype, ModelSpec, Quantization, WeightFormats
+from server.config import Dtype, KVCacheDtype, ModelSpec, Quantization, WeightFormats
+from server.device.attention_sizes import AttentionSizes, kv_block_bytes
 from server.device.hbm import ALIGNMENT
-from server.device.kernels.attention_amx import row_tile_bytes
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up
 from server.device.ledger import MIB, Use
 from server.device.shard import ShardSpec
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
 FLOAT32_BYTES = 4
-ATTENTION_ROWS = 64  # (token, head) rows of one attention tile
 
 # What the real runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
 # Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows): DMA rings 392, NEFF 319, and with more than one
@@ -49,6 +48,11 @@ class ServingShape:
     limits: StepLimits
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...] = ()
+    kv_cache_dtype: KVCacheDtype | None = None  # None = dtype
+
+    @property
+    def kv_dtype(self) -> KVCacheDtype:
+        return self.kv_cache_dtype or self.dtype
 
     @property
     def formats(self) -> WeightFormats:
@@ -56,7 +60,7 @@ class ServingShape:
 
     @property
     def cell_bytes(self) -> int:
-        """Of one KV element, or one element of a panel at most."""
+        """Of one element of a panel at most."""
         return DTYPE_BYTES[self.dtype]
 
     @property
@@ -139,18 +143,12 @@ def _float32_bytes(num_values: int) -> int:
     return round_up(num_values * FLOAT32_BYTES, ALIGNMENT)
 
 
-def kv_block_bytes(model: ModelSpec, shard: ShardSpec, cell_bytes: int, block_size: int) -> int:
-    """K and V of one block over all layers, on one core."""
-    head = round_up(model.head_dim, N_TILE)
-    return 2 * model.num_layers * shard.kv_heads_per_core * head * cell_bytes * block_size
-
-
 @dataclass(frozen=True, slots=True)
 class ActivationSizes:
     """Bytes of every activation buffer. `shared` ones would be replicated on each core; the host keeps one copy."""
 
     rows: int
-    tile_tokens: int
+    attention: AttentionSizes
     hidden: int
     normed: int
     partial: int  # of one core
@@ -170,14 +168,11 @@ class ActivationSizes:
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ActivationSizes:
         w, limits, cell = Widths.of(model, shard), shape.limits, shape.cell_bytes
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
-        group = max(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core))
-        tile_tokens = max(1, ATTENTION_ROWS // group)
-        attention_rows = round_up(tile_tokens * group, 4) * (64 + FLOAT32_BYTES * (shape.block_size + w.head))
-        row_tiles = round_up(tile_tokens * group, N_TILE) // N_TILE * row_tile_bytes(w.head, shape.block_size)
+        attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
         longest_k = max(w.hidden, w.attended, w.intermediate)
         return cls(
             rows=rows,
-            tile_tokens=tile_tokens,
+            attention=attention,
             hidden=rows * w.hidden * FLOAT32_BYTES,
             normed=rows * w.hidden * cell,
             partial=rows * w.hidden * FLOAT32_BYTES,
@@ -187,8 +182,7 @@ class ActivationSizes:
             + _float32_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
                 max(
-                    attention_rows,
-                    row_tiles,
+                    attention.worker_scratch,
                     w.hidden * FLOAT32_BYTES,
                     2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
                 ),
@@ -207,7 +201,8 @@ class ActivationSizes:
         """On core 0, which also holds what is shared."""
         shared = self.hidden + self.normed + self.sampled + self.logits + self.tables + self.row_scales
         own = self.qkv + self.queries + self.attended + self.attended_panels + self.activated + self.activated_panels
-        return shared + own + self.row_scales + num_workers * self.worker_scratch
+        divided = round_up(self.attention.partials, ALIGNMENT) + self.attention.arrivals
+        return shared + own + self.row_scales + num_workers * self.worker_scratch + divided
 
 
 def score_bytes(shard: ShardSpec, limits: StepLimits) -> int:
@@ -237,7 +232,7 @@ class Footprint:
             "collectives": tp * sizes.partial + (COLLECTIVES_BYTES if tp > 1 else 0),
             "runtime": RUNTIME_BYTES,
         }
-        block = kv_block_bytes(model, shard, shape.cell_bytes, shape.block_size)
+        block = kv_block_bytes(model, shard, shape.kv_dtype, shape.block_size)
         return cls(fixed, block, shape.min_blocks)
 
     def with_kv(self, num_blocks: int) -> dict[Use, int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from server.config import Dtype, WeightFormat
+from server.config import Dtype, KVCacheDtype, WeightFormat
 from server.device.kernels import (
     amx,
     attention,
@@ -94,16 +94,30 @@ def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
     return _bfloat16_activations(weights, isa)
 
 
-def shared_kernels(dtype: Dtype, head_dim: int, block_size: int, isa: Isa | None = None) -> SharedKernels:
-    """The kernels around the matmuls, with a KV cache of `dtype`.
+def shared_kernels(
+    dtype: Dtype, head_dim: int, block_size: int, isa: Isa | None = None, kv_dtype: KVCacheDtype | None = None
+) -> SharedKernels:
+    """The kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
 
     The tile unit takes heads and blocks of whole tiles only.
     """
+    lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
+        "float32": (rope.rope_kv_f32, attention.attention_f32),
+        "bfloat16": (rope.rope_kv_bf16, attention.attention_bf16),
+        "int8": (rope.rope_kv_i8, attention.attention_i8),
+        "fp8": (rope.rope_kv_e4m3, attention.attention_e4m3),
+    }
+    tiles: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
+        "bfloat16": (rope.rope_kv_pairs, attention_amx.attention_amx),
+        "int8": (rope.rope_kv_i8_pairs, attention_amx.attention_i8_amx),
+        "fp8": (rope.rope_kv_e4m3_pairs, attention_amx.attention_e4m3_amx),
+    }
+    kv, embed_rows = kv_dtype or dtype, embedding.embed_rows_bf16
     if dtype == "float32":
-        return SharedKernels(embedding.embed_rows_f32, rope.rope_kv_f32, attention.attention_f32)
+        return SharedKernels(embedding.embed_rows_f32, *lanes[kv])
     if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
-        return SharedKernels(embedding.embed_rows_bf16, rope.rope_kv_pairs, attention_amx.attention_amx)
-    return SharedKernels(embedding.embed_rows_bf16, rope.rope_kv_bf16, attention.attention_bf16)
+        return SharedKernels(embed_rows, *tiles[kv])
+    return SharedKernels(embed_rows, *lanes[kv])
 
 
 def _float32() -> LinearKernels:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server.config import CacheConfig, ModelSpec
+from server.config import CacheConfig, KVCacheDtype, ModelSpec
+from server.device.attention_sizes import kv_block_bytes
 from server.device.core import NeuronCore
-from server.device.footprint import ActivationSizes, ServingShape, Widths, kv_block_bytes
+from server.device.footprint import ActivationSizes, ServingShape, Widths
 from server.device.hbm import Buffer
 from server.device.shard import ShardSpec
 from server.engine.rope_tables import rope_tables
@@ -22,7 +23,7 @@ from server.engine.rope_tables import rope_tables
 
 @dataclass(frozen=True, slots=True)
 class KVPool:
-    """Every layer's K [blocks, kv_heads, head_pad, block] and V [blocks, kv_heads, block, head_pad], on every core."""
+    """Every layer's K [blocks, kv_heads] of [head_pad, block] and V of [block, head_pad], on every core."""
 
     shards: tuple[Buffer, ...]
     tensor_bytes: int  # of K, or V, of one layer on one core
@@ -37,10 +38,10 @@ class KVPool:
 
     @classmethod
     def allocate(
-        cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, cache: CacheConfig, cell_bytes: int
+        cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, cache: CacheConfig, kv_dtype: KVCacheDtype
     ) -> KVPool:
         """Raises DeviceMemoryError when the blocks do not fit."""
-        size = cache.num_blocks * kv_block_bytes(spec, shard, cell_bytes, cache.block_size)
+        size = cache.num_blocks * kv_block_bytes(spec, shard, kv_dtype, cache.block_size)
         shards = tuple(core.allocate("kv", "blocks", size) for core in cores)
         return cls(shards, size // (2 * spec.num_layers))
 
@@ -80,6 +81,8 @@ class ActivationBuffers:
         self.partials = first.allocate("collectives", "all-reduce", len(cores) * sizes.partial)
         scratch = shape.limits.num_workers * sizes.worker_scratch
         self.worker_scratch = first.allocate("scratchpad", "workers", scratch)
+        self.partial_states = first.allocate("scratchpad", "partial attention", sizes.attention.partials)
+        self.arrivals = first.allocate("scratchpad", "attention arrivals", sizes.attention.arrivals)
         self.logits_width = len(cores) * self.widths.vocab
         self.qkv = _on_each(cores, "qkv", sizes.qkv)
         self.queries = _on_each(cores, "queries", sizes.queries)

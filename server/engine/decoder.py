@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import CacheConfig, Dtype, ModelSpec
+from server.config import CacheConfig, Dtype, KVCacheDtype, ModelSpec
+from server.device.attention_sizes import kv_head_bytes
 from server.device.core import NeuronCore
 from server.device.formats import Isa, LinearKernels, linear_kernels, shared_kernels
 from server.device.hbm import Buffer
@@ -53,7 +54,8 @@ class Placement:
     buffers: ActivationBuffers
     kv: KVPool
     cache: CacheConfig
-    dtype: Dtype  # of the KV cache
+    dtype: Dtype  # of activations
+    kv_dtype: KVCacheDtype
     isa: Isa | None = None  # None = the host's best
 
 
@@ -80,7 +82,9 @@ class _Builder:
         self._at = placement
         self._spec, self._shard, self._buffers = placement.spec, placement.shard, placement.buffers
         block_size = placement.cache.block_size
-        self._shared = shared_kernels(placement.dtype, placement.spec.head_dim, block_size, placement.isa)
+        kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
+        self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype)
+        self._kv_head_bytes = kv_head_bytes(placement.spec, kv_dtype, block_size)
         self._num_cores = len(placement.cores)
         self._width = placement.weights.lm_head.k
         self._program = Program("decoder", placement)
@@ -205,9 +209,11 @@ class _Builder:
             scale=float_bits(1.0 / math.sqrt(self._spec.head_dim)),
             queries=self._buffers.queries[core].address,
             queries_width=self._buffers.widths.attended,
+            block_bytes=self._kv_head_bytes,
         )
 
     def _attention_operands(self, core: int, i: int) -> AttentionOperands:
+        sizes = self._buffers.sizes.attention
         return AttentionOperands(
             qkv=self._buffers.qkv[core].address,
             ldc=self._buffers.widths.qkv,
@@ -223,9 +229,14 @@ class _Builder:
             groups=self._at.tables.groups[core].address,
             scratch=self._buffers.worker_scratch.address,
             scratch_stride=self._buffers.sizes.worker_scratch,
-            tile_tokens=self._buffers.sizes.tile_tokens,
+            tile_tokens=sizes.tile_tokens,
             queries=self._buffers.queries[core].address,
             queries_width=self._buffers.widths.attended,
+            block_bytes=self._kv_head_bytes,
+            state_rows=sizes.state_rows,
+            max_group=sizes.max_group,
+            partials=self._buffers.partial_states.address,
+            arrivals=self._buffers.arrivals.address,
         )
 
     def _feed_forward(self, i: int, layer: LayerWeights) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
 from server.device import host
+from server.device.attention_sizes import kv_cache_dtype
 from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance
 from server.device.core import NeuronCore
@@ -23,6 +24,7 @@ from server.device.ledger import GIB, USES, MemoryLedger
 from server.device.shard import ShardSpec
 from server.device.step_pricer import StepPricer
 from server.device.workers import WorkerPool
+from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.decoder import Placement, build_program
 from server.engine.grammar_store import GrammarStore
@@ -67,7 +69,7 @@ class _Loading:
     def __init__(self, config: EngineConfig, report: Report) -> None:
         self._config, self._report = config, report
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
-        tp = config.tensor_parallel_size
+        tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
         self._model = open_model(Path(config.model_path), config.asked_formats, tp)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
@@ -79,6 +81,7 @@ class _Loading:
             StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads),
             formats.quantization,
             formats.modules_to_not_convert,
+            kv_dtype,
         )
         self._instance: Instance = instance(config.device)
         self._footprint = require_fit(
@@ -100,8 +103,9 @@ class _Loading:
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
-        kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.cell_bytes)
-        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, self._config.dtype)
+        kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
+        dtypes = self._config.dtype, self._shape.kv_dtype
+        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement)
         runner.warm_up()
         self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
@@ -191,13 +195,9 @@ class _Loading:
         seconds = compile_kernels((*program.kernels, sample), self._report)
         self._report(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
-        inputs = StepInputs(
-            limits.num_tokens,
-            limits.num_samples,
-            self._footprint.min_blocks,
-            block_size,
-            placement.buffers.sizes.tile_tokens,
-        )
+        sizes = placement.buffers.sizes.attention
+        items = AttentionWork(sizes.tile_tokens, sizes.num_slots, limits.num_workers)
+        inputs = StepInputs(limits.num_tokens, limits.num_samples, self._footprint.min_blocks, block_size, items)
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, program, inputs, sampler, placement.cache)
 
@@ -245,6 +245,7 @@ class _Loading:
             ),
             enable_prefix_caching=config.enable_prefix_caching,
             first_core=self._first_core,
+            kv_cache_dtype=self._shape.kv_dtype,
             memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
             notes=tuple(notes),
         )

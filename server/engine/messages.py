@@ -37,6 +37,7 @@ class EngineInfo:
     facts: EngineFacts
     enable_prefix_caching: bool = True
     first_core: int = 0  # index on the instance of the first of its NeuronCores
+    kv_cache_dtype: str = "bfloat16"
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     notes: tuple[str, ...] = ()  # shown once at start
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.device.kernels.records import STEP, WORD, StepRecord
+from server.engine.attention_work import AttentionWork
 from server.types import ScheduledSeq
 
 Int32 = npt.NDArray[np.int32]
@@ -16,10 +17,10 @@ Int32 = npt.NDArray[np.int32]
 class StepInputs:
     """T tokens of B sequences, S of them sampled; see StepRecord for the fields."""
 
-    def __init__(self, num_tokens: int, num_seqs: int, table_width: int, block_size: int, tile_tokens: int) -> None:
+    def __init__(self, num_tokens: int, num_seqs: int, table_width: int, block_size: int, work: AttentionWork) -> None:
         """Room for the largest step. `table_width` is in blocks."""
-        self._block_size, self._tile_tokens = block_size, tile_tokens
-        num_tiles = num_seqs + num_tokens // tile_tokens
+        self._block_size, self._work = block_size, work
+        num_tiles = work.most_entries(num_tokens, num_seqs)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
         self.slots: Int32 = np.zeros(num_tokens, np.int32)
@@ -28,6 +29,7 @@ class StepInputs:
         self.block_tables: Int32 = np.zeros((num_seqs, table_width), np.int32)
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
+        self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
         self._counter: npt.NDArray[np.int64] = np.zeros(1, np.int64)
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
 
@@ -46,6 +48,7 @@ class StepInputs:
             table_width=self.block_tables.shape[1],
             tile_seq=self.tile_seq.ctypes.data,
             tile_row=self.tile_row.ctypes.data,
+            tile_split=self.tile_split.ctypes.data,
             counter=self._counter.ctypes.data,
         )
 
@@ -59,22 +62,23 @@ class StepInputs:
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Lay out `seqs` one after the other, each one's last token sampled where it needs a sample."""
-        row = tiles = samples = 0
+        row = samples = 0
         for b, seq in enumerate(seqs):
             end = row + len(seq.token_ids)
             self._place(b, seq, row, end)
-            for tile_row in range(row, end, self._tile_tokens):
-                self.tile_seq[tiles], self.tile_row[tiles] = b, tile_row
-                tiles += 1
             if seq.needs_sample:
                 self.sample_rows[samples] = end - 1
                 samples += 1
             row = end
             self.query_start[b + 1] = row
+        entries = self._work.divide(seqs)
+        table = np.array(entries, np.int32)
+        self.tile_seq[: len(table)], self.tile_row[: len(table)] = table[:, 0], table[:, 1]
+        self.tile_split[: len(table)] = table[:, 2:]
         self._set(STEP.num_tokens, row)
         self._set(STEP.num_seqs, len(seqs))
         self._set(STEP.num_samples, samples)
-        self._set(STEP.num_tiles, tiles)
+        self._set(STEP.num_tiles, len(entries))
 
     def _place(self, b: int, seq: ScheduledSeq, row: int, end: int) -> None:
         """Tokens, positions, block table and slots of one sequence."""

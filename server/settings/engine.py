@@ -22,6 +22,9 @@ class EngineSettings(LengthSettings):
         1024, ge=1, le=1_000_000, description="open sequences of the server; more get a 429"
     )
     block_size: int = Field(32, ge=16, le=1024, multiple_of=16, description="tokens in a KV cache block")
+    kv_cache_dtype: Literal["auto", "bfloat16", "int8", "fp8"] = Field(
+        "auto", description="elements of the KV cache; 8-bit ones have a scale for each token and head; auto is dtype"
+    )
     enable_prefix_caching: bool = Field(True, description="share the KV cache of equal prompt beginnings")
     num_gpu_blocks_override: int | None = Field(
         None, ge=2, description="KV cache blocks (default: what fits in device memory)"
@@ -68,4 +71,5 @@ class EngineSettings(LengthSettings):
             context_encoding_buckets=self.context_encoding_buckets,
             token_generation_buckets=self.token_generation_buckets,
             pace=self.pace,
+            kv_cache_dtype=self.kv_cache_dtype,
         )

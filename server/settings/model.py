@@ -22,7 +22,7 @@ class ModelSettings(BaseSettings):
     model: str = Field(str(DEFAULT_MODEL), description="checkpoint directory or hub id (default: the built-in model)")
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
-        "auto", description="activations, KV cache and unquantized weights; auto is bfloat16"
+        "auto", description="activations and unquantized weights; auto is bfloat16"
     )
     quantization: Literal["auto", "none", "int8", "int8-weight-only", "fp8", "fp8_e5m2"] = Field(
         "auto",

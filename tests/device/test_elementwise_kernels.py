@@ -162,6 +162,7 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
     operands = RopeOperands(
         *(address(work), work[0].size, address(bias), address(q_norm), address(k_norm), address(cos), address(sin)),
         *(address(k), address(v), heads, kv_heads, head_dim, pad, block, float_bits(1e-6), float_bits(0.25), 0, 0),
+        pad * block * k.itemsize,
     )
     step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
     run(pool, SHARED[cell].rope_kv, [operands], step)
@@ -189,7 +190,7 @@ def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: Worker
     operands = RopeOperands(
         *(address(work), work[0].size, 0, 0, 0, address(cos), address(sin), address(k), address(v)),
         *(heads, kv_heads, head_dim, head_dim, block, float_bits(1e-6), float_bits(1.0)),
-        *(address(queries), heads * head_dim),
+        *(address(queries), heads * head_dim, head_dim * block * 2),
     )
     step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
     run(pool, rope_kv_pairs, [operands], step)

@@ -22,6 +22,7 @@ LLAMA_1B = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 32_000, 131_
 LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 8192)
 LLAMA_70B = ModelSpec("LlamaForCausalLM", 80, 8192, 28_672, 64, 8, 128, 128_256, 131_072)
 LLAMA_405B = ModelSpec("LlamaForCausalLM", 126, 16_384, 53_248, 128, 8, 128, 128_256, 131_072)
+DIVIDED = 48 * 8 * (4 * 384 + 8)
 SHAPE = ServingShape("bfloat16", 8192, 32, StepLimits(num_tokens=512, num_samples=64, num_workers=2))
 CORE_BYTES = 16 * GIB
 
@@ -67,10 +68,15 @@ def test_a_kv_block_of_one_core(model: ModelSpec, tp: int, kv_block: int) -> Non
     [
         # shared: hidden 4 MiB, normed 2, rope 2, sampled 1/4, logits 64 x 32000 x 4, head groups 64, row scales 2 KiB;
         # workers: 2 x 32 columns of 8192 in bfloat16; own: qkv 6 MiB, queries 2, attended 4 + 2,
-        # activated 16 + 8, row scales; scores of 32 heads x 512 x 512 in bfloat16
-        (1, (8 * MIB + MIB // 4 + 8_192_000) + 64 + 2 * 2048 + 2 * MIB // 2 + (38 + 16) * MIB, 4 * MIB),
+        # activated 16 + 8, row scales; partial attention: 2 x 16 + 8 x 2 slots of 8 KV heads with 4 rows of 384 bytes;
+        # scores of 32 heads x 512 x 512 in bfloat16
+        (1, (8 * MIB + MIB // 4 + 8_192_000) + 64 + 2 * 2048 + 2 * MIB // 2 + (38 + 16) * MIB + DIVIDED, 4 * MIB),
         # own halves; a partial sum for each core, and the rings
-        (2, (8 * MIB + MIB // 4 + 8_192_000) + 64 + 2 * 2048 + MIB // 2 + (19 + 8) * MIB, 2 * 4 * MIB + 472 * MIB),
+        (
+            2,
+            (8 * MIB + MIB // 4 + 8_192_000) + 64 + 2 * 2048 + MIB // 2 + (19 + 8) * MIB + DIVIDED,
+            2 * 4 * MIB + 472 * MIB,
+        ),
     ],
 )
 def test_working_memory_of_llama_1b(tp: int, scratchpad: int, collectives: int) -> None:

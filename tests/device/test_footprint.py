@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config import CacheConfig, Dtype, ModelSpec, Quantization
+from server.config import CacheConfig, Dtype, KVCacheDtype, ModelSpec, Quantization
 from server.device.core import NeuronCore
 from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits, score_bytes
 from server.device.ledger import GIB, MIB, MemoryLedger, Use
@@ -48,15 +48,21 @@ def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_
     WeightLoader(source, spec, shard, cores, shape.formats).load(lambda _: None)
     ConstantTables(cores, spec, shard, shape.max_model_len)
     ActivationBuffers(cores, spec, shard, shape)
-    KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.cell_bytes)
+    KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.kv_dtype)
     return ledger
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-odd"])
 @pytest.mark.parametrize(
-    ("dtype", "max_model_len", "block_size", "quantization"),
-    [("bfloat16", 333, 16, None), ("float32", 97, 1, None), ("bfloat16", 200, 32, "int8"), ("float32", 64, 16, "fp8")],
+    ("dtype", "max_model_len", "block_size", "quantization", "kv_dtype"),
+    [
+        ("bfloat16", 333, 16, None, None),
+        ("float32", 97, 1, None, None),
+        ("bfloat16", 200, 32, "int8", "fp8"),
+        ("float32", 64, 16, "fp8", None),
+        ("bfloat16", 2000, 16, None, "int8"),
+    ],
 )
 def test_what_was_counted_is_what_loading_reserves_on_the_fullest_core(
     folder: Path,
@@ -66,8 +72,10 @@ def test_what_was_counted_is_what_loading_reserves_on_the_fullest_core(
     max_model_len: int,
     block_size: int,
     quantization: Quantization | None,
+    kv_dtype: KVCacheDtype | None,
 ) -> None:
-    shape = ServingShape(dtype, max_model_len, block_size, LIMITS, quantization, ("o_proj", "layers.1.mlp"))
+    left_out = ("o_proj", "layers.1.mlp")
+    shape = ServingShape(dtype, max_model_len, block_size, LIMITS, quantization, left_out, kv_dtype)
     files = checkpoint(folder, name)
     footprint = Footprint.of(files[1], tp, shape)
     counted = footprint.with_kv(footprint.min_blocks)
@@ -110,6 +118,12 @@ def test_scores_of_a_prompt_above_32k_run_a_core_out_of_memory() -> None:
         for length in (16_384, 65_536)
     }
     assert fits == {16_384: True, 65_536: False}
+
+
+@pytest.mark.parametrize(("kv_dtype", "head_bytes"), [("bfloat16", 256), ("int8", 132), ("fp8", 132)])
+def test_an_8_bit_cache_has_a_scale_for_each_token_and_head(kv_dtype: KVCacheDtype, head_bytes: int) -> None:
+    shape = ServingShape("bfloat16", 4096, 32, LIMITS, kv_cache_dtype=kv_dtype)
+    assert Footprint.of(LLAMA_8B, 1, shape).kv_block == 32 * 2 * LLAMA_8B.num_layers * 8 * head_bytes
 
 
 def test_one_core_has_nobody_to_talk_to() -> None:

@@ -38,11 +38,11 @@ import sys
 import numpy as np
 from server.device.kernels import jit
 from server.device.workers import WorkerPool
-from tests.device.test_attention import Case
+from tests.device.attention_case import Case
 jit.use_cache(sys.argv[1])
 pool = WorkerPool(1)
-for cell in ("f32", "bf16"):
-    case = Case(cell, 4, 2, 64, 32, 0, [40])
+for cell in ("float32", "bfloat16"):
+    case = Case((cell, "portable"), 4, 2, 64, 32, 0, [40])
     assert np.abs(case.run(pool, [(0, 0, 40)]) - case.want(0)).max() < 1e-4, cell
 """
 

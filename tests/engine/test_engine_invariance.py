@@ -22,14 +22,21 @@ from tools.random_checkpoint.writer import Options, write_checkpoint
 VOCAB = 256
 
 
-# tiny-qwen3 in blocks of 32 has its attention on the tile unit where the host has one.
-@pytest.fixture(
-    scope="module",
-    params=[("tiny-qwen2", 16), ("tiny-mistral", 16), ("tiny-mistral", 32), ("tiny-qwen3", 32)],
-    ids=lambda p: f"{p[0]}-{p[1]}",
-)
+# Shape, block size, KV cache. tiny-qwen3 in blocks of 32 has its attention on the tile unit where the host has one.
+ENGINES = [
+    ("tiny-qwen2", 16, "auto"),
+    ("tiny-mistral", 32, "auto"),
+    ("tiny-qwen3", 32, "auto"),
+    ("tiny-qwen3", 32, "int8"),
+    ("tiny-qwen3", 32, "fp8"),
+    ("tiny-mistral", 16, "int8"),
+    ("tiny-mistral", 16, "fp8"),
+]
+
+
+@pytest.fixture(scope="module", params=ENGINES, ids=lambda p: "-".join(map(str, p)))
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
-    shape, block_size = request.param
+    shape, block_size, kv_cache_dtype = request.param
     directory: Path = tmp_path_factory.mktemp("invariance") / shape
     write_checkpoint(shape, directory, Options())
     config = EngineConfig(
@@ -47,6 +54,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         num_blocks_override=1024 // block_size,
         cpu_threads=2,
         kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+        kv_cache_dtype=kv_cache_dtype,
     )
     loaded = load_engine(config, lambda _: None)
     yield loaded

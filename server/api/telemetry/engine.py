@@ -76,7 +76,7 @@ class EngineMetrics:
         self._instruments.gauge(
             f.CACHE_CONFIG,
             block_size=str(info.block_size),
-            cache_dtype=info.dtype,
+            cache_dtype=info.kv_cache_dtype,
             enable_prefix_caching=str(info.enable_prefix_caching),
             num_gpu_blocks=str(info.num_blocks),
         ).set(1)

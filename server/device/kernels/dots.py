@@ -36,14 +36,14 @@ def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
 
 
-class _BFloat(ir.types.Type):  # type: ignore[misc]
+class BFloat(ir.types.Type):  # type: ignore[misc]
     """LLVM's bfloat, which llvmlite has no name for."""
 
     def _to_string(self) -> str:
         return "bfloat"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
+        return isinstance(other, BFloat)
 
     def __hash__(self) -> int:
         return hash("bfloat")
@@ -58,7 +58,7 @@ def dot_f32(sums, word, line):  # type: ignore[no-untyped-def]
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
 def dot_bf16_avx512(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """sums + a0 * w0 + a1 * w1 by VDPBF16PS."""
-    element = ir.VectorType(_BFloat(), 32)
+    element = ir.VectorType(BFloat(), 32)
     a, w = (builder.bitcast(x, element) for x in _word_and_line(builder, word, line))
     return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _V, sums, a, w)
 

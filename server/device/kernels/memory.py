@@ -77,6 +77,13 @@ def copy_2_bytes(builder: Any, source: Any, target: Any) -> Any:
     return NOTHING
 
 
+@emitted(types.void, types.int64, types.int64)
+def copy_1_byte(builder: Any, source: Any, target: Any) -> Any:
+    """One byte from one place to another."""
+    builder.store(builder.load(_pointer(builder, source, _I8), align=1), _pointer(builder, target, _I8), align=1)
+    return NOTHING
+
+
 @emitted(types.float32, types.int64)
 def load_f32(builder: Any, address: Any) -> Any:
     """A float32 from memory."""

@@ -31,7 +31,7 @@ class StepRecord(NamedTuple):
     num_tokens: int  # T, all sequences together
     num_seqs: int  # B
     num_samples: int  # S, rows whose logits are wanted
-    num_tiles: int  # attention tiles
+    num_tiles: int  # entries of attention's work
     token_ids: int  # [T]
     positions: int  # [T]
     slots: int  # [T] block * block_size + offset
@@ -39,8 +39,9 @@ class StepRecord(NamedTuple):
     query_start: int  # [B + 1] first row of each sequence
     block_tables: int  # [B, table_width]
     table_width: int
-    tile_seq: int  # [tiles] sequence of each attention tile
+    tile_seq: int  # [tiles] sequence of each entry
     tile_row: int  # [tiles] its first row
+    tile_split: int  # [tiles][3] partition of the keys or -1 for all, first slot for partial states, partitions in all
     counter: int  # address of one int64, the attention work counter
 
 
@@ -103,8 +104,8 @@ class RopeOperands(NamedTuple):
     k_norm: int  # float32 [head_dim] or 0
     cos: int  # float32 [max_model_len, head_dim / 2]
     sin: int
-    k_cache: int  # [blocks, kv_heads, head_pad, block_size]
-    v_cache: int  # [blocks, kv_heads, block_size, head_pad]
+    k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales where the cache has them
+    v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales where the cache has them
     heads: int
     kv_heads: int
     head_dim: int
@@ -114,6 +115,7 @@ class RopeOperands(NamedTuple):
     scale: int  # bits of a float32: softmax scale, folded into q
     queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
+    block_bytes: int  # of one kv head in one block, of k or of v
 
 
 class AttentionOperands(NamedTuple):
@@ -136,6 +138,11 @@ class AttentionOperands(NamedTuple):
     tile_tokens: int
     queries: int  # bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
+    block_bytes: int
+    state_rows: int  # rows of the largest item, rounded up to sixteen
+    max_group: int  # most query heads of one kv head on any core
+    partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
+    arrivals: int  # int64 [slots][cores][kv_heads], zero between steps
 
 
 class PackOperands(NamedTuple):

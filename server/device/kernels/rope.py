@@ -1,8 +1,8 @@
 """Between the qkv matmul and attention: bias, q/k norm, rotary embedding, and the write of K and V to their slots.
 
 K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens. For the tile unit
-both lie in pairs (K [head_dim/2][block][2], V [block/2][head_dim][2]) and queries are bfloat16 rows. What is not finite
-is stored as zero: its own query is not finite either and ends that request, and no other request can meet it.
+both lie in pairs (K [head_dim/2][block][2], V [block/2][head_dim][2]) and queries are bfloat16 rows. Elements, and the
+scales of 8-bit ones, are those of cache_cells.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 from server.device.kernels import simd
-from server.device.kernels.cells import BFLOAT16, FLOAT32, Cell
+from server.device.kernels.cache_cells import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
 from server.device.kernels.jit import inline, kernel, share_begin
-from server.device.kernels.memory import copy_2_bytes, copy_4_bytes, load_f32, load_i32, load_i64, store_f32, store_i64
+from server.device.kernels.memory import load_f32, load_i32, load_i64, store_f32, store_i64
 from server.device.kernels.records import ROPE, ROPE_BYTES, STEP
 
 
@@ -65,56 +65,41 @@ def _prepare_head(op, head, norm, position, scale):  # type: ignore[no-untyped-d
     _rotate(head, load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at, size // 2, scale)
 
 
-@inline
-def finite(value):  # type: ignore[no-untyped-def]
-    """The value, or zero where it is NaN or too large for bfloat16."""
-    if abs(value) < 3.38e38:
-        return value
-    return 0.0
+def _writer(cell: CacheCell, is_paired: bool) -> Any:
+    encode, copy_one, copy_two, size, is_scaled = cell.encode, cell.copy_one, cell.copy_two, cell.size, cell.is_scaled
 
-
-def _writer(cell: Cell) -> Any:
-    store_one, size = cell.store_one, cell.size
+    @inline
+    def write_head(op, k, v, k_to, v_to, offset):  # type: ignore[no-untyped-def]
+        """One head of one token into its block."""
+        block_size, head_dim = load_i64(op + ROPE.block_size), load_i64(op + ROPE.head_dim)
+        head_pad = load_i64(op + ROPE.head_pad)
+        k_scale, v_scale = encode(k, head_dim), encode(v, head_dim)
+        if is_paired:
+            v_at = v_to + (offset // 2 * head_dim * 2 + offset % 2) * size
+            for d in range(head_dim // 2):
+                copy_two(k + d * 2 * size, k_to + (d * block_size + offset) * 2 * size)
+            for d in range(head_dim):
+                copy_one(v + d * size, v_at + d * 2 * size)
+        else:
+            for d in range(head_dim):
+                copy_one(k + d * size, k_to + (d * block_size + offset) * size)
+                copy_one(v + d * size, v_to + (offset * head_pad + d) * size)
+        if is_scaled:
+            at = head_pad * block_size * size + offset * 4
+            store_f32(k_to + at, k_scale)
+            store_f32(v_to + at, v_scale)
 
     @inline
     def write_kv(op, k, v, slot):  # type: ignore[no-untyped-def]
         """One token's k and v heads to its slot."""
         block_size, kv_heads = load_i64(op + ROPE.block_size), load_i64(op + ROPE.kv_heads)
-        head_dim, head_pad = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.head_pad)
-        block, offset = slot // block_size, slot % block_size
+        block_bytes, head_bytes = load_i64(op + ROPE.block_bytes), load_i64(op + ROPE.head_dim) * 4
+        k_cache, v_cache = load_i64(op + ROPE.k_cache), load_i64(op + ROPE.v_cache)
         for j in range(kv_heads):
-            base = (block * kv_heads + j) * head_pad * block_size
-            k_to = load_i64(op + ROPE.k_cache) + (base + offset) * size
-            v_to = load_i64(op + ROPE.v_cache) + (base + offset * head_pad) * size
-            for d in range(head_dim):
-                store_one(k_to + d * block_size * size, finite(load_f32(k + (j * head_dim + d) * 4)))
-                store_one(v_to + d * size, finite(load_f32(v + (j * head_dim + d) * 4)))
+            at = (slot // block_size * kv_heads + j) * block_bytes
+            write_head(op, k + j * head_bytes, v + j * head_bytes, k_cache + at, v_cache + at, slot % block_size)
 
     return write_kv
-
-
-@inline
-def _compact(head, size):  # type: ignore[no-untyped-def]
-    """A float32 head to bfloat16 in place: what is written lies behind what is still to be read."""
-    for i in range(0, size, 16):
-        simd.store_bf16(head + i * 2, simd.finite(simd.load(head + i * 4)))
-    return head
-
-
-@inline
-def _write_pairs(op, k, v, slot):  # type: ignore[no-untyped-def]
-    """One token's k and v heads to its slot of a cache in pairs."""
-    block_size, kv_heads = load_i64(op + ROPE.block_size), load_i64(op + ROPE.kv_heads)
-    head_dim, block, offset = load_i64(op + ROPE.head_dim), slot // block_size, slot % block_size
-    for j in range(kv_heads):
-        base = (block * kv_heads + j) * head_dim * block_size * 2
-        k_to = load_i64(op + ROPE.k_cache) + base + offset * 4
-        v_to = load_i64(op + ROPE.v_cache) + base + (offset // 2 * head_dim * 2 + offset % 2) * 2
-        k_from, v_from = _compact(k + j * head_dim * 4, head_dim), _compact(v + j * head_dim * 4, head_dim)
-        for d in range(0, head_dim, 2):
-            copy_4_bytes(k_from + d * 2, k_to + d // 2 * block_size * 4)
-        for d in range(head_dim):
-            copy_2_bytes(v_from + d * 2, v_to + d * 4)
 
 
 @inline
@@ -163,8 +148,9 @@ def _rope(write_kv: Any, queries: Any) -> Any:
     return rope
 
 
-_bf16, _f32 = _rope(_writer(BFLOAT16), _keep_queries), _rope(_writer(FLOAT32), _keep_queries)
-_pairs = _rope(_write_pairs, _round_queries)
+_bf16, _f32 = (_rope(_writer(cell, False), _keep_queries) for cell in (BFLOAT16, FLOAT32))
+_i8, _e4m3 = (_rope(_writer(cell, False), _keep_queries) for cell in (INT8, FLOAT8))
+_bf16_pairs, _i8_pairs, _e4m3_pairs = (_rope(_writer(cell, True), _round_queries) for cell in (BFLOAT16, INT8, FLOAT8))
 
 
 @kernel
@@ -180,6 +166,30 @@ def rope_kv_f32(operands: int, cores: int, step: int, worker: int, workers: int)
 
 
 @kernel
+def rope_kv_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into an int8 KV cache. Items are tokens of every core."""
+    _i8(operands, cores, step, worker, workers)
+
+
+@kernel
+def rope_kv_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into a float8 KV cache. Items are tokens of every core."""
+    _e4m3(operands, cores, step, worker, workers)
+
+
+@kernel
 def rope_kv_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Into a bfloat16 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
-    _pairs(operands, cores, step, worker, workers)
+    _bf16_pairs(operands, cores, step, worker, workers)
+
+
+@kernel
+def rope_kv_i8_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into an int8 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
+    _i8_pairs(operands, cores, step, worker, workers)
+
+
+@kernel
+def rope_kv_e4m3_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into a float8 KV cache in pairs, queries to bfloat16. Items are tokens of every core."""
+    _e4m3_pairs(operands, cores, step, worker, workers)

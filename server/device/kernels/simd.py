@@ -52,7 +52,8 @@ def _splat(builder: Any, value: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(_VI, [0] * LANES))
 
 
-def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
+def call(builder: Any, name: str, result: Any, *values: Any) -> Any:
+    """Emit a call of LLVM's intrinsic `name`."""
     function_type = ir.FunctionType(result, [v.type for v in values])
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
 
@@ -101,14 +102,14 @@ def store_i8(builder: Any, address: Any, value: Any) -> Any:
 def finite(builder: Any, value: Any) -> Any:
     """The value, or zero where it is NaN or too large for bfloat16."""
     limit = ir.Constant(_V, [3.38e38] * LANES)
-    is_finite = builder.fcmp_ordered("<", _call(builder, "llvm.fabs.v16f32", _V, value), limit)
+    is_finite = builder.fcmp_ordered("<", call(builder, "llvm.fabs.v16f32", _V, value), limit)
     return builder.select(is_finite, value, ir.Constant(_V, [0.0] * LANES))
 
 
 @emitted(float32x16, float32x16)
 def absolute(builder: Any, value: Any) -> Any:
     """|value|."""
-    return _call(builder, "llvm.fabs.v16f32", _V, value)
+    return call(builder, "llvm.fabs.v16f32", _V, value)
 
 
 def _round_to_bf16(builder: Any, value: Any) -> Any:
@@ -155,13 +156,13 @@ def div(builder: Any, a: Any, b: Any) -> Any:
 @emitted(float32x16, float32x16, float32x16, float32x16)
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once."""
-    return _call(builder, "llvm.fma.v16f32", _V, a, b, c)
+    return call(builder, "llvm.fma.v16f32", _V, a, b, c)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def maximum(builder: Any, a: Any, b: Any) -> Any:
     """The larger of each lane."""
-    return _call(builder, "llvm.maxnum.v16f32", _V, a, b)
+    return call(builder, "llvm.maxnum.v16f32", _V, a, b)
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16)
@@ -205,13 +206,13 @@ def sum_lanes(builder: Any, value: Any) -> Any:
 @emitted(types.float32, float32x16)
 def max_lanes(builder: Any, value: Any) -> Any:
     """Largest lane."""
-    return _tree(builder, value, lambda a, b: _call(builder, "llvm.maxnum.v16f32", _V, a, b))
+    return _tree(builder, value, lambda a, b: call(builder, "llvm.maxnum.v16f32", _V, a, b))
 
 
 @emitted(float32x16, float32x16)
 def rint(builder: Any, value: Any) -> Any:
     """To the nearest whole number, ties to even."""
-    return _call(builder, "llvm.rint.v16f32", _V, value)
+    return call(builder, "llvm.rint.v16f32", _V, value)
 
 
 @emitted(float32x16, float32x16)

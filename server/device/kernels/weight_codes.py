@@ -27,13 +27,13 @@ def _all(value: int) -> Any:
     return ir.Constant(_HALVES, [value] * 32)
 
 
-def _from_int8(builder: Any, high: Any) -> Any:
+def halves_of_int8(builder: Any, high: Any) -> Any:
     """Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
     words = builder.bitcast(builder.sitofp(builder.ashr(high, _all(8)), _FLOATS), _WORDS)
     return builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * 32)), _HALVES)
 
 
-def _from_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
+def halves_of_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
     """The sign stays, exponent and mantissa move to bfloat16's places, and the exponent's bias changes."""
     rebias = (127 - bias) << 7
     places = 0x8000 | 0x7F << (7 - mantissa_bits)
@@ -45,6 +45,15 @@ def _from_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
         return builder.select(is_normal, builder.add(moved, _all(rebias)), _all(0))
 
     return convert
+
+
+def of_codes(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same from 32 codes side by side."""
+
+    def convert_codes(builder: Any, codes: Any) -> Any:
+        return convert(builder, builder.shl(builder.zext(codes, _HALVES), _all(8)))
+
+    return convert_codes
 
 
 def _converter(convert: Callable[[Any, Any], Any]) -> Any:
@@ -72,6 +81,6 @@ def _converter(convert: Callable[[Any, Any], Any]) -> Any:
     return convert_tiles
 
 
-from_int8 = _converter(_from_int8)
-from_e4m3 = _converter(_from_float8(mantissa_bits=3, bias=7))
-from_e5m2 = _converter(_from_float8(mantissa_bits=2, bias=15))
+from_int8 = _converter(halves_of_int8)
+from_e4m3 = _converter(halves_of_float8(mantissa_bits=3, bias=7))
+from_e5m2 = _converter(halves_of_float8(mantissa_bits=2, bias=15))

@@ -1,0 +1,56 @@
+"""How a step's attention is divided into entries that workers take: by query tokens, and long contexts by keys too.
+
+What is divided changes no result: every context is summed by partitions in one order, whoever does them (see
+server/device/kernels/attention_state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from server.device.kernels.attention_state import PARTITION
+from server.types import ScheduledSeq
+
+_SHARES = 4  # of each worker: one piece of work is at most such a part of what it has to do
+
+
+class Entry(NamedTuple):
+    """Up to `tile_tokens` query tokens of one sequence."""
+
+    seq: int  # index in the step
+    row: int  # of its first token
+    partition: int = -1  # of the keys; -1 is all
+    slot: int = 0  # of the context's first partition
+    num_partitions: int = 0
+
+
+class AttentionWork:
+    """Divides the sequences of a step; `num_slots` partitions of divided contexts have a place for their states."""
+
+    def __init__(self, tile_tokens: int, num_slots: int, num_workers: int) -> None:
+        self._tile_tokens, self._num_slots, self._num_workers = tile_tokens, num_slots, num_workers
+
+    def most_entries(self, num_tokens: int, num_seqs: int) -> int:
+        """Of the largest step."""
+        return num_seqs + num_tokens // self._tile_tokens + self._num_slots
+
+    def divide(self, seqs: Sequence[ScheduledSeq]) -> list[Entry]:
+        """Entries in the order of the sequences. Only a sequence with one query token has its context divided."""
+        largest = self._largest_piece(seqs)
+        entries: list[Entry] = []
+        row = slots = 0
+        for b, seq in enumerate(seqs):
+            count, partitions = len(seq.token_ids), seq.start // PARTITION + 1
+            if count == 1 and partitions > largest and slots + partitions <= self._num_slots:
+                entries += [Entry(b, row, p, slots, partitions) for p in range(partitions)]
+                slots += partitions
+            else:
+                entries += [Entry(b, tile) for tile in range(row, row + count, self._tile_tokens)]
+            row += count
+        return entries
+
+    def _largest_piece(self, seqs: Sequence[ScheduledSeq]) -> float:
+        """Partitions of keys, for one tile of queries, above which a worker would have too much in one piece."""
+        total = sum(-(-len(seq.token_ids) // self._tile_tokens) * (seq.start // PARTITION + 1) for seq in seqs)
+        return max(1.0, total / (_SHARES * self._num_workers))
