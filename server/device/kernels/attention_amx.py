@@ -1,23 +1,22 @@
 """Paged attention on the tile unit: scores and weighted values of 32 rows at a time, softmax on lanes between.
 
 Items, causal limits and the order of keys are those of attention.py; a row's result depends on the row alone. The cache
-lies in pairs, as weights do (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_dim][2]. It holds finite
-numbers only, so that what is masked is zero times something and stays zero. 8-bit elements become bfloat16 in the
-worker's scratch, a chunk of keys at a time for all rows.
+lies in pairs, as weights do (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_dim][2]. V is finite, so
+that what is masked is zero times something and stays zero. 8-bit elements become bfloat16 in the worker's scratch, a
+chunk of keys at a time for all rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from server.device.kernels import amx, cache_tiles
+from server.device.kernels import amx, cache_tiles, simd
 from server.device.kernels.attention_items import ITEM, attention_items
 from server.device.kernels.attention_state import VALUES, first_key, state_bytes
 from server.device.kernels.attention_tile_rows import CHUNK, SCALES_BYTES, softmax_rows
 from server.device.kernels.jit import inline, kernel
 from server.device.kernels.memory import load_i32, load_i64
 from server.device.kernels.records import ATTENTION
-from server.device.kernels.simd import load_bf16, store_bf16
 
 _SLICE = 32  # keys of one step: the k extent of a tile of weights, two tiles of K
 _SCORES = 32 * CHUNK * 4  # bytes: float32 [32 rows][CHUNK]
@@ -46,8 +45,8 @@ def _prepare(item):  # type: ignore[no-untyped-def]
     for r in range((rows + 15) // 16 * 16):
         at = min(r, rows - 1)
         q = source + ((row + at // group) * width + at % group * head_dim) * 2
-        for d in range(0, head_dim, 16):
-            store_bf16(queries + (r * head_dim + d) * 2, load_bf16(q + d * 2))
+        for d in range(0, head_dim, 32):
+            simd.store(queries + (r * head_dim + d) * 2, simd.load(q + d * 2))  # 64 bytes as they are
 
 
 def _score_loop(has_two: bool) -> Any:

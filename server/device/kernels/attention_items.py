@@ -78,30 +78,26 @@ def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _begin_states(item, states, rows):  # type: ignore[no-untyped-def]
-    head_pad = load_i64(load_i64(item + ITEM.op) + ATTENTION.head_pad)
-    for r in range(rows):
-        begin_state(states + r * state_bytes(head_pad), head_pad)
-
-
-@inline
 def _merge(item, partition, parts):  # type: ignore[no-untyped-def]
-    """States of one partition, at `parts`, into the totals of the rows that see any of its keys."""
+    """States of a partition, at `parts`, into the totals of the rows that see its keys; a row's first as it is."""
     op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
     head_pad, window = load_i64(op + ATTENTION.head_pad), load_i64(op + ATTENTION.window)
     size, totals = state_bytes(head_pad), load_i64(item + ITEM.totals)
     for r in range(load_i64(item + ITEM.rows)):
         position = load_i64(item + ITEM.position) + r // group
-        if position >= partition * PARTITION and first_key(position, window) < (partition + 1) * PARTITION:
+        first = first_key(position, window) // PARTITION
+        if first == partition:
+            copy_state(totals + r * size, parts + r * size, head_pad)
+        elif first < partition and position >= partition * PARTITION:
             merge_state(totals + r * size, parts + r * size, head_pad)
 
 
 @inline
-def _finish(item):  # type: ignore[no-untyped-def]
-    """Totals to float32 rows of the output."""
+def _finish(item, totals):  # type: ignore[no-untyped-def]
+    """Final states to float32 rows of the output."""
     op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
     head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.output_width)
-    size, totals = state_bytes(load_i64(op + ATTENTION.head_pad)), load_i64(item + ITEM.totals)
+    size = state_bytes(load_i64(op + ATTENTION.head_pad))
     first, row = load_i64(item + ITEM.first_head) * head_dim, load_i64(item + ITEM.row)
     for r in range(rows):
         at = (row + r // group) * width + first + r % group * head_dim
@@ -124,7 +120,9 @@ def _items(attend: Any) -> Any:
     def attend_partition(item, partition):  # type: ignore[no-untyped-def]
         op, begin = load_i64(item + ITEM.op), partition * PARTITION
         position, tokens = load_i64(item + ITEM.position), load_i64(item + ITEM.tokens)
-        _begin_states(item, load_i64(item + ITEM.states), (load_i64(item + ITEM.rows) + 15) // 16 * 16)
+        head_pad, states = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states)
+        for r in range((load_i64(item + ITEM.rows) + 15) // 16 * 16):
+            begin_state(states + r * state_bytes(head_pad), head_pad)
         first = max(begin, first_key(position, load_i64(op + ATTENTION.window)))
         attend(item, first, min(begin + PARTITION, position + tokens))
 
@@ -132,11 +130,15 @@ def _items(attend: Any) -> Any:
     def whole(item):  # type: ignore[no-untyped-def]
         position, tokens = load_i64(item + ITEM.position), load_i64(item + ITEM.tokens)
         window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
-        _begin_states(item, load_i64(item + ITEM.totals), load_i64(item + ITEM.rows))
-        for partition in range(first_key(position, window) // PARTITION, (position + tokens - 1) // PARTITION + 1):
+        first, last = first_key(position, window) // PARTITION, (position + tokens - 1) // PARTITION
+        for partition in range(first, last + 1):
             attend_partition(item, partition)
-            _merge(item, partition, load_i64(item + ITEM.states))
-        _finish(item)
+            if first < last:
+                _merge(item, partition, load_i64(item + ITEM.states))
+        if first < last:
+            _finish(item, load_i64(item + ITEM.totals))
+        else:
+            _finish(item, load_i64(item + ITEM.states))
 
     @inline
     def part(item, split, pair, pairs):  # type: ignore[no-untyped-def]
@@ -150,10 +152,9 @@ def _items(attend: Any) -> Any:
         arrivals = load_i64(op + ATTENTION.arrivals) + first * 8
         if fetch_add(arrivals, 1) == count - 1:
             store_release(arrivals, 0)
-            _begin_states(item, load_i64(item + ITEM.totals), load_i64(item + ITEM.rows))
             for p in range(count):
                 _merge(item, p, parts + p * stride)
-            _finish(item)
+            _finish(item, load_i64(item + ITEM.totals))
 
     return whole, part
 

@@ -45,6 +45,20 @@ def _store_bf16_pair(builder: Any, address: Any, first: Any, second: Any) -> Any
     return NOTHING
 
 
+@emitted(types.float32, *[simd.float32x16] * 4, types.float32)
+def _largest(builder: Any, a: Any, b: Any, c: Any, d: Any, least: Any) -> Any:
+    """Largest of all lanes and `least`; one instruction a step, which forgets NaN or keeps it as it comes."""
+
+    def larger(x: Any, y: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+    value, undefined = larger(larger(a, b), larger(c, d)), ir.Constant(_V, ir.Undefined)
+    for width in (8, 4, 2, 1):
+        order = ir.Constant(ir.VectorType(_I32, simd.LANES), [(i + width) % simd.LANES for i in range(simd.LANES)])
+        value = larger(value, builder.shuffle_vector(value, undefined, order))
+    return larger(builder.extract_element(value, ir.Constant(_I32, 0)), least)
+
+
 @inline
 def exp2(x):  # type: ignore[no-untyped-def]
     """2 ** x: the Taylor polynomial of degree 5 on the fraction, |f| <= 1/2; NaN stays NaN."""
@@ -60,7 +74,7 @@ def exp2(x):  # type: ignore[no-untyped-def]
 @inline
 def _raise_maximum(state, before, maximum, head_dim):  # type: ignore[no-untyped-def]
     """What the row has summed, to its new maximum."""
-    by = exp2(simd.splat((before - maximum) * _LOG2E))
+    by = exp2(simd.mul(simd.splat(before - maximum), simd.splat(_LOG2E)))
     for at in range(SUMS, VALUES + 4 * head_dim, 64):
         simd.store(state + at, simd.mul(simd.load(state + at), by))
     store_f32(state, maximum)
@@ -80,10 +94,10 @@ def _one_row(is_scaled: bool, is_masked: bool) -> Any:
             c = simd.select_range(begin - 32, end - 32, c, lowest)
             d = simd.select_range(begin - 48, end - 48, d, lowest)
         before = load_f32(state)
-        maximum = simd.max_lanes(simd.maximum(simd.maximum(a, b), simd.maximum(c, d)))
+        maximum = _largest(a, b, c, d, before)
         if maximum > before:
             _raise_maximum(state, before, maximum, head_dim)
-        by, shift = simd.splat(_LOG2E), simd.splat(-max(before, maximum) * _LOG2E)
+        by, shift = simd.splat(_LOG2E), simd.mul(simd.splat(maximum), simd.splat(-_LOG2E))
         a, b = exp2(simd.fma(a, by, shift)), exp2(simd.fma(b, by, shift))
         c, d = exp2(simd.fma(c, by, shift)), exp2(simd.fma(d, by, shift))
         total = simd.add(simd.add(a, b), simd.add(c, d))

@@ -2,12 +2,16 @@
 
 int8 and float8 (e4m3 held to +-240, the Neuron range) have one float32 scale for each token and kv head, kept behind
 the block's elements; scores and weights are multiplied by it. Codes below the smallest normal float8 are zero, as in
-weights. What is not finite is stored as zero: its own query is not finite either and ends that request, and no other
-request can meet it.
+weights.
+
+A value that is not finite is stored as zero and a key as NaN (its scale, in 8-bit caches). Whoever attends to that
+token has a NaN score, and so a result that ends its request. A stale slot disturbs nobody: scores of keys that are not
+seen are replaced, and their values, which are multiplied by a weight of zero, are finite.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -61,35 +65,43 @@ def store_e4m3(builder: Any, address: Any, value: Any) -> Any:
     return NOTHING
 
 
-def _encoder(store: Any, size: int, limit: float) -> Any:
+def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
     @inline
     def encode(head, head_dim):  # type: ignore[no-untyped-def]
         """A float32 head to elements in place, what is written lying behind what is still to be read; its scale."""
-        inverse, scale = 1.0, 1.0
+        zero = highest = strange = simd.splat(0.0)
+        for i in range(0, head_dim, 16):
+            value = simd.select_range(0, head_dim - i, simd.load(head + i * 4), zero)
+            highest = simd.maximum(highest, simd.absolute(simd.finite(value)))
+            strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)  # NaN where a value is not finite
+        largest, inverse, scale, nan = simd.max_lanes(highest), 1.0, 1.0, 0.0
         if limit > 0.0:
-            highest = simd.splat(0.0)
-            for i in range(0, head_dim, 16):
-                value = simd.absolute(simd.finite(simd.load(head + i * 4)))
-                highest = simd.maximum(highest, simd.select_range(0, head_dim - i, value, simd.splat(0.0)))
-            largest, inverse, scale = simd.max_lanes(highest), 0.0, 0.0
+            inverse, scale = 0.0, 0.0
             if largest > _LEAST:
                 inverse, scale = limit / largest, largest / limit
-        by = simd.splat(inverse)
+        if is_key:
+            nan = simd.sum_lanes(strange)
+        by, plus = simd.splat(inverse), zero
+        if limit == 0.0:
+            plus = simd.splat(nan)
         for i in range(0, head_dim, 16):
-            value = simd.mul(simd.finite(simd.load(head + i * 4)), by)
-            store(head + i * size, simd.select_range(0, head_dim - i, value, simd.splat(0.0)))
-        return scale
+            value = simd.fma(simd.finite(simd.load(head + i * 4)), by, plus)
+            store(head + i * size, simd.select_range(0, head_dim - i, value, zero))
+        return scale + nan
 
     return encode
 
 
-@inline
-def _encode_f32(head, head_dim):  # type: ignore[no-untyped-def]
-    for i in range(head_dim):
-        value = load_f32(head + i * 4)
-        if not abs(value) < 3.38e38:
-            store_f32(head + i * 4, 0.0)
-    return 1.0
+def _encoder_f32(is_key: bool) -> Any:
+    @inline
+    def encode(head, head_dim):  # type: ignore[no-untyped-def]
+        for i in range(head_dim):
+            value = load_f32(head + i * 4)
+            if not abs(value) < 3.38e38:
+                store_f32(head + i * 4, math.nan if is_key else 0.0)
+        return 1.0
+
+    return encode
 
 
 @inline
@@ -102,15 +114,20 @@ class CacheCell(NamedTuple):
 
     size: int  # bytes
     load: Any  # address -> float32x16, without the scale
-    encode: Any  # (head, head_dim) -> scale: float32 to elements, in place
+    encode_key: Any  # (head, head_dim) -> scale: float32 to elements, in place
+    encode_value: Any  # the same for a head of V
     copy_one: Any  # (source, target)
     copy_two: Any  # (source, target): two neighbours
     is_scaled: bool
 
 
+def _encoders(store: Any, size: int, limit: float) -> tuple[Any, Any]:
+    return _encoder(store, size, limit, True), _encoder(store, size, limit, False)
+
+
 BFLOAT16 = CacheCell(
-    2, simd.load_bf16, _encoder(simd.store_bf16, 2, 0.0), memory.copy_2_bytes, memory.copy_4_bytes, False
+    2, simd.load_bf16, *_encoders(simd.store_bf16, 2, 0.0), memory.copy_2_bytes, memory.copy_4_bytes, False
 )
-FLOAT32 = CacheCell(4, simd.load, _encode_f32, memory.copy_4_bytes, None, False)
-INT8 = CacheCell(1, load_i8, _encoder(_store_i8, 1, INT8_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
-FLOAT8 = CacheCell(1, load_e4m3, _encoder(store_e4m3, 1, E4M3_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
+FLOAT32 = CacheCell(4, simd.load, _encoder_f32(True), _encoder_f32(False), memory.copy_4_bytes, None, False)
+INT8 = CacheCell(1, load_i8, *_encoders(_store_i8, 1, INT8_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
+FLOAT8 = CacheCell(1, load_e4m3, *_encoders(store_e4m3, 1, E4M3_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)

@@ -66,14 +66,15 @@ def _prepare_head(op, head, norm, position, scale):  # type: ignore[no-untyped-d
 
 
 def _writer(cell: CacheCell, is_paired: bool) -> Any:
-    encode, copy_one, copy_two, size, is_scaled = cell.encode, cell.copy_one, cell.copy_two, cell.size, cell.is_scaled
+    encode_key, encode_value, size, is_scaled = cell.encode_key, cell.encode_value, cell.size, cell.is_scaled
+    copy_one, copy_two = cell.copy_one, cell.copy_two
 
     @inline
     def write_head(op, k, v, k_to, v_to, offset):  # type: ignore[no-untyped-def]
         """One head of one token into its block."""
         block_size, head_dim = load_i64(op + ROPE.block_size), load_i64(op + ROPE.head_dim)
         head_pad = load_i64(op + ROPE.head_pad)
-        k_scale, v_scale = encode(k, head_dim), encode(v, head_dim)
+        k_scale, v_scale = encode_key(k, head_dim), encode_value(v, head_dim)
         if is_paired:
             v_at = v_to + (offset // 2 * head_dim * 2 + offset % 2) * size
             for d in range(head_dim // 2):

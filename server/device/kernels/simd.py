@@ -222,14 +222,22 @@ def _exp2_int(builder: Any, value: Any) -> Any:
     return builder.bitcast(builder.shl(builder.add(exponent, _const(127)), _const(23)), _V)
 
 
+@emitted(float32x16, float32x16, float32x16, float32x16)
+def _clamp(builder: Any, value: Any, low: Any, high: Any) -> Any:
+    """The value, or the limit that it is beyond; NaN stays NaN."""
+    value = builder.select(builder.fcmp_ordered(">", low, value), low, value)
+    return builder.select(builder.fcmp_ordered("<", high, value), high, value)
+
+
 @inline
 def exp(x: Any) -> Any:
     """e ** x to 2 units in the last place; arguments are held to -87..88, so the result is never 0 or infinite.
 
+    NaN stays NaN.
     Cody-Waite reduction by ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln(2)/2.
     """
-    x = maximum(sub(splat(0.0), maximum(sub(splat(0.0), x), splat(-88.0))), splat(-87.0))
-    n = rint(mul(x, splat(1.4426950408889634)))
+    x = _clamp(x, splat(-87.0), splat(88.0))
+    n = maximum(rint(mul(x, splat(1.4426950408889634))), splat(-126.0))  # a number even where x is not
     r = fma(n, splat(-0.693359375), x)
     r = fma(n, splat(2.12194440e-4), r)
     p = fma(splat(1.0 / 5040.0), r, splat(1.0 / 720.0))

@@ -1,0 +1,128 @@
+"""A request whose activations are not finite ends with an error; the engine and its batch mates notice nothing.
+
+Checkpoints with such numbers are refused, so they are put where the embedding lies once it is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.clock import ManualClock
+from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.device.program import Program
+from server.engine import load
+from server.engine.decoder import Placement, build_program
+from server.engine.load import LoadedEngine, load_engine
+from server.engine.loop import EngineLoop
+from server.engine.messages import Add, Command, Tokens
+from server.engine.sampler import NOT_A_NUMBER
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import Request, SamplingParams
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+NAN_TOKEN, INF_TOKEN = 77, 78  # their embeddings hold one such number each
+BLOCK, BLOCKS = 32, 40
+
+
+def poisoned_program(placement: Placement) -> Program:
+    assert placement.weights.embedding is not None
+    table = placement.weights.embedding[0].array(np.uint16, -1, placement.weights.lm_head.k)
+    table[NAN_TOKEN, 3], table[INF_TOKEN, 5] = 0x7FC0, 0x7F80
+    return build_program(placement)
+
+
+@pytest.fixture(scope="module", params=["auto", "int8", "fp8"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
+    directory: Path = tmp_path_factory.mktemp("poisoned") / "model"
+    write_checkpoint("tiny-qwen3", directory, Options())
+    config = EngineConfig(
+        model_path=str(directory),
+        device="inf2.xlarge",
+        tensor_parallel_size=1,
+        dtype="bfloat16",
+        max_model_len=192,
+        max_num_seqs=8,
+        max_num_batched_tokens=96,
+        max_num_queued_reqs=64,
+        block_size=BLOCK,
+        enable_prefix_caching=True,
+        device_memory_utilization=0.9,
+        num_blocks_override=BLOCKS,
+        cpu_threads=2,
+        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+        kv_cache_dtype=request.param,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "build_program", poisoned_program)
+        loaded = load_engine(config, lambda _: None)
+    yield loaded
+    loaded.runner.close()
+
+
+class _Queue:
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands, self.tokens, self.errors = commands, dict[str, list[int]](), dict[str, str]()
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        commands, self.commands = self.commands, []
+        return commands
+
+    def put(self, tokens: Tokens) -> None:
+        for event in tokens.events:
+            if event.token_id is not None:
+                self.tokens.setdefault(event.request_id, []).append(event.token_id)
+            if event.finish_reason == "error":
+                self.errors[event.request_id] = event.error or ""
+
+
+class _Server:
+    """One scheduler and cache over the engine, for several batches of requests."""
+
+    def __init__(self, engine: LoadedEngine) -> None:
+        limits = SchedulerConfig(max_model_len=192, max_num_seqs=8, max_num_batched_tokens=96, max_num_queued_reqs=64)
+        self.scheduler = Scheduler(limits, KVCacheManager(CacheConfig(BLOCKS, BLOCK, True)))
+        self.engine = engine
+
+    def generate(self, requests: list[Request]) -> _Queue:
+        queue = _Queue([Add(request) for request in requests])
+        loop = EngineLoop(self.scheduler, self.engine.runner, ManualClock(), queue, queue)
+        loop.step()
+        while self.scheduler.has_work:
+            loop.step()
+        return queue
+
+
+def request(name: str, prompt: list[int]) -> Request:
+    sampling = SamplingParams(
+        max_tokens=20, temperature=0.0, ignore_eos=True, logit_bias=((NAN_TOKEN, -100.0), (INF_TOKEN, -100.0))
+    )
+    return Request(name, tuple(prompt), sampling, arrival_time=0.0)
+
+
+def healthy() -> list[Request]:
+    rng = np.random.default_rng(5)
+    return [request(f"r{i}", (rng.integers(100, 300, 11 + 23 * i)).tolist()) for i in range(4)]
+
+
+def poisoned() -> list[Request]:
+    rng = np.random.default_rng(6)
+    prompts = [rng.integers(100, 300, 50 + i).tolist() for i in range(2)]
+    prompts[0][20], prompts[1][-1] = NAN_TOKEN, INF_TOKEN
+    return [request(f"bad{i}", prompt) for i, prompt in enumerate(prompts)]
+
+
+def test_only_the_poisoned_requests_end_and_the_others_get_their_tokens(engine: LoadedEngine) -> None:
+    alone = _Server(engine).generate(healthy())
+    assert not alone.errors
+    assert all(len(tokens) == 20 for tokens in alone.tokens.values())
+    server, bad = _Server(engine), poisoned()
+    mixed = server.generate([bad[0], *healthy(), bad[1]])
+    assert mixed.errors == {"bad0": NOT_A_NUMBER, "bad1": NOT_A_NUMBER}
+    assert mixed.tokens == alone.tokens
+    again = server.generate(healthy())  # in blocks that the poisoned ones have held, and with cached prefixes
+    assert again.tokens == alone.tokens
+    assert not again.errors
