@@ -12,6 +12,7 @@ import httpx
 from server import __version__
 from server.device.calibration import default_calibration
 from tests.api.serving import ROOT, command, environment, read_until, running_server
+from tests.api.telemetry.scraping import scrape
 
 
 def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
@@ -36,6 +37,16 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
     assert (price["usd_per_hour"], price["basis"], price["date"]) == (0.328, "reserved", "2024-09-16")
     assert told["versions"]["neuronserve"] == __version__
     assert "numba" in told["versions"]
+
+
+def test_several_engines_leave_fewer_cores_unused(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--data-parallel-size", "2") as server:
+        device = httpx.get(server.url + "/inventory").json()["device"]
+        seen = scrape(server.url)
+    assert (device["data_parallel_size"], device["cores_used"], device["num_cores"]) == (2, 2, 2)
+    assert seen.value("neuronserve:cost_usd_total", kind="unused_cores") == 0
+    for engine in ("0", "1"):
+        assert seen.value("neuronserve:device_seconds_total", kind="idle", engine=engine) > 0
 
 
 def test_a_price_that_is_given_has_no_date(checkpoint: Path) -> None:
