@@ -238,7 +238,10 @@ def _nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Exclude
 
 def _demand_notes(demand: Demand) -> Iterator[str]:
     if demand.left_out:
-        yield f"{demand.left_out} requests of the trace are longer than a slot can be, and left out"
+        yield (
+            f"{demand.left_out} requests of the trace are longer than a slot can be: left out, and the rate is that of "
+            "the others"
+        )
 
 
 def _slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:

@@ -81,7 +81,10 @@ def test_requests_longer_than_a_slot_are_left_out_and_said() -> None:
     report = plan(replace(with_trace(BASE, CHAT), max_model_len=1024), CHAT)
     longer = int((CHAT.input_len + CHAT.output_len > 1024).sum())
     assert report.demand.left_out == longer > 0
-    assert report.notes[0] == f"{longer} requests of the trace are longer than a slot can be, and left out"
+    assert (
+        report.notes[0]
+        == f"{longer} requests of the trace are longer than a slot can be: left out, and the rate is that of the others"
+    )
     assert report.demand.longest <= 1024
     with pytest.raises(SettingsError, match="chat: each request is longer than the 1 tokens of a slot"):
         Demand.of_trace(CHAT, 1)
