@@ -119,6 +119,6 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
-    """The chosen configuration, simulated; nothing when none holds the limits. Raises as `simulation_of` does."""
+    """The chosen configuration, simulated; nothing when none holds the limits, or when it has pipeline stages."""
     best = report.best
-    return () if best is None else agreement(report, best, simulate_candidate(report, best, seed))
+    return () if best is None or best.pp > 1 else agreement(report, best, simulate_candidate(report, best, seed))

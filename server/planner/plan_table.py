@@ -126,7 +126,7 @@ def _more(rows: Iterable[object], shown: int) -> str:
 def render_check(check: Sequence[Agreement]) -> Table | str:
     """The chosen configuration, planned and simulated."""
     if not check:
-        return "nothing to simulate: no configuration holds the limits"
+        return "nothing to simulate: no configuration holds the limits, or the first has pipeline stages"
     table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")
     for one in check:
         table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")

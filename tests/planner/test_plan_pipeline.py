@@ -9,7 +9,7 @@ import pytest
 from server.device.cost_pipeline import PIPELINE_REASON
 from server.errors import DeviceError, SettingsError
 from server.planner.plan import plan
-from server.planner.plan_check import simulation_of
+from server.planner.plan_check import check_plan, simulation_of
 from server.planner.plan_options import PlanOptions
 from server.planner.plan_queue import Replica
 
@@ -59,6 +59,9 @@ def test_stages_are_not_simulated() -> None:
     two = next(row for row in report.candidates if row.pp == 2)
     with pytest.raises(DeviceError, match="pipeline_parallel_size is 2: a simulation has one stage"):
         simulation_of(report, two)
+    only = plan(replace(BASE, pipeline_parallel_sizes=(2,)))
+    assert only.best is not None
+    assert check_plan(only) == ()
 
 
 def test_no_number_of_stages_is_refused() -> None:
