@@ -21,14 +21,15 @@ from loadtests.errors import SpecError
 from loadtests.metrics import is_good
 from loadtests.records import RequestRecord
 from loadtests.specs import PriceBasis, PriceSpec, SloSpec
-from server.device.catalog import Instance, instance
-from server.device.instances import ON_DEMAND_DATE, RESERVED_DATE
-from server.errors import DeviceError
+from server.config import CatalogConfig
+from server.device.catalog import Instance, load_catalog
+from server.device.prices import Price
+from server.device.prices import PriceBasis as CatalogBasis
+from server.errors import DeviceError, SettingsError
 
 MILLION = 1e6
 HOUR_S = 3600.0
-REGION = "us-east-1"  # of the catalogue's prices
-_DATES: dict[PriceBasis, str] = {"on-demand": ON_DEMAND_DATE, "reserved": RESERVED_DATE}
+_BASES: dict[PriceBasis, CatalogBasis] = {"on-demand": "on_demand", "reserved": "reserved", "spot": "spot"}
 _FIT_MIN_REQUESTS = 8
 
 Account = dict[str, Any]
@@ -87,7 +88,7 @@ def modelled(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpe
     """The account of modelled device time. Raises SpecError when the instance is unknown or has no such price."""
     if spec.instance is None:
         return _not_available("no instance was given")
-    part = find_instance(spec.instance)
+    part = find_instance(spec)
     done = [record for record in records if record.is_ok]
     silent = sum(record.device_seconds is None for record in done)
     if not done or silent:
@@ -95,20 +96,21 @@ def modelled(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpe
     seconds = sum(record.device_seconds or 0.0 for record in records)
     tokens = TokenCounts.of(records, slo)
     price = price_of(part, spec.price_basis)
-    usd = _modelled_usd(price, seconds, spec)
+    usd = _modelled_usd(price.usd, seconds, spec)
+    where = f"{spec.region} of {price.date} ({price.source})"
     return {
         "available": True,
-        "basis": f"modelled device time on {part.name}, {spec.price_basis} ${price:g}/h of {_DATES[spec.price_basis]}",
+        "basis": f"modelled device time on {part.name}, {spec.price_basis} ${price.usd:g}/h in {where}",
         "instance": part.name,
         "price_basis": spec.price_basis,
-        "price_per_hour_usd": price,
+        "price_per_hour_usd": price.usd,
         "seconds": seconds,
         "utilization": spec.utilization,
         "instance_share": spec.instance_share,
         "device_busy_fraction_of_wall": seconds / duration_s,
         "usd": usd,
         **per_million(usd, tokens, spec),
-        "by_price_basis": {basis: _at(part, basis, seconds, (tokens, spec)) for basis in _DATES},
+        "by_price_basis": {basis: _at(part, basis, seconds, (tokens, spec)) for basis in _BASES},
         "fitted_output_price_ratio": fitted_ratio(done),
     }
 
@@ -128,32 +130,33 @@ def fitted_ratio(done: Sequence[RequestRecord]) -> float | None:
     return float(b / a) if a > 0 and b > 0 else None
 
 
-def find_instance(name: str) -> Instance:
-    """The catalogue's instance. Raises SpecError."""
+def find_instance(spec: PriceSpec) -> Instance:
+    """The catalogue's instance. Raises SpecError for an unknown one, and for a catalogue file that is wrong."""
     try:
-        return instance(name)
-    except DeviceError as error:
+        catalog = load_catalog(CatalogConfig(spec.catalog, spec.region, spec.spot_discount))
+        return catalog.instance(spec.instance or "")
+    except (DeviceError, SettingsError) as error:
         raise SpecError(f"price.instance: {error}") from error
 
 
-def price_of(part: Instance, basis: PriceBasis) -> float:
-    """USD an hour. Raises SpecError when the catalogue has no such price."""
-    price = part.on_demand_usd if basis == "on-demand" else part.reserved_usd
-    if price is None:
-        raise SpecError(f"price.price_basis is {basis!r}: the catalogue has no such price of {part.name}")
-    return price
+def price_of(part: Instance, basis: PriceBasis) -> Price:
+    """Of an hour. Raises SpecError when the catalogue has no such price."""
+    try:
+        return part.price(_BASES[basis])
+    except DeviceError as error:
+        raise SpecError(f"price.price_basis is {basis!r}: {error}") from error
 
 
 def _at(part: Instance, basis: PriceBasis, seconds: float, rest: tuple[TokenCounts, PriceSpec]) -> Account | None:
     """The same account at another of the instance's prices."""
     tokens, spec = rest
-    price = part.on_demand_usd if basis == "on-demand" else part.reserved_usd
+    price = part.prices.of(_BASES[basis])
     if price is None:
         return None
     return {
-        "price_per_hour_usd": price,
-        "price_date": _DATES[basis],
-        **per_million(_modelled_usd(price, seconds, spec), tokens, spec),
+        "price_per_hour_usd": price.usd,
+        "price_date": price.date,
+        **per_million(_modelled_usd(price.usd, seconds, spec), tokens, spec),
     }
 
 

@@ -24,7 +24,7 @@ class Progress:
 
     def __init__(self, name: str, num_requests: int, price: PriceSpec) -> None:
         self._name, self._num_requests, self._price = name, num_requests, price
-        self._hourly = price_of(find_instance(price.instance), price.price_basis) if price.instance else None
+        self._hourly = price_of(find_instance(price), price.price_basis).usd if price.instance else None
         self._start: float | None = None
         self._done = self._failed = 0
         self._prompt = self._cached = self._output = 0

@@ -97,7 +97,7 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         "slo": slo_json(scenario.slo),
         "instance": scenario.price.instance,
         "price_basis": scenario.price.price_basis,
-        "price_region": cost.REGION if scenario.price.instance else None,
+        "price_region": scenario.price.region if scenario.price.instance else None,
         "utilization": scenario.price.utilization,
         "client_host": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, {cpu_model()}",
         **stated,

@@ -15,7 +15,7 @@ from loadtests.openai_api import Backend
 
 DatasetName = Literal["random", "sharegpt", "prefix", "multi-turn", "azure-trace", "mooncake-trace", "jsonl"]
 ArrivalProcess = Literal["auto", "poisson", "gamma", "constant", "ramp", "trace", "closed", "burst"]
-PriceBasis = Literal["on-demand", "reserved"]
+PriceBasis = Literal["on-demand", "reserved", "spot"]
 
 
 def _above(name: str, value: float | None, limit: float) -> None:
@@ -126,6 +126,9 @@ class PriceSpec(Spec, frozen=True):
 
     instance: Annotated[str | None, Meta(description="emulated instance, for the cost of modelled device time")] = None
     price_basis: Annotated[PriceBasis, Meta(description="which of its prices the headline uses")] = "on-demand"
+    catalog: Annotated[str | None, Meta(description="TOML file with parts and prices over the built-in ones")] = None
+    region: Annotated[str, Meta(description="AWS region whose prices are used")] = "us-east-1"
+    spot_discount: Annotated[float | None, Meta(description="share off the on-demand price of a spot instance")] = None
     instance_share: Annotated[float, Meta(description="share of the instance that this server occupies")] = 1.0
     price_per_hour: Annotated[
         float | None, Meta(description="USD an hour of the machine that serves, for the cost of wall time")
@@ -139,6 +142,8 @@ class PriceSpec(Spec, frozen=True):
         _above("output_price_ratio", self.output_price_ratio, 0)
         _at_least("cached_price_ratio", self.cached_price_ratio, 0)
         _above("price_per_hour", self.price_per_hour, 0)
+        if self.spot_discount is not None and not 0 <= self.spot_discount < 1:
+            raise ValueError(f"spot_discount is {self.spot_discount:g}: it must be at least 0 and below 1")
         _is_share("instance_share", self.instance_share)
         _is_share("utilization", self.utilization)
 

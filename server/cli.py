@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from server import __version__
 from server.config import EngineConfig
+from server.device.catalog import use_catalog
 from server.engine.process import EngineProcess, LoadedEngine, Loader
 from server.errors import StartError
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
+from server.settings.catalog import CatalogSettings
 from server.settings.compile import CompileSettings
 from server.settings.model import ModelSettings
 from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
-from server.settings.sources import add_arguments, load_settings
+from server.settings.sources import Settings, add_arguments, load_settings
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -70,6 +72,7 @@ def run(argv: Sequence[str] | None, loader: Loader) -> int:
 def serve(settings: ServeSettings, loader: Loader) -> None:
     """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
     _log_to_stderr(settings.log_level)
+    settings.require_price()
     model_path = _model_path(settings)
     engines = [EngineProcess(each, loader, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
@@ -189,6 +192,14 @@ def simulate(settings: SimulateSettings) -> None:
     run_simulate(options, settings.json_file)
 
 
+def _settle(kind: type[Settings], arguments: dict[str, Any]) -> Settings:
+    """The settings of a command, and the catalogue that they name in force."""
+    settings = load_settings(kind, arguments)
+    if isinstance(settings, CatalogSettings):
+        use_catalog(settings.catalog_config)
+    return settings
+
+
 def _model_path(settings: ModelSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     if os.path.isdir(settings.model) and settings.revision is None:
@@ -210,17 +221,17 @@ def _parser(loader: Loader) -> _Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     serving = _command(commands, "serve", "serve a model over HTTP")
     add_arguments(serving, ServeSettings)
-    serving.set_defaults(run=lambda arguments: serve(load_settings(ServeSettings, arguments), loader))
+    serving.set_defaults(run=lambda arguments: serve(_settle(ServeSettings, arguments), loader))
     _add_benches(commands)
     planning = _command(commands, "plan", "find the instances that meet a workload's limits, and what they cost")
     add_arguments(planning, PlanSettings)
-    planning.set_defaults(run=lambda arguments: plan(load_settings(PlanSettings, arguments)))
+    planning.set_defaults(run=lambda arguments: plan(_settle(PlanSettings, arguments)))
     simulating = _command(commands, "simulate", "serve a workload on modelled instances in virtual time")
     add_arguments(simulating, SimulateSettings)
-    simulating.set_defaults(run=lambda arguments: simulate(load_settings(SimulateSettings, arguments)))
+    simulating.set_defaults(run=lambda arguments: simulate(_settle(SimulateSettings, arguments)))
     compiling = _command(commands, "compile", "quantize and pack a model ahead of time, for a faster start")
     add_arguments(compiling, CompileSettings)
-    compiling.set_defaults(run=lambda arguments: compile_ahead(load_settings(CompileSettings, arguments)))
+    compiling.set_defaults(run=lambda arguments: compile_ahead(_settle(CompileSettings, arguments)))
     _add_calibrate(commands)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser
@@ -230,13 +241,13 @@ def _add_benches(commands: _SubParsersAction[Any]) -> None:
     benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
     latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
     add_arguments(latency, LatencySettings)
-    latency.set_defaults(run=lambda arguments: bench_latency(load_settings(LatencySettings, arguments)))
+    latency.set_defaults(run=lambda arguments: bench_latency(_settle(LatencySettings, arguments)))
     throughput = _command(benches, "throughput", "many sequences at once in this process, without HTTP")
     add_arguments(throughput, ThroughputSettings)
-    throughput.set_defaults(run=lambda arguments: bench_throughput(load_settings(ThroughputSettings, arguments)))
+    throughput.set_defaults(run=lambda arguments: bench_throughput(_settle(ThroughputSettings, arguments)))
     accuracy = _command(benches, "accuracy", "logits error and perplexity of each weight format against float32")
     add_arguments(accuracy, AccuracySettings)
-    accuracy.set_defaults(run=lambda arguments: bench_accuracy(load_settings(AccuracySettings, arguments)))
+    accuracy.set_defaults(run=lambda arguments: bench_accuracy(_settle(AccuracySettings, arguments)))
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
     benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
 

@@ -135,6 +135,15 @@ class DataParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogConfig:
+    """Which data sheet of parts and prices is in force: the built-in one, or a user's file over it."""
+
+    file: str | None = None  # TOML
+    region: str = "us-east-1"  # whose prices
+    spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = spot prices are not known
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything the engine process is told; it reads no argv and no environment."""
 
@@ -161,6 +170,7 @@ class EngineConfig:
     token_generation_buckets: tuple[int, ...] = ()  # context lengths that decode is compiled for; () = automatic
     pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
     kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
+    catalog: CatalogConfig = CatalogConfig()
 
     @property
     def asked_formats(self) -> AskedFormats:

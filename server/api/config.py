@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from server.device.charge_rate import PriceBasis
+from server.device.prices import PriceBasis
 
 OtlpProtocol = Literal["grpc", "http/protobuf"]
 ToolCallParser = Literal["auto", "hermes"]

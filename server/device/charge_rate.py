@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from server.clock import NS
-from server.device.instances import ON_DEMAND_DATE, RESERVED_DATE, Instance
-
-PriceBasis = Literal["on_demand", "reserved"]
+from server.device.instances import Instance
+from server.device.prices import PriceBasis
 
 HOUR_S = 3600
-CATALOGUE = "server/device/instances.py: Linux, us-east-1"
-_DATES: dict[PriceBasis, str] = {"on_demand": ON_DEMAND_DATE, "reserved": RESERVED_DATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +16,7 @@ class ChargeRate:
     """What an hour costs, with where that is from. Requests and idle time are charged for the engine's own cores."""
 
     usd_per_hour: float | None  # of the whole instance; None: no price is known, so nothing is said in dollars
-    basis: str  # on_demand, reserved, or given
+    basis: str  # on_demand, reserved, spot, or given
     date: str | None  # ISO 8601, of the price
     source: str
     share: float  # of the instance's cores that one engine has
@@ -35,8 +31,10 @@ class ChargeRate:
         unused = 1 / num_engines - share
         if usd_per_hour is not None:
             return cls(usd_per_hour, "given", None, "--usd-per-hour", share, unused)
-        usd = part.on_demand_usd if basis == "on_demand" else part.reserved_usd
-        return cls(usd, basis, _DATES[basis], CATALOGUE, share, unused)
+        price, region = part.prices.of(basis), part.prices.region
+        if price is None:
+            return cls(None, basis, None, f"no price in {region} is known", share, unused)
+        return cls(price.usd, basis, price.date, f"{price.source}; Linux, {region}", share, unused)
 
     def usd(self, ns: int) -> float | None:
         """Of `ns` of the engine's cores."""

@@ -141,6 +141,8 @@ def _why_extrapolated(load: Workload, instance: Instance) -> str:
     reasons = []
     if instance.chip.name not in CALIBRATED_CHIPS:
         reasons.append(f"no LLM measurement on {instance.chip.name} was published")
+    elif instance.is_user_given:
+        reasons.append(f"figures of {instance.name} are from a catalogue file, not from the part that was measured")
     if load.shape.num_experts:
         reasons.append("no usable mixture-of-experts measurement was published")
     if load.core.tp > MAX_TP:

@@ -14,7 +14,7 @@ from enum import IntEnum
 from server.device.calibration import Coefficients
 from server.device.cost_shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape, CostShape
 from server.device.instances import Instance
-from server.device.parts import GB, GIB
+from server.device.parts import GB, GIB, Topology
 from server.errors import DeviceError, SettingsError
 
 HIDDEN_UNIT = 4096  # slot_layer_s is stated for this hidden size
@@ -22,11 +22,6 @@ OLD_LAUNCH_SDK = 16  # 2.16
 OLD_RESHARD_SDK = 18  # 2.18
 OLD_GATHER_SDK = 19  # 2.19
 CURRENT_SDK = 24  # 2.24, the newest release in the published rows
-
-# Chips of these parts form a two-dimensional torus (SDK trainium.rst, trainium2.rst); Trainium3's are switched
-# (trainium3.rst: NeuronSwitch-v1); all others form a ring (inferentia2.rst, and neuron-ls output).
-TORUS = ("Trainium1", "Trainium2")
-SWITCHED = ("Trainium3",)
 
 
 class Term(IntEnum):
@@ -76,14 +71,14 @@ def prices(c: Coefficients) -> Work:
     )
 
 
-def mean_hops(chip_name: str, chips: int) -> float:
+def mean_hops(topology: Topology, chips: int) -> float:
     """Mean distance between two of `chips` chips: n/4 on a ring, sqrt(n)/2 on a square torus, 1 through a switch."""
     if chips <= 1:
         return 0.0
-    if chip_name in SWITCHED:
+    if topology == "switch":
         return 1.0
     ring = chips / 4
-    return min(ring, chips**0.5 / 2) if chip_name in TORUS else ring
+    return min(ring, chips**0.5 / 2) if topology == "torus" else ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ class Workload:
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)
         self.byte_s = chip.cores_per_chip / (chip.bandwidth_gb_s * GB)
         self.link_byte_s = 1 / (link.gib_s_per_chip * GIB) if link else 0.0
-        self.hops = mean_hops(chip.name, chips)
+        self.hops = mean_hops(chip.topology, chips)
         self.ring_share = 2 * (tp - 1) / tp
         self.old_launches = max(0, OLD_LAUNCH_SDK - runtime.sdk) * shape.num_layers
         is_old_gqa = runtime.sdk < OLD_RESHARD_SDK and shape.num_kv_heads < min(tp, shape.num_heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from server.config import ModelSpec
-from server.device.catalog import INSTANCES, Instance
+from server.device.catalog import Instance, instances
 from server.device.footprint import Footprint, ServingShape
 from server.device.ledger import GIB, account_table
 from server.errors import DeviceMemoryError
@@ -39,7 +39,7 @@ def alternatives(
     model: ModelSpec, shape: ServingShape, utilization: float, dp: int = 1
 ) -> Iterator[tuple[Instance, int]]:
     """Every (instance, TP) of the catalogue that holds the model `dp` times: cheapest first, then fewest cores."""
-    for instance in sorted(INSTANCES, key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
+    for instance in sorted(instances(), key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
         for tp in instance.allowed_tp:
             fits = Footprint.of(model, tp, shape).fits(budget_bytes(instance, utilization))
             if fits and tp * dp <= instance.num_cores:

@@ -1,8 +1,9 @@
 """Data sheet of the chips: Inferentia1 to Trainium3. Facts with their source, never a formula or a guess.
 
 Sources: SDK = pages of github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21): inferentia.rst, inferentia2.rst,
-trainium.rst, trainium2.rst, trainium3.rst, neuron-core-v*.rst, data-types.rst, logical-neuroncore-config.rst, and
-feature-guide.rst and api-guide.rst (NxD Inference).
+trainium.rst, trainium2.rst, trainium3.rst, neuron-core-v*.rst, data-types.rst, logical-neuroncore-config.rst,
+trn2-arch.rst, trn3-arch.rst, and of NxD Inference feature-guide.rst, api-guide.rst, moe-arch-deep-dive.rst and
+trn3-gpt-oss-120b-tutorial.rst.
 ON = github.com/huggingface/optimum-neuron at 213224e6 (2026-08-19). None = not published on the pages read.
 
 AWS prints the same bandwidths as GiB/s on one page and as GB/s on another (7.4 % apart); GB/s, the smaller, is taken.
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+Topology = Literal["ring", "torus", "switch"]
 
 GIB = 2**30
 GB = 10**9
@@ -39,6 +43,8 @@ class Chip:
     link: Link | None
     tp_degrees: tuple[int, ...]  # tensor-parallel degrees; empty: no list is published
     lnc: int = 1  # physical cores in one logical core (logical NeuronCore configuration)
+    topology: Topology = "ring"  # how the chips of one instance are linked
+    is_user_given: bool = False  # some figure is from a user's file: no measurement stands behind its times
 
 
 INFERENTIA1 = Chip(
@@ -57,6 +63,7 @@ INFERENTIA1 = Chip(
     link=Link("NeuronLink-v1", 32),  # SDK inferentia.rst; wired on inf1.6xlarge and inf1.24xlarge alone
     # SDK feature-guide.rst lists none for Inf1; this emulation offers the degrees of Inf2.
     tp_degrees=(1, 2, 4, 8, 12, 24),
+    topology="ring",  # SDK inf1-arch.rst, by its picture
 )
 
 INFERENTIA2 = Chip(
@@ -77,6 +84,7 @@ INFERENTIA2 = Chip(
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "uint8", "int32", "uint32"),  # SDK data-types.rst
     link=Link("NeuronLink-v2", 192),  # SDK inferentia2.rst since 2023-05-26; older pages say 384 and 768
     tp_degrees=(1, 2, 4, 8, 12, 24),  # SDK feature-guide.rst: 1, 2, 4, 8, 24; ON llama2-7b published 12
+    topology="ring",  # ON benchmark.mdx, neuron-ls of inf2.48xlarge: device i is connected to i - 1 and i + 1
 )
 
 TRAINIUM1 = Chip(
@@ -96,6 +104,7 @@ TRAINIUM1 = Chip(
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "uint8", "int32", "uint32"),  # SDK data-types.rst
     link=Link("NeuronLink-v2", 384),  # SDK trainium.rst: 4 links where Inferentia2 has 2
     tp_degrees=(1, 2, 8, 16, 32),  # SDK feature-guide.rst
+    topology="torus",  # SDK trainium.rst: 4x4
 )
 
 TRAINIUM2 = Chip(
@@ -118,12 +127,13 @@ TRAINIUM2 = Chip(
     link=Link("NeuronLink-v3", 1280 * GB / GIB),  # SDK trainium2.rst: 1.28 TB/s
     tp_degrees=(1, 2, 4, 8, 16, 32, 64),  # SDK feature-guide.rst: of logical cores
     lnc=2,  # SDK api-guide.rst: default on trn2
+    topology="torus",  # SDK trn2-arch.rst: 4x4, and rings through the four instances of an UltraServer
 )
 
 TRAINIUM3 = Chip(
     name="Trainium3",
     core_name="NeuronCore-v4",  # SDK trainium3.rst
-    cores_per_chip=8,  # SDK trainium3.rst: physical; logical cores exist, their default is not given
+    cores_per_chip=4,  # SDK trainium3.rst: 8 physical; two make one logical core by moe-arch-deep-dive.rst
     memory_gib=144,  # SDK trainium3.rst
     bandwidth_gb_s=4900,  # SDK trainium3.rst: 4.9 TB/s
     tflops={
@@ -138,7 +148,10 @@ TRAINIUM3 = Chip(
     # SDK data-types.rst (all of NeuronCore-v3) and trainium3.rst
     dtypes=(*TRAINIUM2.dtypes, "mxfp8", "mxfp4"),
     link=Link("NeuronLink-v4", 2560 * GB / GIB),  # SDK trainium3.rst: 2.56 TB/s
-    tp_degrees=(),  # SDK feature-guide.rst lists none
+    # SDK feature-guide.rst lists none, trn3-gpt-oss-120b-tutorial.rst uses 8; this emulation offers those of Trainium2.
+    tp_degrees=TRAINIUM2.tp_degrees,
+    lnc=2,  # SDK trn3-gpt-oss-120b-tutorial.rst
+    topology="switch",  # SDK trn3-arch.rst: NeuronSwitch-v1
 )
 
 CHIPS = (INFERENTIA1, INFERENTIA2, TRAINIUM1, TRAINIUM2, TRAINIUM3)

@@ -11,7 +11,7 @@ from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig,
 from server.device import host
 from server.device.attention_sizes import kv_cache_dtype
 from server.device.buckets import BucketLists, compiled_shapes
-from server.device.catalog import Instance, instance
+from server.device.catalog import Instance, instance, use_catalog
 from server.device.core import NeuronCore
 from server.device.cost import CostModel
 from server.device.cost_work import Runtime
@@ -69,6 +69,7 @@ class _Loading:
     def __init__(self, config: EngineConfig, report: Report) -> None:
         self._config, self._report = config, report
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
+        use_catalog(config.catalog)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
         self._model = open_model(Path(config.model_path), config.asked_formats, tp)
         self._spec, formats = self._model.spec, self._model.formats

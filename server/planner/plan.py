@@ -12,19 +12,20 @@ from math import ceil
 
 from server.config import ModelSpec
 from server.device.calibration import default_calibration
-from server.device.catalog import INSTANCES, instance
+from server.device.catalog import instance, instances
 from server.device.cost_pipeline import PipelineModel, stage_layers
 from server.device.cost_work import Runtime
 from server.device.fit import budget_bytes
 from server.device.instances import Instance
 from server.device.ledger import GIB
+from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import DeviceError, DeviceMemoryError
 from server.planner.models import resolve_shape
 from server.planner.plan_demand import Demand
 from server.planner.plan_memory import Memory
-from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype, bucket
+from server.planner.plan_options import Buckets, PlanOptions, WeightDtype, bucket
 from server.planner.plan_queue import MAX_LOAD, Replica, Service
-from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice, hourly_usd, price_notes
+from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from server.planner.workload import Workload
 
 
@@ -32,10 +33,13 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
     """The whole answer for the catalogue's parts. With a trace, its lengths take the place of those of `options`.
 
     Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
-    that cannot be served, DeviceError for an unknown instance or a degree that no part in question allows, and
+    that cannot be served, DeviceError for an unknown instance, a degree that no part in question allows or a price
+    basis that no instance has a price by, and
     DeviceMemoryError, with the least that is lacking, when no part in question holds the model.
     """
-    parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or INSTANCES
+    parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
+    if all(part.usd(options.price_basis) is None for part in instances()):
+        parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
     return plan_model(resolve_shape(options.model), options, parts, trace)
 
 
@@ -59,7 +63,8 @@ def plan_model(
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
     notes = (*_demand_notes(search.demand), *_slo_notes(options, candidates), *price_notes(parts, options.chip_watts))
     version = default_calibration().version
-    return PlanReport(options, model, search.demand, search.buckets, version, tuple(candidates), tuple(excluded), notes)
+    found_all = tuple(candidates), tuple(excluded)
+    return PlanReport(options, model, search.demand, search.buckets, version, *found_all, notes, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,7 @@ def _prices(
     part: Instance, count: int, request_rate: float, share: float, demand: Demand
 ) -> dict[PriceBasis, TokenPrice | None]:
     """For `count` instances that together serve `request_rate`."""
-    hourly = {basis: hourly_usd(part, basis) for basis in PRICE_BASES}
+    hourly = {basis: part.usd(basis) for basis in PRICE_BASES}
     return {
         basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)
         for basis, price in hourly.items()

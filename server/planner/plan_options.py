@@ -7,12 +7,11 @@ from math import inf, isfinite
 from typing import Literal, get_args
 
 from server.config import ModelSpec
+from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 
 WeightDtype = Literal["bfloat16", "int8", "fp8"]
-PriceBasis = Literal["on_demand", "reserved"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)
-PRICE_BASES: tuple[PriceBasis, ...] = get_args(PriceBasis)
 MIN_BUCKET = 128  # Neuron's automatic buckets: powers of two from here to the compiled length
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 4096

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from server.config import ModelSpec
-from server.device.instances import ON_DEMAND_DATE, RESERVED_DATE, Instance
+from server.device.instances import Instance
+from server.device.prices import PRICE_BASES, PriceBasis
 from server.planner.plan_demand import Demand
-from server.planner.plan_options import PRICE_BASES, Buckets, PlanOptions, PriceBasis, WeightDtype
+from server.planner.plan_options import Buckets, PlanOptions, WeightDtype
 
 NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
 
@@ -125,6 +126,7 @@ class PlanReport:
     candidates: tuple[Candidate, ...]
     excluded: tuple[Excluded, ...]
     notes: tuple[str, ...]
+    parts: tuple[Instance, ...]  # in question, with their prices
 
     @property
     def best(self) -> Candidate | None:
@@ -140,26 +142,22 @@ class PlanReport:
             "demand": self.demand.as_json(),
             "buckets": asdict(self.buckets),
             "calibration": self.calibration,
-            "price_dates": {"on_demand": ON_DEMAND_DATE, "reserved": RESERVED_DATE},
+            "prices": {part.name: asdict(part.prices) for part in self.parts},
             "candidates": [candidate.as_json() for candidate in self.candidates],
             "excluded": [asdict(entry) for entry in self.excluded],
             "notes": list(self.notes),
         }
 
 
-def hourly_usd(instance: Instance, basis: PriceBasis) -> float | None:
-    """Price of an hour of `instance`, or None when none is published."""
-    return instance.on_demand_usd if basis == "on_demand" else instance.reserved_usd
-
-
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
-    """Where prices come from, and which are missing; so with power."""
-    yield (
-        f"prices: Linux, us-east-1; on_demand of {ON_DEMAND_DATE}, reserved is the effective rate of three years, "
-        f"of {RESERVED_DATE}"
-    )
+    """Where prices come from, and which are missing; so with power. A spot price without a discount is not missed."""
+    region = instances[0].prices.region
+    for basis in PRICE_BASES:
+        found = [price for instance in instances if (price := instance.prices.of(basis))]
+        for source, date in dict.fromkeys((price.source, price.date) for price in found):
+            yield f"{basis} prices: Linux, {region}, {source}, {date}"
     for instance in instances:
-        missing = [basis for basis in PRICE_BASES if hourly_usd(instance, basis) is None]
+        missing = [basis for basis in ("on_demand", "reserved") if instance.usd(basis) is None]
         if missing:
-            yield f"{instance.name}: no {' and no '.join(missing)} price is published, so no cost by it is given"
+            yield f"{instance.name}: no {' and no '.join(missing)} price in {region} is known, nor a cost by it"
     yield NO_POWER if chip_watts is None else f"tokens per joule: at the {chip_watts:g} W a chip that were given"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group
 from rich.table import Table
 
+from server.device.prices import PriceBasis
 from server.planner.plan_check import Agreement
-from server.planner.plan_options import PriceBasis
 from server.planner.plan_report import Candidate, Excluded, PlanReport, TokenPrice
 
 NUM_ROWS = 20  # of each table, unless asked otherwise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from server.config import Batching, ModelSpec, Quantization, SchedulerConfig
 from server.device.buckets import powers_of_two
@@ -11,11 +10,11 @@ from server.device.catalog import Instance, instance
 from server.device.cost_work import CURRENT_SDK
 from server.device.fit import budget_bytes, require_fit
 from server.device.footprint import ServingShape, StepLimits
+from server.device.prices import PriceBasis
 from server.errors import SettingsError
 from server.planner.routing import ROUTINGS, Routing
 from server.planner.workload import Workload
 
-PriceBasis = Literal["on_demand", "reserved"]
 LONGEST_CHUNK = 8192  # tokens of prompts in one step by default
 
 
@@ -90,13 +89,10 @@ class SimulationOptions:
 
     @property
     def hourly_usd(self) -> float:
-        """Of one instance. Raises SettingsError when it is not known."""
+        """Of one instance. Raises DeviceError when it is not known."""
         if self.usd_per_hour is not None:
             return self.usd_per_hour
-        known = self.device.on_demand_usd if self.price_basis == "on_demand" else self.device.reserved_usd
-        if known is None:
-            raise SettingsError(f"no {self.price_basis} price of {self.instance} is known: give usd_per_hour")
-        return known
+        return self.device.price(self.price_basis).usd
 
     def buckets(self, asked: tuple[int, ...] | None) -> tuple[int, ...]:
         """Ascending compiled lengths that end at max_model_len."""

@@ -9,10 +9,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from server.config import Batching, EngineConfig, Pace
+from server.settings.catalog import CatalogSettings
 from server.settings.lengths import LengthSettings
 
 
-class EngineSettings(LengthSettings):
+class EngineSettings(LengthSettings, CatalogSettings):
     """Base of the settings of each command that runs the engine."""
 
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
@@ -72,4 +73,5 @@ class EngineSettings(LengthSettings):
             token_generation_buckets=self.token_generation_buckets,
             pace=self.pace,
             kv_cache_dtype=self.kv_cache_dtype,
+            catalog=self.catalog_config,
         )

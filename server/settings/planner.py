@@ -7,20 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 from pydantic.config import JsonDict
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from server.config import Batching, Quantization
+from server.device.prices import PriceBasis
+from server.settings.catalog import CatalogSettings
 from server.settings.sources import ENV_PREFIX, Texts, split_text
 
 Degrees = Annotated[tuple[int, ...], NoDecode]
 JSON_FLAG: JsonDict = {"flag": "--json"}
 
 
-class _PlannerSettings(BaseSettings):
+class _PlannerSettings(CatalogSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     model: str = Field("llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b")
-    price_basis: Literal["on_demand", "reserved"] = Field("on_demand", description="price of the catalogue to use")
+    price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     json_file: str | None = Field(None, description="write the report to this file", json_schema_extra=JSON_FLAG)
 

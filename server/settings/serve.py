@@ -10,8 +10,9 @@ from pydantic import Field, field_validator
 
 from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
 from server.config import DataParallel, EngineConfig
-from server.device.charge_rate import PriceBasis
+from server.device.catalog import instance
 from server.device.host import available_bytes
+from server.device.prices import DEFAULT_REGION, PriceBasis
 from server.engine.process import EngineMode
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
@@ -64,6 +65,14 @@ class ServeSettings(EngineSettings):
         if self.served_model_name:
             return self.served_model_name
         return (self.model if self.model != str(DEFAULT_MODEL) else "default",)
+
+    def require_price(self) -> None:
+        """Raises DeviceError when a price was asked for that the catalogue does not have.
+
+        Without any such wish a part that nobody knows a price of is served too, with nothing said in dollars.
+        """
+        if self.usd_per_hour is None and (self.price_basis == "spot" or self.region != DEFAULT_REGION):
+            instance(self.device).price(self.price_basis)
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with the tokenizer that grammars are followed with."""

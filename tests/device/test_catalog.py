@@ -27,6 +27,10 @@ PUBLISHED_TOTALS = {
     "trn1.32xlarge": (32, 512, 13120, 3040),
     "trn1n.32xlarge": (32, 512, 13120, 3040),
     "trn2.48xlarge": (64, 1536, 46400, 10672),  # 64 logical cores (128 physical); printed as 10.7 PFLOPS
+    "trn2u.48xlarge": (64, 1536, 46400, 10672),
+    "u-trn2x64": (256, 6144, 185600, 42688),  # printed as 42.8 PFLOPS, four times the rounded 10.7
+    "trn3-gen1": (256, 9216, 313600, 42944),
+    "trn3-gen2": (576, 20736, 705600, 96624),
 }
 
 all_chips = pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
@@ -62,7 +66,8 @@ def test_the_look_up_finds_every_row_of_the_sheet(part: Instance) -> None:
 def test_names_are_unique_and_say_their_family() -> None:
     assert len({part.name for part in INSTANCES}) == len(INSTANCES)
     families = {"inf1": "Inferentia1", "inf2": "Inferentia2", "trn1": "Trainium1", "trn2": "Trainium2"}
-    assert all(part.chip.name == families[part.name[:4]] for part in INSTANCES)
+    families["trn3"] = "Trainium3"
+    assert all(part.chip.name == families[part.name.removeprefix("u-")[:4]] for part in INSTANCES)
 
 
 @all_instances
@@ -74,7 +79,7 @@ def test_chips_are_linked_where_there_is_more_than_one(part: Instance) -> None:
 @all_instances
 def test_a_reservation_is_cheaper_than_on_demand(part: Instance) -> None:
     if part.on_demand_usd is None or part.reserved_usd is None:
-        assert part.name in {"trn1n.32xlarge", "trn2.48xlarge"}  # no such price is published
+        assert part.name == "trn1n.32xlarge" or part.chip.name in {"Trainium2", "Trainium3"}  # none is published
     else:
         assert 0.3 < part.reserved_usd / part.on_demand_usd < 0.5
 
@@ -134,6 +139,7 @@ def test_every_figure_of_a_chip_has_its_source_beside_it() -> None:
         ("trn1.2xlarge", (1, 2)),
         ("trn1.32xlarge", (1, 2, 8, 16, 32)),
         ("trn2.48xlarge", (1, 2, 4, 8, 16, 32, 64)),
+        ("trn3-gen2", (1, 2, 4, 8, 16, 32, 64)),
     ],
 )
 def test_tensor_parallel_degrees_of_a_part(name: str, degrees: tuple[int, ...]) -> None:

@@ -14,6 +14,7 @@ from server.device.catalog import instance
 from server.device.cost import CostModel, StepCost
 from server.device.cost_shape import CoreShape, CostShape
 from server.device.cost_work import Runtime, mean_hops
+from server.device.parts import Topology
 from server.errors import DeviceError, SettingsError
 
 INF2 = instance("inf2.48xlarge")
@@ -205,11 +206,11 @@ def test_what_was_measured_is_not_extrapolated(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chip", "chips", "hops"),
-    [("Inferentia2", 1, 0), ("Inferentia2", 4, 1), ("Inferentia2", 12, 3), ("Trainium1", 16, 2), ("Trainium3", 8, 1)],
+    ("topology", "chips", "hops"),
+    [("ring", 1, 0), ("ring", 4, 1), ("ring", 12, 3), ("torus", 16, 2), ("switch", 8, 1)],
 )
-def test_mean_distance_of_chips(chip: str, chips: int, hops: float) -> None:
-    assert mean_hops(chip, chips) == hops
+def test_mean_distance_of_chips(topology: Topology, chips: int, hops: float) -> None:
+    assert mean_hops(topology, chips) == hops
 
 
 def test_a_served_model_has_the_cost_of_its_dimensions() -> None:

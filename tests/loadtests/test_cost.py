@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,11 +130,28 @@ def test_the_fit_is_silent_where_it_means_nothing() -> None:
     assert cost.fitted_ratio([record(100 + i, 50, device=1.0) for i in range(3)]) is None
 
 
+def test_prices_of_a_catalogue_file_and_of_a_discount(tmp_path: Path) -> None:
+    file = tmp_path / "catalog.toml"
+    file.write_text(
+        '[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-north-1"\non_demand_usd = 3.6\n'
+        'source = "invoice"\ndate = 2026-09-01\n'
+    )
+    spec = PriceSpec(instance="inf2.xlarge", catalog=str(file), region="eu-north-1")
+    account = cost.modelled([record(1000, 500, device=10.0)], 2.0, spec, NO_SLO)
+    assert account["usd"] == pytest.approx(0.01)
+    assert "eu-north-1 of 2026-09-01 (invoice)" in account["basis"]
+    assert account["by_price_basis"]["reserved"] is None
+    spot = PriceSpec(instance="inf2.xlarge", price_basis="spot", spot_discount=0.75)
+    assert cost.modelled([record(device=1.0)], 1.0, spot, NO_SLO)["price_per_hour_usd"] == pytest.approx(0.7582 / 4)
+    with pytest.raises(SpecError, match="known are eu-north-1, us-east-1"):
+        cost.find_instance(PriceSpec(instance="inf2.xlarge", catalog=str(file), region="mars-1"))
+
+
 def test_an_unknown_instance_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(SpecError, match=r"no device 'inf2.xlrge'.*inf2.xlarge"):
-        cost.find_instance("inf2.xlrge")
+        cost.find_instance(PriceSpec(instance="inf2.xlrge"))
 
 
 def test_a_price_the_catalogue_does_not_have_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"no such price of trn2\.48xlarge"):
+    with pytest.raises(SpecError, match=r"no on_demand price of trn2\.48xlarge in us-east-1"):
         cost.modelled([record(device=1.0)], 1.0, PriceSpec(instance="trn2.48xlarge"), NO_SLO)

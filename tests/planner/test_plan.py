@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from server.device.catalog import INSTANCES, Instance, instance
 from server.device.cost import CostModel
 from server.device.cost_work import Runtime
+from server.device.prices import Price, Prices
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
 from server.planner.models import NAMED
 from server.planner.plan import plan, plan_model
@@ -115,9 +116,12 @@ def test_a_part_without_8_bit_floats_is_not_planned_with_them(chat: PlanReport) 
     assert any(e.reason == "Inferentia1 has no 8-bit float type" for e in chat.excluded)
 
 
+UNMEASURED = {"inf1", "trn2", "trn2u", "u-trn2x64", "trn3-gen1", "trn3-gen2"}
+
+
 def test_only_parts_without_measurements_are_marked_extrapolated() -> None:
     report = plan(replace(SMALL, devices=()))
-    assert {c.device.split(".")[0] for c in report.candidates if c.extrapolated} == {"inf1", "trn2"}
+    assert {c.device.split(".")[0] for c in report.candidates if c.extrapolated} == UNMEASURED
     assert {c.device.split(".")[0] for c in report.candidates if not c.extrapolated} == {"inf2", "trn1", "trn1n"}
     assert "rows marked * are extrapolated: no measurement stands behind their times" in report.notes
 
@@ -125,8 +129,8 @@ def test_only_parts_without_measurements_are_marked_extrapolated() -> None:
 def test_an_unknown_price_gives_no_figure_and_says_so(chat: PlanReport) -> None:
     trn2 = [c for c in chat.candidates if c.device == "trn2.48xlarge"]
     assert trn2
-    assert all(c.at_rate == {"on_demand": None, "reserved": None} == c.at_capacity for c in trn2)
-    assert "trn2.48xlarge: no on_demand and no reserved price is published, so no cost by it is given" in chat.notes
+    assert all(c.at_rate == {"on_demand": None, "reserved": None, "spot": None} == c.at_capacity for c in trn2)
+    assert "trn2.48xlarge: no on_demand and no reserved price in us-east-1 is known, nor a cost by it" in chat.notes
 
 
 def test_energy_is_absent_and_said_to_be(chat: PlanReport) -> None:
@@ -198,7 +202,7 @@ def test_padding_prompts_to_the_compiled_length_is_slower() -> None:
         ({"device_memory_utilization": 1.5}, "device_memory_utilization is 1.5"),
         ({"dtypes": ("int4",)}, "dtypes is int4: some of bfloat16, int8, fp8"),
         ({"dtypes": ()}, "dtypes is empty"),
-        ({"price_basis": "spot"}, "price_basis is 'spot': one of on_demand, reserved"),
+        ({"price_basis": "retail"}, "price_basis is 'retail': one of on_demand, reserved, spot"),
         ({"max_model_len": 1200}, "max_model_len is 1200: input_tokens + output_tokens is 1201"),
     ],
 )
@@ -242,13 +246,17 @@ def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
     huge = replace(NAMED["llama-70b"], num_layers=1000, hidden_size=16_384, intermediate_size=65_536)
     with pytest.raises(DeviceMemoryError) as refusal:
         plan_model(huge, CHAT, INSTANCES)
-    assert "fits on no part in question. Nearest is trn2.48xlarge with tensor_parallel_size 64" in str(refusal.value)
+    assert "fits on no part in question. Nearest is trn3-gen1 with tensor_parallel_size 64" in str(refusal.value)
     assert "GiB on each core" in str(refusal.value)
 
 
 # -- how answers scale ---------------------------------------------------------------------------------------------
 
 FEW = settings(max_examples=20, deadline=None)
+
+
+def priced(name: str, usd: float) -> Instance:
+    return replace(XLARGE, name=name, prices=Prices("us-east-1", on_demand=Price(usd, "a test", "2026-01-01")))
 
 
 def order_of(report: PlanReport, device: str) -> int:
@@ -258,7 +266,7 @@ def order_of(report: PlanReport, device: str) -> int:
 @FEW
 @given(st.floats(0.01, 100), st.floats(0.01, 100), st.floats(0.1, 200))
 def test_the_cheaper_of_two_equal_parts_never_ranks_worse(one: float, other: float, rate: float) -> None:
-    parts = (replace(XLARGE, name="a", on_demand_usd=one), replace(XLARGE, name="b", on_demand_usd=other))
+    parts = (priced("a", one), priced("b", other))
     report = plan_model(NAMED["llama-1b"], replace(SMALL, devices=(), request_rate=rate), parts)
     if one != other:
         assert (order_of(report, "a") < order_of(report, "b")) == (one < other)

@@ -194,7 +194,7 @@ def test_the_table_shows_the_figures() -> None:
         ({"instance": "inf2.48xlarge", "tensor_parallel_size": 3}, DeviceError, "tensor_parallel_size is 3"),
         ({"data_parallel_size": 2}, DeviceError, "needs 4 NeuronCores: inf2.xlarge has 2"),
         ({"instance": "inf1.xlarge", "tensor_parallel_size": 1}, DeviceMemoryError, "NRT_RESOURCE"),
-        ({"instance": "trn2.48xlarge"}, SettingsError, "no on_demand price of trn2.48xlarge"),
+        ({"instance": "trn2.48xlarge"}, DeviceError, "no on_demand price of trn2.48xlarge"),
         ({"usd_per_hour": -1.0}, SettingsError, "usd_per_hour is -1"),
         ({"replicas": 0}, SettingsError, "replicas is 0"),
         ({"max_num_seqs": 0}, SettingsError, "max_num_seqs is 0"),

@@ -1,0 +1,27 @@
+"""What every command that looks up a part or a price can be told: which data sheet, whose prices."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from server.config import CatalogConfig
+from server.device.prices import DEFAULT_REGION
+from server.settings.sources import ENV_PREFIX
+
+
+class CatalogSettings(BaseSettings):
+    """Base of the settings of each command that knows the catalogue. `server/cli.py` puts it in force."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
+    region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
+    spot_discount: float | None = Field(
+        None, ge=0, lt=1, description="share off the on-demand price that a spot instance costs less (default: none)"
+    )
+
+    @property
+    def catalog_config(self) -> CatalogConfig:
+        """What the catalogue is loaded from."""
+        return CatalogConfig(self.catalog, self.region, self.spot_discount)
