@@ -144,6 +144,14 @@ class CatalogConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RuntimeCores:
+    """The Neuron runtime's own variables, as they are set: server/device/visible_cores.py understands them."""
+
+    visible: str | None = None  # NEURON_RT_VISIBLE_CORES
+    count: str | None = None  # NEURON_RT_NUM_CORES
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything the engine process is told; it reads no argv and no environment."""
 
@@ -171,6 +179,7 @@ class EngineConfig:
     pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
     kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
     catalog: CatalogConfig = CatalogConfig()
+    runtime_cores: RuntimeCores = RuntimeCores()
 
     @property
     def asked_formats(self) -> AskedFormats:

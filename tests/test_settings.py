@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.config import DataParallel
+from server.config import DataParallel, RuntimeCores
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL
 from server.settings.serve import ServeSettings
@@ -165,3 +165,12 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     assert [config.data_parallel for config in configs] == [DataParallel(rank, 3, 1_000_000) for rank in range(3)]
     configs = load("--data-parallel-size", "3", "--cpu-threads", "1").engine_configs(Path("model"))
     assert [config.cpu_threads for config in configs] == [1, 1, 1]
+
+
+def test_the_runtimes_own_variables_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEURON_RT_VISIBLE_CORES", raising=False)
+    monkeypatch.setenv("NEURON_RT_NUM_CORES", "")
+    assert load().engine_config(Path("m")).runtime_cores == RuntimeCores()
+    monkeypatch.setenv("NEURON_RT_NUM_CORES", "2")
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "0,2-3")
+    assert load().engine_config(Path("m")).runtime_cores == RuntimeCores("0,2-3", "2")

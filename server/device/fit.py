@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from server.config import ModelSpec
 from server.device.catalog import Instance, instances
 from server.device.footprint import Footprint, ServingShape
-from server.device.ledger import GIB, account_table
+from server.device.ledger import GIB, account_table, core_name
 from server.errors import DeviceMemoryError
 
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps 2,048 bytes of what a container said last
@@ -51,7 +51,7 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     needs = footprint.with_kv(footprint.min_blocks)
     over = sum(needs.values()) - budget
     per_chip = instance.chip.cores_per_chip
-    cores = [(f"ND {core // per_chip}:NC {core % per_chip}", needs, budget) for core in range(min(tp, MAX_ROWS))]
+    cores = [(core_name(core, per_chip), needs, budget) for core in range(min(tp, MAX_ROWS))]
     rest = f"\nand {tp - MAX_ROWS} more cores alike" if tp > MAX_ROWS else ""
     return (
         f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} "

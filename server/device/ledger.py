@@ -18,16 +18,20 @@ class MemoryLedger:
     """Named reservations per core. Conservation: reserved + free = budget on every core, whatever was refused."""
 
     def __init__(
-        self, capacity_bytes: int, num_cores: int, cores_per_chip: int, utilization: float = 1.0, first_core: int = 0
+        self,
+        capacity_bytes: int,
+        num_cores: int,
+        cores_per_chip: int,
+        utilization: float = 1.0,
+        core_ids: Sequence[int] | None = None,
     ) -> None:
         """`capacity_bytes` is one core's memory, of which the share `utilization` may be reserved.
 
-        Core 0 of the ledger is core `first_core` of the instance.
+        `core_ids` are the cores' indices on the instance, where these are not the first ones.
         """
         self.capacity_bytes, self.num_cores = capacity_bytes, num_cores
         self.budget_bytes = int(capacity_bytes * utilization)
-        self._cores_per_chip = cores_per_chip
-        self._first_core = first_core
+        self._names = [core_name(core, cores_per_chip) for core in core_ids or range(num_cores)]
         self._entries: list[dict[tuple[Use, str], int]] = [{} for _ in range(num_cores)]
         self._totals: list[dict[Use, int]] = [dict.fromkeys(USES, 0) for _ in range(num_cores)]
 
@@ -54,9 +58,8 @@ class MemoryLedger:
         return self._entries[core]
 
     def core_name(self, core: int) -> str:
-        """As the Neuron runtime names it: device (chip) and core on it."""
-        device, core_on_it = divmod(self._first_core + core, self._cores_per_chip)
-        return f"ND {device}:NC {core_on_it}"
+        """As the Neuron runtime names it."""
+        return self._names[core]
 
     def account(self) -> str:
         """The whole account as a table: a line for each core, a column for each use, in MiB."""
@@ -73,6 +76,11 @@ class MemoryLedger:
             f"{self.core_name(core)}: {self.free_bytes(core) / GIB:.3f}GB free of {self.budget_bytes / GIB:.3f}GB\n"
             f"{self.account()}"
         )
+
+
+def core_name(core_id: int, cores_per_chip: int) -> str:
+    """As the Neuron runtime names a core: its device (chip), and the core on it."""
+    return f"ND {core_id // cores_per_chip}:NC {core_id % cores_per_chip}"
 
 
 def account_table(rows: Sequence[tuple[str, Mapping[Use, int], int]]) -> str:

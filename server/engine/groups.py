@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from server.config import CacheConfig
+from server.device.visible_cores import core_ranges
 from server.engine.client import EngineClient, Stream
 from server.engine.messages import EngineInfo, Tokens
 from server.engine.process import EngineProcess
@@ -133,11 +134,11 @@ def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
     first = infos[0]
     if len(infos) == 1:
         return first
-    ranges = [(info.first_core, info.first_core + info.tensor_parallel_size - 1) for info in infos]
-    cores = ", ".join(f"{begin}-{end}" if begin < end else f"{begin}" for begin, end in ranges)
+    cores = ", ".join(core_ranges(info.core_ids) for info in infos)
     return replace(
         first,
         num_blocks=min(info.num_blocks for info in infos),
+        core_ids=tuple(core for info in infos for core in info.core_ids),
         memory=tuple(core for info in infos for core in info.memory),
         notes=(*first.notes, f"{len(infos)} engines like this one, on NeuronCores {cores}"),
     )

@@ -23,6 +23,7 @@ from server.device.kernels.sample import sample
 from server.device.ledger import GIB, USES, MemoryLedger
 from server.device.shard import ShardSpec
 from server.device.step_pricer import StepPricer
+from server.device.visible_cores import core_ranges, take_cores
 from server.device.workers import WorkerPool
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
@@ -85,6 +86,7 @@ class _Loading:
             kv_dtype,
         )
         self._instance: Instance = instance(config.device)
+        self._core_ids = self._take_cores()
         self._footprint = require_fit(
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
@@ -145,8 +147,8 @@ class _Loading:
     def _cores(self) -> tuple[MemoryLedger, Sequence[NeuronCore]]:
         """The group's cores, with what the runtime itself would keep on each."""
         tp, part = self._config.tensor_parallel_size, self._instance
-        utilization, first = self._config.device_memory_utilization, self._first_core
-        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, first)
+        utilization = self._config.device_memory_utilization
+        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
         for core in range(tp):
             ledger.reserve(core, "runtime", "microcode, DMA rings, NEFF", RUNTIME_BYTES)
             ledger.reserve(core, "scratchpad", "attention scores", score_bytes(self._shard, self._shape.limits))
@@ -154,10 +156,13 @@ class _Loading:
                 ledger.reserve(core, "collectives", "rings", COLLECTIVES_BYTES)
         return ledger, [NeuronCore(i, ledger) for i in range(tp)]
 
-    @property
-    def _first_core(self) -> int:
-        """Index on the instance; the engines' cores lie side by side."""
-        return self._config.data_parallel.rank * self._config.tensor_parallel_size
+    def _take_cores(self) -> tuple[int, ...]:
+        """Indices on the instance; the engines of a server take the visible cores one after the other."""
+        tp, group, part = self._config.tensor_parallel_size, self._config.data_parallel, self._instance
+        part.check_tp(tp)
+        part.check_groups(tp, group.size)
+        cores = take_cores(self._config.runtime_cores, part, tp, group.size)
+        return cores[group.rank * tp : (group.rank + 1) * tp]
 
     def _num_blocks(self, ledger: MemoryLedger) -> int:
         """What the ledger has left, or the override; never more than the host can back or the limits can use."""
@@ -227,7 +232,7 @@ class _Loading:
         notes = [
             f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
-            f"{config.device}, {ledger.num_cores} NeuronCore(s): {used / GIB:.2f} of "
+            f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {used / GIB:.2f} of "
             f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s), "
             f"{isa} kernels",
         ]
@@ -245,7 +250,7 @@ class _Loading:
                 Path(config.model_path), self._spec, self._model.formats, pricer, self._compiled, config.pace
             ),
             enable_prefix_caching=config.enable_prefix_caching,
-            first_core=self._first_core,
+            core_ids=self._core_ids,
             kv_cache_dtype=self._shape.kv_dtype,
             memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
             notes=tuple(notes),

@@ -36,7 +36,7 @@ class EngineInfo:
     vocab_size: int
     facts: EngineFacts
     enable_prefix_caching: bool = True
-    first_core: int = 0  # index on the instance of the first of its NeuronCores
+    core_ids: tuple[int, ...] = ()  # of the group, as the instance numbers them
     kv_cache_dtype: str = "bfloat16"
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     notes: tuple[str, ...] = ()  # shown once at start

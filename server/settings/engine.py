@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from server.config import Batching, EngineConfig, Pace
 from server.settings.catalog import CatalogSettings
 from server.settings.lengths import LengthSettings
+from server.settings.sources import runtime_cores
 
 
 class EngineSettings(LengthSettings, CatalogSettings):
@@ -74,4 +75,5 @@ class EngineSettings(LengthSettings, CatalogSettings):
             pace=self.pace,
             kv_cache_dtype=self.kv_cache_dtype,
             catalog=self.catalog_config,
+            runtime_cores=runtime_cores(),
         )

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode
 
+from server.config import RuntimeCores
 from server.errors import SettingsError
 
 ENV_PREFIX = "NEURONSERVE_"
@@ -140,6 +141,13 @@ def traces_protocol(asked: str | None) -> str:
         if value:
             raise SettingsError(f"{name}: must be 'grpc' or 'http/protobuf', not {value[:80]!r}")
     return "grpc"
+
+
+def runtime_cores() -> RuntimeCores:
+    """The Neuron runtime's variables; an empty one counts as not set."""
+    names = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+    visible, count = (os.environ.get(name) or None for name in names)
+    return RuntimeCores(visible, count)
 
 
 def cache_home() -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.config import DataParallel, EngineConfig
+from server.config import DataParallel, EngineConfig, RuntimeCores
 from server.device import host
 from server.device.buckets import CompiledShapes
 from server.device.footprint import Footprint, ServingShape, StepLimits
@@ -134,7 +134,7 @@ def test_engines_that_share_an_instance_have_cores_and_host_memory_of_their_own(
     stored = sum(alone.ledger.reserved_bytes(core, use) for core in (0, 1) for use in ("weights", "scratchpad"))
     share = stored + host.SPARE_BYTES + 200 * 2 * kv_block
     engine = load_engine(config_of("tiny-llama", **changes, data_parallel=DataParallel(1, 3, share)), silent)
-    assert engine.info.first_core == 2
+    assert engine.info.core_ids == (2, 3)
     assert [engine.ledger.core_name(core) for core in (0, 1)] == ["ND 1:NC 0", "ND 1:NC 1"]
     assert 190 <= engine.cache.num_blocks <= 200 < alone.cache.num_blocks
     for each in (alone, engine):
@@ -172,3 +172,20 @@ def test_a_part_without_measurements_is_told_as_extrapolated(config_of: Any) -> 
     loaded = load_engine(config_of("tiny-qwen2", device="inf1.xlarge"), silent)
     loaded.runner.close()
     assert loaded.info.facts.extrapolated == ("no LLM measurement on Inferentia1 was published",)
+
+
+def test_the_group_takes_the_visible_cores_and_the_account_names_them(config_of: Any) -> None:
+    loaded = load_engine(config_of("tiny-llama", tensor_parallel_size=2, runtime_cores=RuntimeCores("9,4-6")), silent)
+    assert loaded.info.core_ids == (9, 4)
+    assert [line.split("  ")[0] for line in loaded.ledger.account().splitlines()[1:]] == ["ND 4:NC 1", "ND 2:NC 0"]
+    assert "inf2.48xlarge, NeuronCore 9, 4:" in loaded.info.notes[1]
+    loaded.runner.close()
+
+
+def test_engines_take_the_visible_cores_one_after_the_other(config_of: Any) -> None:
+    changes = {"tensor_parallel_size": 2, "runtime_cores": RuntimeCores("8-11")}
+    engine = load_engine(config_of("tiny-llama", **changes, data_parallel=DataParallel(1, 2)), silent)
+    assert engine.info.core_ids == (10, 11)
+    engine.runner.close()
+    with pytest.raises(DeviceError, match=r"^NRT_LOAD_NOT_ENOUGH_NC \(9\): .*data_parallel_size is 3.* 6 NeuronCores"):
+        load_engine(config_of("tiny-llama", **changes, data_parallel=DataParallel(0, 3)), silent)

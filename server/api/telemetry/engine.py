@@ -89,7 +89,7 @@ class EngineMetrics:
         ).set(1)
 
     def _show_memory(self, info: EngineInfo) -> None:
-        for core, memory in enumerate(info.memory, info.first_core):
+        for core, memory in zip(info.core_ids or range(len(info.memory)), info.memory, strict=True):
             for use, num_bytes in memory.used.items():
                 self._instruments.gauge(f.DEVICE_MEMORY, core=str(core), use=use).set(num_bytes)
             self._instruments.gauge(f.DEVICE_MEMORY_BUDGET, core=str(core)).set(memory.budget)

@@ -1,0 +1,94 @@
+"""Which NeuronCores of the instance a process may take, by the real runtime's two variables and with its refusals.
+
+NEURON_RT_VISIBLE_CORES names them ("3", "0-3", "0,2,4-5") and beats NEURON_RT_NUM_CORES, a count (0 or unset: all).
+Sources: SDK configuration-guide.rst and nrt_status.rst (github.com/aws-neuron/aws-neuron-sdk at 81ce03ae).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from server.config import RuntimeCores
+from server.device.instances import Instance
+from server.errors import DeviceError
+
+_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_COUNT = re.compile(r"[0-9]{1,6}")
+
+
+def visible_cores(asked: RuntimeCores, part: Instance) -> tuple[int, ...]:
+    """Indices of the cores that this process may take, in the order in which they are taken.
+
+    Raises DeviceError: NRT_INVALID (2) for what is no such list or number, NRT_FAILURE (1) for cores that the
+    instance does not have.
+    """
+    if asked.visible is not None:
+        cores = _parse(asked.visible)
+        _require(cores, part, f"NEURON_RT_VISIBLE_CORES={asked.visible}")
+        return cores
+    count = _count(asked.count) or part.num_cores
+    _require(tuple(range(count)), part, f"NEURON_RT_NUM_CORES={asked.count}")
+    return tuple(range(count))
+
+
+def take_cores(asked: RuntimeCores, part: Instance, tp: int, dp: int = 1) -> tuple[int, ...]:
+    """The first visible cores, `tp` for each of `dp` groups. Raises DeviceError as `visible_cores`, and for too few."""
+    cores, count = visible_cores(asked, part), tp * dp
+    if count > len(cores):
+        groups = f", data_parallel_size is {dp}" if dp > 1 else ""
+        name = "NEURON_RT_NUM_CORES" if asked.visible is None else "NEURON_RT_VISIBLE_CORES"
+        value = asked.count if asked.visible is None else asked.visible
+        raise DeviceError(
+            f"NRT_LOAD_NOT_ENOUGH_NC (9): tensor_parallel_size is {tp}{groups} and {name} is {value}: this needs "
+            f"{count} NeuronCores, this process may take {len(cores)} of the {part.num_cores} of {part.name}"
+        )
+    return cores[:count]
+
+
+def core_ranges(core_ids: Sequence[int]) -> str:
+    """Such as 0-3 or 0, 2, 4-5."""
+    runs: list[list[int]] = []
+    for core in core_ids:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _parse(text: str) -> tuple[int, ...]:
+    cores: list[int] = []
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            raise _invalid("NEURON_RT_VISIBLE_CORES", text, "a list of cores and ranges such as 0-3 or 0,2,4-5")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise _invalid("NEURON_RT_VISIBLE_CORES", text, f"ascending, unlike {part.strip()}")
+        cores += range(first, last + 1)
+    if len(set(cores)) < len(cores):
+        raise _invalid("NEURON_RT_VISIBLE_CORES", text, "without repetition")
+    return tuple(cores)
+
+
+def _count(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not _COUNT.fullmatch(text.strip()):
+        raise _invalid("NEURON_RT_NUM_CORES", text, "a whole number, 0 for all")
+    return int(text)
+
+
+def _invalid(name: str, value: str, must: str) -> DeviceError:
+    return DeviceError(f"NRT_INVALID (2): {name} is {value[:80]!r}: it must be {must}")
+
+
+def _require(cores: tuple[int, ...], part: Instance, asked: str) -> None:
+    """Worded as the runtime words it, so that what people search for finds the same advice."""
+    there = sum(core < part.num_cores for core in cores)
+    if there < len(cores):
+        raise DeviceError(
+            "NRT_FAILURE (1): nrt_allocate_neuron_cores: Logical Neuron Core(s) not available - "
+            f"Requested:{len(cores)} Available:{there} ({asked}; {part.name} has cores 0-{part.num_cores - 1})"
+        )
