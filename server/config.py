@@ -152,6 +152,14 @@ class RuntimeCores:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """Traces of the engine's steps, in Chrome's trace event format."""
+
+    directory: str | None = None  # where the server writes them; None = no tracing
+    max_events: int = 500_000  # of one file; the first ones are kept
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything the engine process is told; it reads no argv and no environment."""
 
@@ -180,6 +188,7 @@ class EngineConfig:
     kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
     catalog: CatalogConfig = CatalogConfig()
     runtime_cores: RuntimeCores = RuntimeCores()
+    trace: TraceConfig = TraceConfig()
 
     @property
     def asked_formats(self) -> AskedFormats:

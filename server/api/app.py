@@ -9,14 +9,14 @@ from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
-from server.api import admin, chat, completions, errors, health, inventory, metrics, models, tokenize
+from server.api import admin, chat, completions, errors, health, inventory, metrics, models, profile, tokenize
 from server.api.limits import ApiKeys, BodyLimit, RequestIds
 from server.api.schemas_chat import ChatRequest
 from server.api.schemas_completions import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from server.api.service import Service
 from server.api.telemetry.http import HttpObserver
 
-MODULES = (chat, completions, models, tokenize, health, metrics, admin, inventory)
+MODULES = (chat, completions, models, tokenize, health, metrics, admin, inventory, profile)
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 

@@ -38,6 +38,7 @@ class ApiConfig:
     shutdown_timeout_s: float = 30.0
     has_access_log: bool = True
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
+    has_device_traces: bool = False  # the engine was told where to write them
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"
     price_basis: PriceBasis = "on_demand"  # of modelled device time

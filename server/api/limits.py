@@ -15,7 +15,7 @@ from server.errors import PayloadTooLarge
 
 # A client that sends somewhat too much is read to the end, so that it gets to see the refusal.
 POLITE_FACTOR = 4
-GUARDED = frozenset({"/reset_prefix_cache"})
+GUARDED = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 

@@ -15,6 +15,7 @@ from server.clock import MonotonicClock
 from server.engine.load import LoadedEngine
 from server.engine.loop import EngineLoop
 from server.engine.messages import Add, Command, Tokens
+from server.engine.tracer import Tracer
 from server.errors import SettingsError
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
@@ -63,8 +64,11 @@ class EngineDriver:
         if workload.batch_size > limit:
             raise SettingsError(f"batch_size is {workload.batch_size}: max_num_seqs is {limit}")
 
-    def run(self, workload: Workload, num_sequences: int | None = None) -> list[StepTime]:
-        """One time through `num_sequences` sequences (default: one batch), at most `batch_size` of them at once."""
+    def run(self, workload: Workload, num_sequences: int | None = None, tracer: Tracer | None = None) -> list[StepTime]:
+        """One time through `num_sequences` sequences (default: one batch), at most `batch_size` of them at once.
+
+        `tracer` looks on, if there is one.
+        """
         count = num_sequences or workload.batch_size
         config = self._engine.scheduler
         config = replace(
@@ -74,7 +78,11 @@ class EngineDriver:
         )
         queue = _Queue()
         scheduler = Scheduler(config, KVCacheManager(self._engine.cache))
-        loop = EngineLoop(scheduler, self._engine.runner, MonotonicClock(), queue, queue)
+        runner, clock = self._engine.runner, MonotonicClock()
+        if tracer is None:
+            loop = EngineLoop(scheduler, runner, clock, queue, queue)
+        else:
+            loop = EngineLoop(scheduler, tracer.runner(runner), clock, tracer.inbox(queue), tracer.outbox(queue))
         queue.commands = [Add(request) for request in self._requests(workload, count)]
         return list(self._steps(loop, queue, scheduler))
 
@@ -82,7 +90,7 @@ class EngineDriver:
         sampling = SamplingParams(max_tokens=workload.output_len, temperature=0.0, ignore_eos=True)
         for i in range(count):
             prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(workload.input_len))
-            yield Request(f"bench-{i}", prompt, sampling, arrival_time=float(i))
+            yield Request(f"bench-{i}", prompt, sampling, arrival_time=time.monotonic())
 
     def _steps(self, loop: EngineLoop, queue: _Queue, scheduler: Scheduler) -> Iterator[StepTime]:
         pool = self._engine.runner.pool

@@ -9,13 +9,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from server.bench.bandwidth import BandwidthProbe
 from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import Workload
 from server.bench.products import ProductProbe, product_unit
 from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
+from server.clock import MonotonicClock
 from server.engine.load import LoadedEngine
+from server.engine.messages import TraceReply
+from server.engine.trace_files import lanes_of
+from server.engine.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,13 @@ class LatencyBench:
             statistics.median(c.read_gb_s for c in ceilings), statistics.median(c.product_tops for c in ceilings)
         )
         return self._result(workload, steps, best)
+
+    def trace(self, workload: Workload, max_events: int, file: Path) -> TraceReply:
+        """Record one run of a workload that has been measured. Raises OSError when the file cannot be written."""
+        tracer = Tracer(lanes_of(self._engine.info), MonotonicClock(), max_events, self._engine.runner)
+        tracer.start()
+        self._driver.run(workload, tracer=tracer)
+        return tracer.stop(file)
 
     def _probe(self) -> Ceilings:
         return Ceilings(self._reads.measure(), self._products.measure())

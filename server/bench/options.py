@@ -24,6 +24,8 @@ class LatencyOptions:
     num_iters: int
     seed: int
     json_file: Path | None
+    trace_file: Path | None = None  # of one more run of the first workload
+    trace_max_events: int = 500_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
@@ -14,6 +15,7 @@ from server.bench.options import LatencyOptions, Workload
 from server.bench.results import show, write_results
 from server.config import EngineConfig
 from server.engine.load import LoadedEngine, load_engine
+from server.errors import SettingsError
 
 COLUMNS = (
     ("batch", "batch_size", "{:d}"),
@@ -58,7 +60,20 @@ def _measure(
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=len(workloads) * (options.num_iters + 1))
         bench = LatencyBench(engine, options.seed, on_run=lambda: progress.advance(task))
-        return [bench.measure(workload, options.num_iters) for workload in workloads]
+        results = [bench.measure(workload, options.num_iters) for workload in workloads]
+        if options.trace_file is not None:
+            console.print(_traced(bench, workloads[0], options.trace_max_events, options.trace_file))
+        return results
+
+
+def _traced(bench: LatencyBench, workload: Workload, max_events: int, file: Path) -> str:
+    """One more run, on record. Raises SettingsError when the file cannot be written."""
+    try:
+        trace = bench.trace(workload, max_events, file)
+    except OSError as error:
+        raise SettingsError(f"--trace: cannot write {file}: {error.strerror}") from error
+    rest = "; there was more than --trace-max-events" if trace.is_truncated else ""
+    return f"trace of {trace.num_steps} steps, {trace.num_events} events, in {file}{rest}"
 
 
 def _table(engine: LoadedEngine, results: list[LatencyResult]) -> Table:

@@ -20,13 +20,15 @@ class Program:
         self.memory = memory
         self.labels: list[str] = []  # what each instruction does, for people
         self.kernels: list[Kernel] = []
+        self.collectives: list[bool] = []  # whether it adds up what the cores have left for each other
         self._operands: list[npt.NDArray[np.int64]] = []
         self._table: npt.NDArray[np.int64] | None = None
 
-    def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]]) -> None:
+    def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]], is_collective: bool = False) -> None:
         """Append one instruction with one operand record for each core."""
         self.labels.append(label)
         self.kernels.append(kernel)
+        self.collectives.append(is_collective)
         self._operands.append(np.array(operands, np.int64))
         self._table = None
 

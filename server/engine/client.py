@@ -7,6 +7,7 @@ its own request may generate; the engine and the other requests never wait for i
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
@@ -24,7 +25,10 @@ from server.engine.messages import (
     Ready,
     ResetPrefixCache,
     Shutdown,
+    StartTrace,
+    StopTrace,
     Tokens,
+    TraceReply,
 )
 from server.engine.process import EngineProcess
 from server.errors import EngineDead, NeuronserveError, RequestError, StartError
@@ -102,6 +106,7 @@ class EngineClient:
         self._say: Callable[[str], None] = lambda _: None
         self._dead: str | None = None
         self._observers: list[Observer] = []
+        self._asked: deque[asyncio.Future[TraceReply]] = deque()  # answers come in the order of the questions
         self.info: EngineInfo | None = None
         self.report: StepReport | None = None
 
@@ -154,6 +159,14 @@ class EngineClient:
         self._require_life()
         self._send(ResetPrefixCache())
 
+    async def trace(self, command: StartTrace | StopTrace) -> TraceReply:
+        """Start or stop recording, and what came of it. The engine must have a trace directory. Raises EngineDead."""
+        self._require_life()
+        answer: asyncio.Future[TraceReply] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self._send(command)
+        return await answer
+
     def abort_all(self, error: RequestError) -> None:
         """End every open request with `error`."""
         for request_id, stream in list(self._streams.items()):
@@ -197,6 +210,10 @@ class EngineClient:
             case Ready(info=info):
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(info)
+            case TraceReply():
+                answer = self._asked.popleft()
+                if not answer.done():  # whoever asked may have left
+                    answer.set_result(output)
             case Failed(message=message, exit_code=exit_code):
                 self._die(message, exit_code)
 
@@ -222,6 +239,9 @@ class EngineClient:
         self._dead = message
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(_start_error(message, exit_code))
+        for answer in self._asked:
+            if not answer.done():
+                answer.set_exception(EngineDead(message))
         streams, self._streams = set(self._streams.values()), {}
         for stream in streams:
             stream.fail(EngineDead(message))

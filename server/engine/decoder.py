@@ -119,7 +119,7 @@ class _Builder:
     def _norm(self, label: str, weight: Buffer, num_partials: int, bias: Buffer | None, reader: PackedMatrix) -> None:
         """The norm before `reader`, whose format decides the panels."""
         operands = [self._norm_operands(weight, num_partials, bias)]
-        self._program.add(label, self._kernels(reader).reduce_norm, operands)
+        self._program.add(label, self._kernels(reader).reduce_norm, operands, num_partials > 1)
 
     def _norm_operands(self, weight: Buffer, num_partials: int, bias: Buffer | None) -> NormOperands:
         buffers = self._buffers
@@ -251,7 +251,7 @@ class _Builder:
         buffers, head = self._buffers, weights.lm_head
         norm = self._norm_operands(weights.final_norm, num_partials, None)
         norm = norm._replace(panels=buffers.sampled.address, rows_field=STEP.num_samples, index_field=STEP.sample_rows)
-        self._program.add("final norm", self._kernels(head).reduce_norm, [norm])
+        self._program.add("final norm", self._kernels(head).reduce_norm, [norm], num_partials > 1)
         outputs = [buffers.logits.address + core * head.n * 4 for core in range(self._num_cores)]
         inputs = [(buffers.sampled.address, buffers.normed_scales.address)] * self._num_cores
         operands = self._matmul_operands(head, inputs, outputs, buffers.logits_width)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from server.config import CacheConfig
 from server.device.visible_cores import core_ranges
 from server.engine.client import EngineClient, Stream
-from server.engine.messages import EngineInfo, Tokens
+from server.engine.messages import EngineInfo, StartTrace, StopTrace, Tokens, TraceReply
 from server.engine.process import EngineProcess
 from server.errors import EngineDead, InvalidRequest, RequestError
 from server.scheduler.router import Router
@@ -100,6 +100,11 @@ class EngineGroups:
             if client.is_alive or not self.is_alive:
                 client.reset_prefix_cache()
 
+    async def trace(self, command: StartTrace | StopTrace) -> list[TraceReply]:
+        """Let every engine that lives start or stop recording, and what came of it. Raises EngineDead."""
+        living = [client for client in self.clients if client.is_alive] or self.clients
+        return await asyncio.gather(*(client.trace(command) for client in living))
+
     def abort_all(self, error: RequestError) -> None:
         """End every open request with `error`."""
         for client in self.clients:
@@ -139,6 +144,7 @@ def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
         first,
         num_blocks=min(info.num_blocks for info in infos),
         core_ids=tuple(core for info in infos for core in info.core_ids),
+        core_names=tuple(name for info in infos for name in info.core_names),
         memory=tuple(core for info in infos for core in info.memory),
         notes=(*first.notes, f"{len(infos)} engines like this one, on NeuronCores {cores}"),
     )

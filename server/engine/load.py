@@ -252,6 +252,7 @@ class _Loading:
             enable_prefix_caching=config.enable_prefix_caching,
             core_ids=self._core_ids,
             kv_cache_dtype=self._shape.kv_dtype,
+            core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
             memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
             notes=tuple(notes),
         )

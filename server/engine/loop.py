@@ -9,7 +9,7 @@ from typing import Protocol
 
 from server.clock import Clock
 from server.engine.gate import Gate
-from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
+from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, StartTrace, StopTrace, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import StepPlan, StepResult, TokenEvent
 
@@ -94,6 +94,8 @@ class EngineLoop:
                     events += self._abort(request_id)
                 case ResetPrefixCache():
                     self._scheduler.reset_prefix_cache()
+                case StartTrace() | StopTrace():
+                    pass  # server/engine/tracer.py takes them on their way, where there is one
                 case Shutdown():
                     self._is_stopped = True
         if self._is_stopped:

@@ -1,6 +1,7 @@
 """The words the API process and the engine process say to each other: msgspec tagged structs, nothing else.
 
-API -> engine: Add, Abort, ResetPrefixCache, Shutdown. Engine -> API: Progress* Ready Tokens*, or Failed and silence.
+API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, Shutdown.
+Engine -> API: Progress* Ready (Tokens | TraceReply)*, or Failed and silence.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class EngineInfo:
     enable_prefix_caching: bool = True
     core_ids: tuple[int, ...] = ()  # of the group, as the instance numbers them
     kv_cache_dtype: str = "bfloat16"
+    core_names: tuple[str, ...] = ()  # as the Neuron runtime names them: ND 0:NC 1
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     notes: tuple[str, ...] = ()  # shown once at start
 
@@ -58,11 +60,19 @@ class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
     """Forget every cached prefix. Open requests keep their blocks and are not disturbed."""
 
 
+class StartTrace(msgspec.Struct, tag=True, frozen=True):
+    """Record every step from now on. Answered by one TraceReply, in the order of the commands."""
+
+
+class StopTrace(msgspec.Struct, tag=True, frozen=True):
+    """End the recording and write it to a file. Answered by one TraceReply."""
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. Draining beforehand is the sender's business."""
 
 
-Command = Add | Abort | ResetPrefixCache | Shutdown
+Command = Add | Abort | ResetPrefixCache | StartTrace | StopTrace | Shutdown
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -84,6 +94,16 @@ class Tokens(msgspec.Struct, tag=True, frozen=True):
     report: StepReport
 
 
+class TraceReply(msgspec.Struct, tag=True, frozen=True):
+    """What came of a StartTrace or StopTrace; `file` of the latter, which is on the engine's host."""
+
+    file: str | None = None
+    num_steps: int = 0
+    num_events: int = 0
+    is_truncated: bool = False  # there was more than the limit allows: the first part is kept
+    error: str | None = None  # it could not be done, and why
+
+
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """The engine has ended, or could not start; `exit_code` is what the command should exit with."""
 
@@ -91,4 +111,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     exit_code: int
 
 
-Output = Progress | Ready | Tokens | Failed
+Output = Progress | Ready | Tokens | TraceReply | Failed

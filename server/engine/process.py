@@ -29,6 +29,7 @@ from server.engine.gate import Gate, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
 from server.engine.metered_runner import MeteredRunner
+from server.engine.trace_files import Seams, traced
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
@@ -160,11 +161,12 @@ def run_engine(config: EngineConfig, loader: Loader, addresses: Addresses) -> in
     try:
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
-        outputs.send(Ready(loaded.info))
-        gate = Gate(loaded.grammars)
-        clock = MonotonicClock()
-        runner = MeteredRunner(loaded.runner, loaded.pricer, clock, is_paced=config.pace == "device")
-        EngineLoop(scheduler, runner, clock, _SocketInbox(inbox), outputs, gate).run()
+        seams = Seams(_SocketInbox(inbox), loaded.runner, outputs)
+        with traced(config.trace, loaded.info, loaded.runner, seams, outputs.send) as seen:
+            outputs.send(Ready(loaded.info))
+            clock, gate = MonotonicClock(), Gate(loaded.grammars)
+            runner = MeteredRunner(seen.runner, loaded.pricer, clock, is_paced=config.pace == "device")
+            EngineLoop(scheduler, runner, clock, seen.inbox, seen.outbox, gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

@@ -26,6 +26,8 @@ class ModelRunner:
     ) -> None:
         self._pool, self._program, self._inputs, self._sampler = pool, program, inputs, sampler
         self._cache = cache
+        self._is_timed = False
+        self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and when
 
     @property
     def pool(self) -> WorkerPool:
@@ -37,7 +39,10 @@ class ModelRunner:
         begin = time.perf_counter()
         seqs = plan.seqs
         self._inputs.fill(seqs)
-        self._pool.run(self._program, self._inputs.address)
+        if self._is_timed:
+            self.timed = self._program, self._pool.trace(self._program, self._inputs.address)
+        else:
+            self._pool.run(self._program, self._inputs.address)
         sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
         return StepResult(plan.step_id, sampled, time.perf_counter() - begin)
 
@@ -57,6 +62,10 @@ class ModelRunner:
             self._pool.run(self._program, self._inputs.address)
             out[start : start + len(chunk)] = self._sampler.logits[: len(chunk), :vocab]
         return out
+
+    def time_instructions(self, is_on: bool) -> None:
+        """From the next step on `timed` says when each instruction was done, as WorkerPool.trace does; or no more."""
+        self._is_timed, self.timed = is_on, None
 
     def warm_up(self) -> None:
         """Run every kernel once, on the null block, so that the first request waits for nothing."""

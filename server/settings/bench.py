@@ -39,6 +39,7 @@ class LatencySettings(EngineSettings):
     num_iters: int = Field(5, ge=1, le=1000, description="runs that count, after one that does not")
     seed: int = Field(0, description="of the random prompts")
     json_file: str | None = JSON_FILE
+    trace: str | None = Field(None, description="write a trace of one more run of the first batch size to this file")
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -48,7 +49,8 @@ class LatencySettings(EngineSettings):
     @property
     def options(self) -> LatencyOptions:
         """How to measure, and where to write."""
-        return LatencyOptions(self.num_iters, self.seed, Path(self.json_file) if self.json_file else None)
+        json_file, trace = (Path(name) if name else None for name in (self.json_file, self.trace))
+        return LatencyOptions(self.num_iters, self.seed, json_file, trace, self.trace_max_events)
 
 
 class ThroughputSettings(EngineSettings):

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from server.config import Batching, EngineConfig, Pace
+from server.config import Batching, EngineConfig, Pace, TraceConfig
 from server.settings.catalog import CatalogSettings
 from server.settings.lengths import LengthSettings
 from server.settings.sources import runtime_cores
@@ -37,6 +37,12 @@ class EngineSettings(LengthSettings, CatalogSettings):
         "continuous", description="mix prompts and decodes in a step, or run them apart on compiled shapes"
     )
     pace: Pace = Field("host", description="let steps take the host's time, or at least that of the modelled part")
+    trace_max_events: int = Field(
+        500_000,
+        ge=1000,
+        le=50_000_000,
+        description="events in a trace file, about 150 bytes each; the first are kept",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
 
     @model_validator(mode="after")
@@ -76,4 +82,5 @@ class EngineSettings(LengthSettings, CatalogSettings):
             kv_cache_dtype=self.kv_cache_dtype,
             catalog=self.catalog_config,
             runtime_cores=runtime_cores(),
+            trace=TraceConfig(None, self.trace_max_events),
         )

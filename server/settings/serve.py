@@ -9,7 +9,7 @@ from typing import Any, cast
 from pydantic import Field, field_validator
 
 from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
-from server.config import DataParallel, EngineConfig
+from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.prices import DEFAULT_REGION, PriceBasis
@@ -47,6 +47,9 @@ class ServeSettings(EngineSettings):
     usd_per_hour: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="price of the whole instance instead (default: the catalogue's)"
     )
+    trace_dir: str | None = Field(
+        None, description="directory for traces of the device, started and stopped over HTTP (default: no tracing)"
+    )
     otlp_traces_endpoint: str | None = Field(
         None, pattern="^https?://", description="OTLP collector for OpenTelemetry traces (default: none)"
     )
@@ -76,7 +79,8 @@ class ServeSettings(EngineSettings):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with the tokenizer that grammars are followed with."""
-        return replace(super().engine_config(model_path), tokenizer_path=self.tokenizer)
+        trace = TraceConfig(self.trace_dir, self.trace_max_events)
+        return replace(super().engine_config(model_path), tokenizer_path=self.tokenizer, trace=trace)
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads and memory are divided between them."""
@@ -106,6 +110,7 @@ class ServeSettings(EngineSettings):
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
+            has_device_traces=self.trace_dir is not None,
             otlp_traces_endpoint=self.otlp_traces_endpoint,
             price_basis=self.price_basis,
             usd_per_hour=self.usd_per_hour,

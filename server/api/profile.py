@@ -1,0 +1,67 @@
+"""POST /start_profile and /stop_profile, under vLLM's names: a trace of the emulated device for Perfetto.
+
+For whoever operates the server. Asks for a key where one is set.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from server.api.service import Service, ServiceOf
+from server.engine.messages import StartTrace, StopTrace, TraceReply
+from server.errors import RequestError
+
+router = APIRouter()
+
+
+class ProfileError(RequestError):
+    """A trace cannot be started or stopped now."""
+
+    status = 409
+    code = "profile_error"
+
+
+class Started(BaseModel):
+    recording: bool
+
+
+class Trace(BaseModel):
+    """Of one engine."""
+
+    file: str  # on the server's host
+    steps: int
+    events: int
+    truncated: bool  # there was more than --trace-max-events: the first part is kept
+
+
+class Stopped(BaseModel):
+    traces: list[Trace]  # one for each engine, in the order of their ranks
+
+
+@router.post("/start_profile")
+async def start_profile(service: ServiceOf) -> Started:
+    """Record every step from now on."""
+    await _ask(service, StartTrace())
+    return Started(recording=True)
+
+
+@router.post("/stop_profile")
+async def stop_profile(service: ServiceOf) -> Stopped:
+    """End the recording; the answer names the files, which are whole by then."""
+    return Stopped(traces=[_trace(reply) for reply in await _ask(service, StopTrace())])
+
+
+def _trace(reply: TraceReply) -> Trace:
+    return Trace(file=reply.file or "", steps=reply.num_steps, events=reply.num_events, truncated=reply.is_truncated)
+
+
+async def _ask(service: Service, command: StartTrace | StopTrace) -> list[TraceReply]:
+    if not service.config.has_device_traces:
+        raise ProfileError("Tracing is off: start the server with --trace-dir DIRECTORY.", code="profile_disabled")
+    _ = service.model  # raises while it loads, drains or is dead
+    replies = await service.engine.trace(command)
+    errors = [reply.error for reply in replies if reply.error is not None]
+    if errors:
+        raise ProfileError(f"{errors[0][0].upper()}{errors[0][1:]}.")
+    return replies

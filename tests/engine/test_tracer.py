@@ -1,0 +1,200 @@
+"""Traces of a loop with fakes: lanes, spans and limits, without a device and with one that only tells times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.clock import ManualClock
+from server.config import CacheConfig, SchedulerConfig
+from server.device.program import Program
+from server.engine.fake_runner import FakeRunner
+from server.engine.loop import EngineLoop
+from server.engine.messages import Add, Command, StartTrace, StopTrace, Tokens
+from server.engine.trace_events import Lanes
+from server.engine.tracer import DeviceRunner, Tracer
+from server.kv_cache.manager import KVCacheManager
+from server.scheduler.scheduler import Scheduler
+from server.types import Request, SamplingParams, StepPlan, StepResult
+from tests.engine.trace_file import DEVICE, HOST, TraceFile
+
+CACHE = CacheConfig(64, 16)
+LABELS = ["embed", "norm", "logits"]
+
+
+class Device:
+    """Three instructions a step of 1 ms each, after 1 ms of inputs and before 1 ms of sampling."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock, self._runner, self._is_timed = clock, FakeRunner(CACHE, 1000), False
+        self.timed: tuple[Program, np.ndarray] | None = None
+        self._program = Program("toy", None)
+        self._program.labels, self._program.collectives = LABELS, [False, True, False]
+
+    def time_instructions(self, is_on: bool) -> None:
+        self._is_timed, self.timed = is_on, None
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        begin = self._clock.now() + 1e-3
+        if self._is_timed:
+            self.timed = self._program, begin + np.arange(4) * 1e-3
+        self._clock.advance(5e-3)
+        return self._runner.execute(plan)
+
+
+class Bench:
+    """A loop of which every command and output is at hand."""
+
+    def __init__(self, max_events: int = 10_000) -> None:
+        self.clock = ManualClock(100.0)
+        self.device = Device(self.clock)
+        self.commands: list[Command] = []
+        self.sent: list[Tokens] = []
+        self.tracer = Tracer(Lanes("inf2.xlarge", ("ND 0:NC 0", "ND 0:NC 1"), 7), self.clock, max_events, self.device)
+        scheduler = Scheduler(
+            SchedulerConfig(max_model_len=512, max_num_seqs=4, max_num_batched_tokens=32), KVCacheManager(CACHE)
+        )
+        self.has_work: Callable[[], bool] = lambda: scheduler.has_work
+        self.loop = EngineLoop(
+            scheduler,
+            self.tracer.runner(self.device),
+            self.clock,
+            self.tracer.inbox(self),
+            self.tracer.outbox(self),
+        )
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        commands, self.commands = self.commands, []
+        return commands
+
+    def put(self, tokens: Tokens) -> None:
+        self.clock.advance(1e-3)
+        self.sent.append(tokens)
+
+    def serve(self, name: str, prompt: int = 40, output: int = 3) -> None:
+        sampling = SamplingParams(max_tokens=output, ignore_eos=True)
+        self.commands = [Add(Request(name, tuple(range(prompt)), sampling, self.clock.now()))]
+        self.loop.step()
+        while self.has_work():
+            self.loop.step()
+
+
+def test_every_core_has_a_lane_with_the_instructions_of_each_step(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.tracer.start()
+    bench.serve("a")  # 40 tokens in chunks of 32: two steps of prefill, two of decode
+    reply = bench.tracer.stop(tmp_path / "t.json")
+    trace = TraceFile(tmp_path / "t.json")
+    assert (reply.file, reply.num_steps, reply.is_truncated) == (str(tmp_path / "t.json"), 4, False)
+    assert reply.num_events == len(trace.events)
+    assert trace.processes[DEVICE] == "NeuronCores of inf2.xlarge"
+    assert [trace.lanes[DEVICE, core] for core in (0, 1)] == ["ND 0:NC 0", "ND 0:NC 1"]
+    for core in (0, 1):
+        assert trace.named(DEVICE, core, "instruction") == ["embed", "logits"] * 4
+        assert trace.named(DEVICE, core, "collective") == ["all-reduce, norm"] * 4
+        assert len(trace.named(DEVICE, core, "step")) == 4
+    span = trace.spans[DEVICE, 1][1]
+    assert (span["name"], span["ts"], span["dur"]) == ("embed", 1000.0, 1000.0)
+
+
+def test_the_host_has_lanes_for_the_scheduler_and_the_runner(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.tracer.start()
+    bench.serve("a", prompt=4, output=1)
+    bench.tracer.stop(tmp_path / "t.json")
+    trace = TraceFile(tmp_path / "t.json")
+    step = trace.named(HOST, 0)[0]
+    assert step.startswith("step ")
+    assert set(trace.named(HOST, 0)) == {step, "schedule", "apply", "send"}
+    assert trace.named(HOST, 1) == ["execute", "fill inputs", "run toy", "sample"]
+    durations = {event["name"]: event["dur"] for event in trace.spans[HOST, 1]}
+    assert durations == {"execute": 5000.0, "fill inputs": 1000.0, "run toy": 3000.0, "sample": 1000.0}
+    (whole,) = (event for event in trace.spans[HOST, 0] if event["name"] == step)
+    assert whole["args"] | {"step": 0} == {"step": 0, "prefill_tokens": 4, "decode_tokens": 0, "sequences": 1}
+
+
+def test_requests_are_async_spans_with_their_phases(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.tracer.start()
+    bench.serve("a")
+    bench.tracer.stop(tmp_path / "t.json")
+    events = TraceFile(tmp_path / "t.json").requests["a"]
+    begins = {e["name"]: e["ts"] for e in events if e["ph"] == "b"}
+    ends = {e["name"]: e["ts"] for e in events if e["ph"] == "e"}
+    assert begins == {"request": 0, "queue": 0, "prefill": 0, "decode": 11_000.0}  # two steps of 5 ms, 1 ms to send
+    assert ends["decode"] == ends["request"] == 23_000.0
+    about = events[0]["args"]
+    assert (about["prompt_tokens"], about["generated_tokens"], about["finish_reason"]) == (40, 3, "length")
+    assert about["is_partial"] is False
+
+
+def test_what_began_before_or_goes_on_after_is_marked(tmp_path: Path) -> None:
+    bench = Bench()
+    sampling = SamplingParams(max_tokens=9, ignore_eos=True)
+    bench.commands = [Add(Request("early", (1, 2, 3), sampling, 100.0))]
+    bench.loop.step()
+    bench.tracer.start()
+    bench.commands = [Add(Request("late", (1, 2, 3), sampling, bench.clock.now()))]
+    bench.loop.step()
+    bench.tracer.stop(tmp_path / "t.json")
+    trace = TraceFile(tmp_path / "t.json")
+    assert {name: events[0]["args"]["is_partial"] for name, events in trace.requests.items()} == {
+        "early": True,
+        "late": True,
+    }
+    assert [e["name"] for e in trace.requests["early"]] == ["request", "request"]
+    assert [e["name"] for e in trace.requests["late"] if e["ph"] == "b"] == ["request", "queue", "prefill", "decode"]
+
+
+@pytest.mark.parametrize("max_events", [1, 30, 100])
+def test_a_file_is_no_larger_than_its_limit_and_says_what_is_missing(tmp_path: Path, max_events: int) -> None:
+    bench = Bench(max_events)
+    bench.tracer.start()
+    for i in range(20):
+        bench.serve(f"r{i}")
+    reply = bench.tracer.stop(tmp_path / "t.json")
+    trace = TraceFile(tmp_path / "t.json")
+    assert reply.is_truncated
+    assert len([e for e in trace.events if e["ph"] != "M"]) <= max_events
+    ends = [event.finish_reason for tokens in bench.sent for event in tokens.events if event.finish_reason]
+    assert ends == ["length"] * 20  # nobody was kept from anything
+
+
+def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.serve("a")
+    assert bench.device.timed is None
+    bench.tracer.start()
+    bench.serve("b")
+    bench.tracer.stop(tmp_path / "t.json")
+    bench.serve("c")
+    assert bench.device.timed is None
+    assert not bench.tracer.is_recording
+    assert set(TraceFile(tmp_path / "t.json").requests) == {"b"}
+
+
+def test_a_runner_without_a_device_still_shows_the_host(tmp_path: Path) -> None:
+    bench = Bench()
+    runner = FakeRunner(CACHE, 1000)
+    assert not isinstance(runner, DeviceRunner)
+    assert isinstance(bench.device, DeviceRunner)
+    bench.tracer = Tracer(Lanes("none", (), 7), bench.clock, 1000, None)
+    scheduler = Scheduler(SchedulerConfig(max_model_len=512), KVCacheManager(CACHE))
+    loop = EngineLoop(scheduler, bench.tracer.runner(runner), bench.clock, bench.tracer.inbox(bench), bench)
+    bench.tracer.start()
+    bench.commands = [Add(Request("a", (1,), SamplingParams(max_tokens=1), 100.0)), StartTrace(), StopTrace()]
+    loop.step()
+    bench.tracer.stop(tmp_path / "t.json")
+    assert [name for (pid, _), name in TraceFile(tmp_path / "t.json").lanes.items() if pid == DEVICE] == []
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    bench = Bench()
+    bench.tracer.start()
+    with pytest.raises(OSError, match="No such file"):
+        bench.tracer.stop(tmp_path / "nowhere" / "t.json")
+    assert list(tmp_path.iterdir()) == []
+    assert not bench.tracer.is_recording
