@@ -19,6 +19,7 @@ from server.settings.bench import AccuracySettings, LatencySettings, ThroughputS
 from server.settings.catalog import CatalogSettings
 from server.settings.compile import CompileSettings
 from server.settings.model import ModelSettings
+from server.settings.monitor import LsSettings, MonitorSettings, TopSettings
 from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import Settings, add_arguments, load_settings
@@ -192,6 +193,37 @@ def simulate(settings: SimulateSettings) -> None:
     run_simulate(options, settings.json_file)
 
 
+def ls(settings: LsSettings) -> None:
+    """The devices of the emulated instance, and who uses them."""
+    from server.monitor.neuron_ls import run_ls
+
+    run_ls(settings.url, settings.device, settings.json_output)
+
+
+def top(settings: TopSettings) -> None:
+    """A live view of a running server."""
+    from server.monitor.neuron_top import run_top
+
+    _until_interrupted(lambda: run_top(settings.url, settings.interval, settings.once))
+
+
+def monitor(settings: MonitorSettings) -> None:
+    """JSON lines about a running server."""
+    from server.monitor.neuron_monitor import run_monitor
+
+    _until_interrupted(lambda: run_monitor(settings.url, settings.interval, settings.once))
+
+
+def _until_interrupted(run: Callable[[], None]) -> None:
+    """Ctrl-C, and a reader of the output that leaves, are the usual ends of what runs for ever."""
+    try:
+        run()
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be flushed at the end
+
+
 def _settle(kind: type[Settings], arguments: dict[str, Any]) -> Settings:
     """The settings of a command, and the catalogue that they name in force."""
     settings = load_settings(kind, arguments)
@@ -219,37 +251,46 @@ def _log_to_stderr(level: str) -> None:
 def _parser(loader: Loader) -> _Parser:
     parser = _Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    serving = _command(commands, "serve", "serve a model over HTTP")
-    add_arguments(serving, ServeSettings)
-    serving.set_defaults(run=lambda arguments: serve(_settle(ServeSettings, arguments), loader))
+    _add(commands, "serve", ServeSettings, lambda settings: serve(settings, loader), "serve a model over HTTP")
     _add_benches(commands)
-    planning = _command(commands, "plan", "find the instances that meet a workload's limits, and what they cost")
-    add_arguments(planning, PlanSettings)
-    planning.set_defaults(run=lambda arguments: plan(_settle(PlanSettings, arguments)))
-    simulating = _command(commands, "simulate", "serve a workload on modelled instances in virtual time")
-    add_arguments(simulating, SimulateSettings)
-    simulating.set_defaults(run=lambda arguments: simulate(_settle(SimulateSettings, arguments)))
-    compiling = _command(commands, "compile", "quantize and pack a model ahead of time, for a faster start")
-    add_arguments(compiling, CompileSettings)
-    compiling.set_defaults(run=lambda arguments: compile_ahead(_settle(CompileSettings, arguments)))
+    what = "find the instances that meet a workload's limits, and what they cost"
+    _add(commands, "plan", PlanSettings, plan, what)
+    _add(commands, "simulate", SimulateSettings, simulate, "serve a workload on modelled instances in virtual time")
+    what = "quantize and pack a model ahead of time, for a faster start"
+    _add(commands, "compile", CompileSettings, compile_ahead, what)
     _add_calibrate(commands)
+    _add(commands, "ls", LsSettings, ls, "list the emulated devices and who uses them, as neuron-ls does")
+    _add(commands, "top", TopSettings, top, "watch a running server: cores, device memory, requests, tokens")
+    what = "JSON lines about a running server, in the schema of neuron-monitor"
+    _add(commands, "monitor", MonitorSettings, monitor, what)
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser
 
 
 def _add_benches(commands: _SubParsersAction[Any]) -> None:
     benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
-    latency = _command(benches, "latency", "prefill and decode of a model in this process, without HTTP")
-    add_arguments(latency, LatencySettings)
-    latency.set_defaults(run=lambda arguments: bench_latency(_settle(LatencySettings, arguments)))
-    throughput = _command(benches, "throughput", "many sequences at once in this process, without HTTP")
-    add_arguments(throughput, ThroughputSettings)
-    throughput.set_defaults(run=lambda arguments: bench_throughput(_settle(ThroughputSettings, arguments)))
-    accuracy = _command(benches, "accuracy", "logits error and perplexity of each weight format against float32")
-    add_arguments(accuracy, AccuracySettings)
-    accuracy.set_defaults(run=lambda arguments: bench_accuracy(_settle(AccuracySettings, arguments)))
+    what = "prefill and decode of a model in this process, without HTTP"
+    _add(benches, "latency", LatencySettings, bench_latency, what)
+    _add(
+        benches,
+        "throughput",
+        ThroughputSettings,
+        bench_throughput,
+        "many sequences at once in this process, without HTTP",
+    )
+    what = "logits error and perplexity of each weight format against float32"
+    _add(benches, "accuracy", AccuracySettings, bench_accuracy, what)
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"
     benches.add_parser("serve", help=what, add_help=False).set_defaults(run=None)
+
+
+def _add(
+    commands: _SubParsersAction[Any], name: str, kind: type[Settings], run: Callable[[Settings], None], what: str
+) -> None:
+    """A subcommand with settings of a `kind`."""
+    parser = _command(commands, name, what)
+    add_arguments(parser, kind)
+    parser.set_defaults(run=lambda arguments: run(_settle(kind, arguments)))
 
 
 def _add_calibrate(commands: _SubParsersAction[Any]) -> None:

@@ -25,6 +25,7 @@ FLOORS = {
     "engine": ENGINE,
     "api": SERVICES,
     "bench": SERVICES,
+    "monitor": SERVICES,
     "planner": SERVICES,
     "settings": ROOF,
     "__main__": ROOF,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from server import __version__
@@ -87,6 +88,8 @@ class EngineMetrics:
             dtype=info.dtype,
             version=__version__,
         ).set(1)
+
+        self._instruments.gauge(f.PROCESS_PID).set(os.getpid())
 
     def _show_memory(self, info: EngineInfo) -> None:
         for core, memory in zip(info.core_ids or range(len(info.memory)), info.memory, strict=True):

@@ -165,6 +165,9 @@ ENGINE_INFO = Family(
     "What serves, as labels",
     ("model_name", "engine", "device", "tensor_parallel_size", "dtype", "version"),
 )
+PROCESS_PID = Family(
+    "neuronserve:process_pid", "gauge", "pid", "Process id of the server, on its host", ("model_name",)
+)
 ENGINE_UP = Family("neuronserve:engine_up", "gauge", "0 or 1", "Whether the engine's process lives")
 STEP_TIME = Family(
     "neuronserve:engine_step_seconds",

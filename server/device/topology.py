@@ -1,0 +1,37 @@
+"""Which chips of an instance are linked to each other. How fast a link is, is in the data sheet."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+from server.device.instances import Instance
+
+SERVER_CHIPS = 16  # of one 4x4 torus; an UltraServer joins equal places of its servers in rings (SDK trn2-arch.rst)
+
+
+def neighbours(part: Instance, chip: int) -> tuple[int, ...]:
+    """Chips that `chip` has a link to, in the order in which neuron-ls prints a torus: up, left, down, right."""
+    if part.link is None or part.num_chips == 1:
+        return ()
+    match part.chip.topology:
+        case "ring":
+            linked = _ring(chip, part.num_chips)
+        case "torus":
+            linked = _torus(chip, part.num_chips)
+        case "switch":
+            linked = list(range(part.num_chips))
+    return tuple(dict.fromkeys(other for other in linked if other != chip))
+
+
+def _ring(chip: int, count: int) -> list[int]:
+    return [(chip - 1) % count, (chip + 1) % count]
+
+
+def _torus(chip: int, count: int) -> list[int]:
+    size = min(count, SERVER_CHIPS)
+    side, server, place = isqrt(size), chip // size, chip % size
+    row, column = divmod(place, side)
+    rows, columns = _ring(row, side), _ring(column, side)
+    near = [rows[0] * side + column, row * side + columns[0], rows[1] * side + column, row * side + columns[1]]
+    across = [other * size + place for other in _ring(server, count // size)]
+    return [server * size + other for other in near] + across

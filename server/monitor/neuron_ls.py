@@ -1,0 +1,100 @@
+"""`neuronserve ls`: the devices of the emulated instance and who uses them, as neuron-ls lists real ones.
+
+JSON fields are those of `neuron-ls --json-output` (SDK tools/neuron-sys-tools/neuron-ls.rst). An emulated device is on
+no PCI bus: `bdf`, `cpu_affinity` and `numa_node` are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from server.device.catalog import instance
+from server.device.instances import Instance
+from server.device.parts import GIB
+from server.device.topology import neighbours
+from server.monitor.scrape import Endpoint
+from server.monitor.server_state import ServerState, command_of, local_process
+
+MAX_COMMAND = 60  # characters in the table
+
+
+def run_ls(url: str, device: str | None, as_json: bool) -> None:
+    """Print the devices of `device`, or of what the server at `url` emulates.
+
+    Raises Unreachable, or DeviceError for a part that this catalogue does not know.
+    """
+    endpoint = Endpoint(url)
+    state = None if device else ServerState.of(endpoint.scrape())
+    part = instance(device or "") if state is None else state.part
+    devices = list_devices(part, state, endpoint.is_local) if part else []
+    if as_json:
+        print(json.dumps(devices, indent=4))
+    elif part is None:
+        print(f"the server at {url} is {state.phase if state else ''}: it has taken no device yet")
+    else:
+        Console().print(_table(part, devices))
+
+
+def list_devices(part: Instance, state: ServerState | None, is_local: bool) -> list[dict[str, Any]]:
+    """One entry for each chip, as neuron-ls has them."""
+    per_chip = part.chip.cores_per_chip
+    used = {} if state is None else {core.chip: state for core in state.cores}
+    return [
+        {
+            "neuron_device": chip,
+            "bdf": "",
+            "cpu_affinity": "",
+            "numa_node": "",
+            "connected_to": list(neighbours(part, chip)),
+            "nc_count": per_chip,
+            "logical_neuroncore_config": part.chip.lnc,
+            "memory_size": part.chip.memory_gib * GIB,
+            "neuroncore_ids": list(range(chip * per_chip, (chip + 1) * per_chip)),
+            "neuron_processes": [_process(used[chip], chip, is_local)] if chip in used else [],
+        }
+        for chip in range(part.num_chips)
+    ]
+
+
+def _process(state: ServerState, chip: int, is_local: bool) -> dict[str, Any]:
+    return {
+        "pid": state.pid,
+        "command": command_of(local_process(state.pid, is_local)),
+        "neuron_runtime_version": f"neuronserve {state.version}",
+        "neuroncore_ids": [core.core_id for core in state.cores if core.chip == chip],
+    }
+
+
+def _table(part: Instance, devices: list[dict[str, Any]]) -> Table:
+    title = f"instance-type: {part.name} (emulated)\nlogical-neuroncore-config: {part.chip.lnc}"
+    table = Table(title=title, title_justify="left")
+    for column in ("NEURON\nDEVICE", "NEURON\nCORES", "NEURON\nCORE IDS", "NEURON\nMEMORY", "CONNECTED\nDEVICES"):
+        table.add_column(column)
+    for column in ("PID", "CORES\nIN USE", "COMMAND"):
+        table.add_column(column)
+    for device in devices:
+        ids, processes = device["neuroncore_ids"], device["neuron_processes"]
+        process = processes[0] if processes else {"pid": None, "command": "", "neuroncore_ids": []}
+        table.add_row(
+            str(device["neuron_device"]),
+            str(device["nc_count"]),
+            f"{ids[0]}-{ids[-1]}" if len(ids) > 1 else str(ids[0]),
+            f"{device['memory_size'] // GIB} GiB",
+            _connected(device["connected_to"]),
+            "" if process["pid"] is None else str(process["pid"]),
+            ", ".join(map(str, process["neuroncore_ids"])),
+            _short(process["command"]),
+        )
+    return table
+
+
+def _connected(chips: list[int]) -> str:
+    return ", ".join(map(str, chips)) if len(chips) <= 6 else f"all ({len(chips)})"
+
+
+def _short(command: str) -> str:
+    return command if len(command) <= MAX_COMMAND else command[: MAX_COMMAND - 3] + "..."

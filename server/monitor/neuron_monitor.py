@@ -1,0 +1,185 @@
+"""`neuronserve monitor`: one JSON line each period, in the schema of neuron-monitor, about a running server.
+
+Schema: SDK tools/neuron-sys-tools/neuron-monitor-user-guide.rst. What an emulated device does not have is empty, zero
+or null, and docs/monitoring.md says which. Numbers are those of the period.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from server.monitor.host_usage import HostUsage
+from server.monitor.percentiles import histogram_percentiles
+from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
+from server.monitor.server_state import CoreState, ServerState
+
+STEP_SECONDS = "neuronserve:engine_step_seconds"
+GROUP = {"constants": ("weights",), "model_code": (), "model_shared_scratchpad": ("scratchpad",)}
+GROUP |= {"runtime_memory": ("runtime", "collectives"), "tensors": ("kv",)}
+
+
+class Monitor:
+    """Makes one report after the other. The first scrape is made at once, and must succeed."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raises Unreachable."""
+        self._endpoint = endpoint
+        self._last = endpoint.scrape()
+        self._host = HostUsage()
+
+    def report(self) -> dict[str, Any]:
+        """About the time since the last one. A server that is gone is an error in the report, not of this program."""
+        try:
+            scrape, error = self._endpoint.scrape(), ""
+        except Unreachable as gone:
+            scrape, error = self._last, str(gone)
+        window, self._last = Window(self._last, scrape), scrape
+        state = ServerState.of(scrape)
+        runtime = _runtime(window, state, error)
+        usage = self._host.process(state.pid if self._endpoint.is_local else None)
+        runtime["report"]["neuron_runtime_vcpu_usage"] = usage
+        return {
+            "neuron_runtime_data": [runtime],
+            "system_data": {"neuron_hw_counters": _hw_counters(window, state), **self._host.system()},
+            "instance_info": _instance_info(state),
+            "neuron_hardware_info": _hardware_info(state),
+        }
+
+
+def run_monitor(
+    url: str, interval_s: float, is_once: bool, out: TextIO = sys.stdout, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Write reports to `out` until interrupted, or one. Raises Unreachable when the server does not answer at first."""
+    monitor = Monitor(Endpoint(url))
+    while True:
+        sleep(interval_s)
+        out.write(json.dumps(monitor.report()) + "\n")
+        out.flush()
+        if is_once:
+            return
+
+
+def _runtime(window: Window, state: ServerState, error: str) -> dict[str, Any]:
+    period = window.seconds
+    return {
+        "pid": state.pid,
+        "address": "",
+        "neuron_runtime_tag": state.model,
+        "error": error,
+        "report": {
+            "neuroncore_counters": {
+                "period": period,
+                "neuroncores_in_use": {str(core.core_id): _utilization(window, state, core) for core in state.cores},
+                "error": "",
+            },
+            "execution_stats": {"period": period, **_execution_stats(window), "error": ""},
+            "memory_used": {"period": period, **_memory_used(window.after, state), "error": ""},
+        },
+    }
+
+
+def _utilization(window: Window, state: ServerState, core: CoreState) -> dict[str, Any]:
+    """Percent of the time in which the core's engine had a step under way. FLOP/s are modelled, null if not known."""
+    work, engine = "neuronserve:device_work_total", core.engine
+    cores = sum(other.engine == engine for other in state.cores)
+    busy = window.rate(f"{STEP_SECONDS}_sum", engine=engine)
+    flops = window.rate(work, engine=engine, quantity="flops") / cores if window.after.has(work) else None
+    return {"neuroncore_utilization": round(min(100.0, 100 * busy), 3), "flops": flops}
+
+
+def _execution_stats(window: Window) -> dict[str, Any]:
+    latency = histogram_percentiles(window, STEP_SECONDS)
+    completed = round(window.increase(f"{STEP_SECONDS}_count"))
+    errors = round(window.increase("vllm:request_success_total", finished_reason="error"))
+    return {
+        "error_summary": {"generic": 0, "numerical": errors, "transient": 0, "model": 0, "runtime": 0, "hardware": 0},
+        "execution_summary": {
+            "completed": completed,
+            "completed_with_err": 0,
+            "completed_with_num_err": errors,
+            "timed_out": 0,
+            "incorrect_input": 0,
+            "failed_to_queue": 0,
+        },
+        "latency_stats": {"total_latency": latency, "device_latency": None},
+    }
+
+
+def _memory_used(scrape: Scrape, state: ServerState) -> dict[str, Any]:
+    host = round(scrape.total("process_resident_memory_bytes"))
+    device = round(sum(core.used_bytes for core in state.cores))
+    cores = {str(core.core_id): _breakdown(core) for core in state.cores}
+    return {
+        "neuron_runtime_used_bytes": {
+            "host": host,
+            "neuron_device": device,
+            "usage_breakdown": {"host": _host(host), "neuroncore_memory_usage": cores},
+        },
+        "loaded_models": [] if not state.cores else [_model(state)],
+    }
+
+
+def _breakdown(core: CoreState) -> dict[str, int]:
+    return {name: round(sum(core.used.get(use, 0) for use in uses)) for name, uses in GROUP.items()}
+
+
+def _host(num_bytes: int) -> dict[str, int]:
+    return {"application_memory": num_bytes, "constants": 0, "dma_buffers": 0, "tensors": 0}
+
+
+def _model(state: ServerState) -> dict[str, Any]:
+    return {
+        "name": state.model,
+        "uuid": "",
+        "model_id": 0,
+        "is_running": state.phase == "ready",
+        "subgraphs": {
+            f"sg_{i:02}": {
+                "memory_used_bytes": {
+                    "host": 0,
+                    "neuron_device": round(core.used_bytes),
+                    "usage_breakdown": {"host": _host(0), "neuron_device": _breakdown(core)},
+                },
+                "neuroncore_index": core.core_id,
+                "neuron_device_index": core.chip,
+            }
+            for i, core in enumerate(state.cores)
+        },
+    }
+
+
+def _hw_counters(window: Window, state: ServerState) -> dict[str, Any]:
+    """Emulated memory has no errors to count."""
+    kinds = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_uncorrected", "sram_ecc_corrected")
+    chips = range(state.part.num_chips if state.part else 0)
+    devices = [{"neuron_device_index": chip, **dict.fromkeys(kinds, 0)} for chip in chips]
+    return {"period": window.seconds, "neuron_devices": devices, "error": ""}
+
+
+def _instance_info(state: ServerState) -> dict[str, str]:
+    """The type is emulated; there is no EC2 instance that the rest could be of."""
+    places = ("instance_availability_zone", "instance_availability_zone_id", "instance_region", "subnet_id")
+    info = dict.fromkeys(("instance_name", "instance_id", *places, "ami_id", "error"), "")
+    return info | {"instance_type": state.part.name if state.part else ""}
+
+
+def _hardware_info(state: ServerState) -> dict[str, Any]:
+    part = state.part
+    if part is None:
+        return {"error": f"the server is {state.phase}: it has taken no device yet"}
+    chip = part.chip
+    suffix = "d" if chip.lnc == 2 else ""  # as the guide shows it of two physical cores in one logical core
+    return {
+        "neuron_device_type": chip.name.lower(),
+        "neuron_device_version": "",
+        "neuroncore_version": chip.core_name.rpartition("-")[2] + suffix,
+        "neuron_device_count": part.num_chips,
+        "neuron_device_memory_size": chip.memory_gib << 30,
+        "neuroncore_per_device_count": chip.cores_per_chip,
+        "logical_neuroncore_config": chip.lnc,
+        "error": "",
+    }

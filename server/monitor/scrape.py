@@ -1,0 +1,127 @@
+"""One look at a running server over HTTP: its health and its metrics. What a number means is the reader's business."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.errors import SettingsError, StartError
+
+TIMEOUT_S = 5.0
+Labels = Mapping[str, str]
+
+
+class Unreachable(StartError):
+    """No server answers at the address, or what answers is none of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """The samples of one moment. `time` is seconds of the monotonic clock."""
+
+    time: float
+    phase: str  # loading, ready, draining, ...
+    samples: Mapping[str, list[tuple[Labels, float]]]
+
+    def has(self, name: str) -> bool:
+        return name in self.samples
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum over the samples that have these labels; 0 where there are none."""
+        return sum(value for own, value in self.samples.get(name, ()) if labels.items() <= own.items())
+
+    def by(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """Sums by the values of `labels`, in the order of their first appearance."""
+        sums: dict[tuple[str, ...], float] = {}
+        for own, value in self.samples.get(name, ()):
+            key = tuple(own.get(label, "") for label in labels)
+            sums[key] = sums.get(key, 0.0) + value
+        return sums
+
+    def labels(self, name: str) -> Labels:
+        """Of the first sample; none where there is no sample."""
+        return self.samples[name][0][0] if self.has(name) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Two looks at the same server, and what happened between them."""
+
+    before: Scrape
+    after: Scrape
+
+    @property
+    def seconds(self) -> float:
+        return max(self.after.time - self.before.time, 1e-9)
+
+    def increase(self, name: str, **labels: str) -> float:
+        """Of a counter; one that is smaller than before belongs to a server that began anew."""
+        before, after = self.before.total(name, **labels), self.after.total(name, **labels)
+        return after - before if after >= before else after
+
+    def rate(self, name: str, **labels: str) -> float:
+        """Increase a second."""
+        return self.increase(name, **labels) / self.seconds
+
+
+class Endpoint:
+    """Where a server is. Raises SettingsError when `url` is no address of one."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        try:
+            is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_address = False
+        if not is_address:
+            raise SettingsError(f"--url is {url[:200]!r}: it must look like http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._host = parts.hostname or ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server's process is on this host."""
+        try:
+            return ip_address(self._host).is_loopback
+        except ValueError:
+            return self._host == "localhost"
+
+    def scrape(self) -> Scrape:
+        """Look now. Raises Unreachable, which says why."""
+        phase, text = self._phase(), self._get("/metrics")[1]
+        samples: dict[str, list[tuple[Labels, float]]] = {}
+        try:
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+        except ValueError as error:
+            raise Unreachable(f"{self.url}/metrics: no metrics: {error}") from error
+        return Scrape(time.monotonic(), phase, samples)
+
+    def _phase(self) -> str:
+        status, text = self._get("/health")
+        try:
+            return str(json.loads(text)["status"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unreachable(f"{self.url}/health answers {status}, but not as neuronserve does") from error
+
+    def _get(self, path: str) -> tuple[int, str]:
+        """Status and body; a server that is not ready answers 503 with its phase."""
+        try:
+            with urlopen(self.url + path, timeout=TIMEOUT_S) as answer:  # http or https only, by __init__
+                return answer.status, answer.read().decode("utf-8", "replace")
+        except HTTPError as error:
+            if error.code == 503:
+                return error.code, error.read().decode("utf-8", "replace")
+            raise Unreachable(f"{self.url}{path} answers {error.code}: is this a neuronserve server?") from error
+        except (URLError, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise Unreachable(f"no server answers at {self.url}: {reason}") from error
