@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import admin, chat, completions, errors, health, inventory, metrics, models, profile, tokenize
-from server.api.limits import ApiKeys, BodyLimit, RequestIds
+from server.api.limits import ApiKeys, BodyLimit, CloseWhileDraining, RequestIds
 from server.api.schemas_chat import ChatRequest
 from server.api.schemas_completions import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from server.api.service import Service
@@ -53,6 +53,7 @@ def build_app(service: Service) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["X-Request-Id"],
         )
+    app.add_middleware(CloseWhileDraining, is_draining=lambda: service.is_draining)
     app.add_middleware(RequestIds)
     app.add_middleware(HttpObserver, metrics=service.telemetry.http, paths=_fixed_paths())
     return app

@@ -1,4 +1,4 @@
-"""ASGI middleware around the whole application: request ids, API keys, and the size of bodies. Reads no body itself."""
+"""ASGI middleware around the whole application: request ids, API keys, body sizes, draining. Reads no body itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 import uuid
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,6 +45,26 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, with_id)
+
+
+class CloseWhileDraining:
+    """Answers with `Connection: close` while the server drains, so that clients go to another one for the next request.
+
+    An answer that had begun before cannot say it any more.
+    """
+
+    def __init__(self, app: ASGIApp, is_draining: Callable[[], bool]) -> None:
+        self._app = app
+        self._is_draining = is_draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._is_draining():
+                kept = [(name, value) for name, value in message.get("headers", []) if name.lower() != b"connection"]
+                message["headers"] = [*kept, (b"connection", b"close")]
+            await send(message)
+
+        await self._app(scope, receive, closing)
 
 
 class ApiKeys:

@@ -68,8 +68,8 @@ class ServedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Ids that may go into a prompt: those both the embedding and the tokenizer know."""
-        return min(self.info.vocab_size, self.tokenizer.vocab_size)
+        """Ids that may go into a prompt: those the tokenizer knows; the embedding knows them all."""
+        return self.tokenizer.vocab_size
 
 
 class Service:
@@ -83,6 +83,11 @@ class Service:
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
         self._is_draining = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server has been told to end."""
+        return self._is_draining
 
     @property
     def phase(self) -> Phase:
@@ -111,6 +116,7 @@ class Service:
         files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
         info = await self.engine.start(say)
         self._files = text = await files
+        _require_embeddings(text.tokenizer, info)
         price = self.config.price_basis, self.config.usd_per_hour
         num_engines = len(self.engine.infos)
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
@@ -159,6 +165,16 @@ def load_text_files(config: ApiConfig) -> TextFiles:
         template.start()
     defaults = load_generation_defaults(config.model_path, tokenizer)
     return TextFiles(tokenizer, template, defaults, GrammarProcess(config.tokenizer_path, config.model_path))
+
+
+def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:
+    """Raises CheckpointError when texts can have tokens that the model cannot read: not one request at a time."""
+    if tokenizer.vocab_size > info.vocab_size:
+        raise CheckpointError(
+            "tokenizer.json",
+            f"its largest token id is {tokenizer.vocab_size - 1}, but the model has embeddings for ids below "
+            f"{info.vocab_size} (vocab_size of config.json): this is another model's tokenizer",
+        )
 
 
 def the_service(request: Request) -> Service:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +12,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.serving import command, environment, read_until, run_command, running_server
+from tests.api.serving import (
+    VOCAB_SIZE,
+    command,
+    environment,
+    read_until,
+    run_command,
+    running_server,
+    write_checkpoint,
+)
+
+
+def test_a_tokenizer_that_knows_more_than_the_embedding_is_refused_at_start(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "model")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][-1], "id": VOCAB_SIZE, "content": "<|one more|>"})
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for arguments in ([str(other)], [str(model), "--tokenizer", str(other)]):
+        ended = run_command("serve", *arguments, "--port", "0")
+        assert ended.returncode == 2
+        assert (
+            f"tokenizer.json: its largest token id is {VOCAB_SIZE}, but the model has embeddings for ids below "
+            f"{VOCAB_SIZE} (vocab_size of config.json)"
+        ) in ended.stderr
 
 
 def test_version_and_help() -> None:

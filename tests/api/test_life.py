@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -206,8 +207,27 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
             rest = list(lines)
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["usage"]["completion_tokens"] == 60
+        assert "connection" not in response.headers  # it had begun before
         assert server.wait() == 0
         until(lambda: not any(map(is_running, pids)))
+
+
+def test_answers_while_draining_close_their_connection(checkpoint: Path) -> None:
+    """Of requests that were open, and of those that are refused; the client's next one goes elsewhere."""
+    with (
+        running_server(checkpoint, *SLOW) as server,
+        ThreadPoolExecutor(1) as pool,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        assert "connection" not in client.get("/health").headers
+        answer = pool.submit(httpx.post, server.url + TEXT, json={**LONG, "max_tokens": 60}, timeout=60)
+        until(lambda: httpx.get(f"{server.url}/load").json()["server_load"] == 1)
+        server.signal(signal.SIGTERM)
+        until(lambda: status(server.url, "/health/ready") == 503)
+        for response in (client.get("/health"), client.post(TEXT, json=LONG), client.get("/nowhere")):
+            assert response.headers["connection"] == "close"
+        assert (answer.result().status_code, answer.result().headers["connection"]) == (200, "close")
+        assert server.wait() == 0
 
 
 @pytest.mark.parametrize("how", ["timeout", "second signal"])
