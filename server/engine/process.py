@@ -29,7 +29,7 @@ from server.engine.gate import Gate, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
 from server.engine.metered_runner import MeteredRunner
-from server.engine.trace_files import Seams, traced
+from server.engine.trace_files import Seams, require_directory, traced
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
@@ -159,6 +159,7 @@ def run_engine(config: EngineConfig, loader: Loader, addresses: Addresses) -> in
     outbox = _connected(context, zmq.PUSH, addresses.outputs)
     outputs = _SocketOutbox(outbox)
     try:
+        require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
         seams = Seams(_SocketInbox(inbox), loaded.runner, outputs)

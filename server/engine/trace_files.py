@@ -31,14 +31,7 @@ class TraceFiles:
     """Obeys the API's words about traces: where the files go, and what they are called."""
 
     def __init__(self, tracer: Tracer, directory: Path, reply: Callable[[TraceReply], None]) -> None:
-        """Raises SettingsError when `directory` can neither be written to nor made."""
         self._tracer, self._directory, self._reply = tracer, directory, reply
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingsError(f"--trace-dir: cannot make {directory}: {error.strerror}") from error
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise SettingsError(f"--trace-dir: cannot write to {directory}")
 
     def obey(self, command: StartTrace | StopTrace) -> None:
         """Start or stop, and say what came of it."""
@@ -66,6 +59,18 @@ class TraceFiles:
             return TraceReply(error=f"the trace cannot be written to {file}: {error.strerror}")
 
 
+def require_directory(config: TraceConfig) -> None:
+    """Make the directory that traces go to, if there is to be one. Raises SettingsError when it cannot be used."""
+    if config.directory is None:
+        return
+    try:
+        Path(config.directory).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--trace-dir: cannot make {config.directory}: {error.strerror}") from error
+    if not os.access(config.directory, os.W_OK | os.X_OK):
+        raise SettingsError(f"--trace-dir: cannot write to {config.directory}")
+
+
 def lanes_of(info: EngineInfo) -> Lanes:
     """The lanes of an engine's trace."""
     return Lanes(info.device, info.core_names, os.getpid())
@@ -75,10 +80,7 @@ def lanes_of(info: EngineInfo) -> Lanes:
 def traced(
     config: TraceConfig, info: EngineInfo, device: object, seams: Seams, reply: Callable[[TraceReply], None]
 ) -> Iterator[Seams]:
-    """`seams` as they are without a trace directory; else with a tracer in them. `device` is the innermost runner.
-
-    Raises SettingsError for a directory that cannot be used.
-    """
+    """`seams` as they are without a trace directory; else with a tracer in them. `device` is the innermost runner."""
     if config.directory is None:
         yield seams
         return

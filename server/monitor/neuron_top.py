@@ -16,7 +16,7 @@ from server.device.parts import GIB
 from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
 from server.monitor.server_state import CoreState, ServerState
 
-WIDTH = 110  # of a frame that goes to a file or a pipe
+WIDTH = 120  # of a frame that goes to a file or a pipe
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 
 
@@ -47,7 +47,7 @@ def frame(url: str, window: Window) -> Group:
     state = ServerState.of(window.after)
     part = "no device yet" if state.part is None else f"{state.part.name} (emulated)"
     pid = "" if state.pid is None else f", pid {state.pid}"
-    head = f"{state.model or url}  {part}, {state.phase}{pid}, neuronserve {state.version or '?'}  {url}"
+    head = f"{state.model or 'neuronserve top'}  {part}, {state.phase}{pid}, neuronserve {state.version or '?'}  {url}"
     return Group(head, _cores(window, state), _numbers(window))
 
 

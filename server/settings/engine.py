@@ -41,7 +41,7 @@ class EngineSettings(LengthSettings, CatalogSettings):
         500_000,
         ge=1000,
         le=50_000_000,
-        description="events in a trace file, about 150 bytes each; the first are kept",
+        description="events in a trace file, about 100 bytes each; the first are kept",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
 
