@@ -48,13 +48,20 @@ def load_catalog(config: CatalogConfig) -> Catalog:
     user = CatalogFile({}, {}, ()) if config.file is None else read_catalog_file(Path(config.file), CHIPS, INSTANCES)
     rows = {row.name: _with_chip(row, user) for row in INSTANCES} | user.instances
     _require_region(config.region, rows.values(), user.prices)
-    return Catalog(replace(row, prices=_prices(row, config, user.prices)) for row in rows.values())
+    return Catalog(_priced(row, config, user.prices) for row in rows.values())
 
 
 def _with_chip(row: Instance, user: CatalogFile) -> Instance:
-    """A built-in row, on the user's chip where that is given."""
+    """A built-in row, on the user's chip where that is given; links of its own stay as they are."""
     chip = user.chips.get(row.chip.name)
-    return row if chip is None else replace(row, chip=chip, is_user_given=True)
+    if chip is None:
+        return row
+    return replace(row, chip=chip, link=chip.link if row.link == row.chip.link else row.link, is_user_given=True)
+
+
+def _priced(row: Instance, config: CatalogConfig, entries: Iterable[PriceEntry]) -> Instance:
+    prices = _prices(row, config, entries)
+    return row if prices == row.prices else replace(row, prices=prices)
 
 
 def _prices(row: Instance, config: CatalogConfig, entries: Iterable[PriceEntry]) -> Prices:

@@ -44,6 +44,17 @@ def test_a_figure_of_a_chip_is_corrected_and_the_others_stay(tmp_path: Path) -> 
     assert catalog.instance("trn1.32xlarge") == instance("trn1.32xlarge")
 
 
+def test_a_chips_link_is_that_of_the_instances_that_have_no_other(tmp_path: Path) -> None:
+    text = f'[chips.Trainium1]\nlink = {{generation = "NeuronLink-v2", gib_s_per_chip = 300}}\n{ORIGIN}'
+    catalog = read(tmp_path, text)
+    links = {name: catalog.instance(name).link for name in ("trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge")}
+    assert {name: link and link.gib_s_per_chip for name, link in links.items()} == {
+        "trn1.2xlarge": None,
+        "trn1.32xlarge": 300,
+        "trn1n.32xlarge": 768,
+    }
+
+
 def test_times_on_a_changed_part_are_marked_as_not_measured(tmp_path: Path) -> None:
     shape = known_shape("llama-3-8b", None)
     assert shape is not None
