@@ -204,24 +204,14 @@ def top(settings: TopSettings) -> None:
     """A live view of a running server."""
     from server.monitor.neuron_top import run_top
 
-    _until_interrupted(lambda: run_top(settings.url, settings.interval, settings.once))
+    run_top(settings.url, settings.interval, settings.once)
 
 
 def monitor(settings: MonitorSettings) -> None:
     """JSON lines about a running server."""
     from server.monitor.neuron_monitor import run_monitor
 
-    _until_interrupted(lambda: run_monitor(settings.url, settings.interval, settings.once))
-
-
-def _until_interrupted(run: Callable[[], None]) -> None:
-    """Ctrl-C, and a reader of the output that leaves, are the usual ends of what runs for ever."""
-    try:
-        run()
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be flushed at the end
+    run_monitor(settings.url, settings.interval, settings.once)
 
 
 def _settle(kind: type[Settings], arguments: dict[str, Any]) -> Settings:

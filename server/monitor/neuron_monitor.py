@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from server.monitor.host_usage import HostUsage
+from server.monitor.interruption import ends_quietly
 from server.monitor.percentiles import histogram_percentiles
 from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
 from server.monitor.server_state import CoreState, ServerState
@@ -50,6 +51,7 @@ class Monitor:
         }
 
 
+@ends_quietly()
 def run_monitor(
     url: str, interval_s: float, is_once: bool, out: TextIO = sys.stdout, sleep: Callable[[float], None] = time.sleep
 ) -> None:

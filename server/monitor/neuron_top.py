@@ -13,6 +13,7 @@ from rich.table import Table
 
 from server.device.ledger import USES
 from server.device.parts import GIB
+from server.monitor.interruption import ends_quietly
 from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
 from server.monitor.server_state import CoreState, ServerState
 
@@ -20,6 +21,7 @@ WIDTH = 120  # of a frame that goes to a file or a pipe
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 
 
+@ends_quietly()
 def run_top(url: str, interval_s: float, is_once: bool, sleep: Callable[[float], None] = time.sleep) -> None:
     """Show frames until interrupted, or print one. Raises Unreachable when the server does not answer at first."""
     endpoint = Endpoint(url)
