@@ -243,16 +243,13 @@ def _parser(loader: Loader) -> _Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     _add(commands, "serve", ServeSettings, lambda settings: serve(settings, loader), "serve a model over HTTP")
     _add_benches(commands)
-    what = "find the instances that meet a workload's limits, and what they cost"
-    _add(commands, "plan", PlanSettings, plan, what)
+    _add(commands, "plan", PlanSettings, plan, "find the instances that meet a workload's limits, and their cost")
     _add(commands, "simulate", SimulateSettings, simulate, "serve a workload on modelled instances in virtual time")
-    what = "quantize and pack a model ahead of time, for a faster start"
-    _add(commands, "compile", CompileSettings, compile_ahead, what)
+    _add(commands, "compile", CompileSettings, compile_ahead, "quantize and pack a model, for a faster start")
     _add_calibrate(commands)
     _add(commands, "ls", LsSettings, ls, "list the emulated devices and who uses them, as neuron-ls does")
     _add(commands, "top", TopSettings, top, "watch a running server: cores, device memory, requests, tokens")
-    what = "JSON lines about a running server, in the schema of neuron-monitor"
-    _add(commands, "monitor", MonitorSettings, monitor, what)
+    _add(commands, "monitor", MonitorSettings, monitor, "report on a running server as neuron-monitor does: JSON lines")
     _command(commands, "version", "print the version").set_defaults(run=lambda _: print(__version__))
     return parser
 
