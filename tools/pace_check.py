@@ -3,6 +3,9 @@
 Starts `neuronserve serve --pace device` with the default model and the flags that are given, loads it with a few
 clients, and prints measured TTFT and TPOT beside what `neuronserve simulate` says of the same deployment and workload.
 The figures are only worth something on a host with nothing else to do: late steps are printed too.
+
+Several clients are part of the verdict with `--batching neuron` alone: in continuous batching prompts share a step,
+whose first tokens the server gives out together at its end, where the simulator gives each when its own prompt is done.
 """
 
 from __future__ import annotations
@@ -77,8 +80,9 @@ def measured(url: str, clients: int) -> Measurement:
 
 
 def compare(url: str, clients: int) -> bool:
-    """Print a line for each figure; whether the median TPOT is within the limit."""
-    model = simulated(httpx.get(f"{url}/inventory").raise_for_status().json(), clients)
+    """Print a line for each figure; whether the median TPOT is within the limit, where it can be held to one."""
+    inventory = httpx.get(f"{url}/inventory").raise_for_status().json()
+    model = simulated(inventory, clients)
     records = [record for record in measured(url, clients).outcome.records if record.is_ok]
     tpot_ms = statistics.median(record.tpot_s * 1e3 for record in records if record.tpot_s is not None)
     ttft_ms = statistics.median(record.ttft_s * 1e3 for record in records if record.ttft_s is not None)
@@ -86,7 +90,8 @@ def compare(url: str, clients: int) -> bool:
     print(f"{clients} client(s), {len(records)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens")
     print(f"  TPOT p50  measured {tpot_ms:8.3f} ms  model {np.median(model.tpot_ms):8.3f} ms  {error:+.2%}")
     print(f"  TTFT p50  measured {ttft_ms:8.3f} ms  model {np.median(model.ttft_ms):8.3f} ms")
-    return abs(error) <= LIMIT
+    is_comparable = clients == 1 or inventory["compiled"]["batching"] == "neuron"
+    return abs(error) <= LIMIT or not is_comparable
 
 
 def late_share(url: str) -> float:
@@ -100,7 +105,7 @@ def late_share(url: str) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """0 when every median TPOT is within the limit."""
+    """0 when every median TPOT that can be held to it is within the limit."""
     with running(neuronserve_command(["--pace", "device", *arguments])) as url:
         is_kept = all([compare(url, clients) for clients in CLIENTS])
         print(f"{late_share(url):.1%} of the server's steps were late")
