@@ -88,9 +88,9 @@ def run_check(data: Path, calibration: Calibration | None = None) -> Report:
     """
     calibration = calibration or default_calibration()
     rows = read_rows(data)
-    observations, skipped = _usable(rows, data)
-    errors = errors_of(calibration.coefficients, observations)
     served = check_serving(rows, calibration)
+    observations, skipped = _usable(rows, data, is_enough=bool(served.errors))
+    errors = errors_of(calibration.coefficients, observations)
     groups = _groups(observations, errors, None) | serving_groups(served.errors)
     return _report(calibration, False, groups, _rows(observations, errors, None), (served, skipped))
 
@@ -119,18 +119,23 @@ def serving_groups(errors: Sequence[ServingError]) -> dict[str, GroupError]:
 
 def errors_of(coefficients: Coefficients, observations: Sequence[Observation]) -> NDArray[np.float64]:
     """Signed relative error of each observation."""
+    if not observations:
+        return np.zeros(0)
     problem = Problem(observations)
     return np.asarray(problem.predict(coefficients) / problem.seconds - 1)
 
 
-def _usable(rows: Sequence[PublishedRow], data: Path) -> tuple[list[Observation], tuple[tuple[str, str], ...]]:
+def _usable(
+    rows: Sequence[PublishedRow], data: Path, is_enough: bool = False
+) -> tuple[list[Observation], tuple[tuple[str, str], ...]]:
+    """Times of steps; there must be some, unless what else the table has `is_enough`."""
     observations: list[Observation] = []
     skipped: list[tuple[str, str]] = []
     for row in rows:
         found, reasons = observe(row)
         observations += found
         skipped += [(row.row_id, reason) for reason in reasons]
-    if not observations:
+    if not (observations or is_enough):
         raise SettingsError(f"none of the {len(rows)} rows of {data} is usable; the first: {skipped[0][1]}")
     return observations, tuple(skipped)
 

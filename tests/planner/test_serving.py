@@ -119,3 +119,14 @@ def test_early_stops_give_the_mean_length() -> None:
     assert drawn.mean() == pytest.approx(175, rel=0.03)
     assert stop_rate(250, 250) == 0.0
     assert Answers(10, 250, 0.0).mean == 250
+
+
+def test_a_table_of_load_tests_alone_can_be_checked(tmp_path: Path) -> None:
+    lines = SAMPLE.read_text().splitlines(keepends=True)
+    alone = tmp_path / "alone.csv"
+    alone.write_text(lines[0] + "".join(line for line in lines if line.split(",")[0] in ("692", "830")))
+    assert {name: group.n for name, group in run_check(alone).groups.items() if group.n} == {
+        "serving_inf2": 2,
+        "serving_itl_inf2": 2,
+        "serving_ttft_inf2": 2,
+    }
