@@ -174,3 +174,10 @@ def test_the_runtimes_own_variables_reach_the_engine(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NEURON_RT_NUM_CORES", "2")
     monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "0,2-3")
     assert load().engine_config(Path("m")).runtime_cores == RuntimeCores("0,2-3", "2")
+
+
+def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:
+    assert load("--kv-cache-dtype", "fp8").engine_config(DEFAULT_MODEL).kv_cache_dtype == "fp8"
+    assert load().engine_config(DEFAULT_MODEL).kv_cache_dtype == "auto"
+    with pytest.raises(SettingsError, match=r"--kv-cache-dtype: .*'auto', 'bfloat16', 'int8' or 'fp8', not 'fp4'"):
+        load("--kv-cache-dtype", "fp4")

@@ -18,7 +18,7 @@ from typing import get_args
 
 import numpy as np
 
-from server.config import Dtype, Quantization
+from server.config import Dtype, KVCacheDtype, Quantization
 from server.device import layout
 from server.device.formats import isas_of, linear_kernels_of, shared_kernels
 from server.device.kernels import executor
@@ -36,8 +36,9 @@ def kernels() -> Iterator[Kernel]:
     for weights in (*get_args(Dtype), *get_args(Quantization)):
         linear = linear_kernels_of(weights, isa)
         yield from (*linear.kernels, linear.embed_tiles)
-    for dtype, head_dim in itertools.product(get_args(Dtype), HEAD_DIMS):
-        shared = shared_kernels(dtype, head_dim, block_size=32, isa=isa)
+    for kv_dtype, head_dim in itertools.product(get_args(KVCacheDtype), HEAD_DIMS):
+        dtype: Dtype = "float32" if kv_dtype == "float32" else "bfloat16"
+        shared = shared_kernels(dtype, head_dim, 32, isa, kv_dtype)
         yield from (*shared.kernels, shared.embed_rows)
     yield sample
 
