@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from server.config import ModelSpec
@@ -138,11 +138,12 @@ class _Search:
     def _candidate(self, group: _Group, batch: int) -> Candidate:
         options, part, dp = self.options, group.part, group.dp
         replica, bubble, extrapolated = self._replica(group, batch)
-        within = replica.rate_within(options.ttft_limit_s, options.tpot_limit_s)
+        alone = replace(replica, peers=dp)
+        within = alone.rate_within(options.ttft_limit_s, options.tpot_limit_s)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
-        count = ceil(options.request_rate / carried)
+        count = _fewest(replica, dp, options) if within else ceil(options.request_rate / carried)
         rate = options.request_rate / (count * dp)  # of one replica
-        service = replica.at(rate)
+        service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)
         return Candidate(
             device=part.name,
@@ -179,8 +180,29 @@ class _Search:
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
         demand = self.demand
-        replica = Replica(mean_s, decode.elapsed_s, batch, demand.output_tokens, cv2, demand.steps_cv2, later_s)
+        replica = Replica(
+            mean_s, decode.elapsed_s, batch, demand.output_tokens, cv2, demand.steps_cv2, later_stages_s=later_s
+        )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
+
+
+def _fewest(replica: Replica, dp: int, options: PlanOptions) -> int:
+    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more."""
+
+    def holds(count: int) -> bool:
+        service = replace(replica, peers=count * dp).at(options.request_rate / (count * dp))
+        return service.within(options.ttft_limit_s, options.tpot_limit_s)
+
+    low = ceil(options.request_rate / (dp * MAX_LOAD * replica.saturation))
+    if holds(low):
+        return low
+    high = low
+    while not holds(high):
+        high *= 2
+    while high - low > 1:  # low does not hold, high does
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:

@@ -35,6 +35,7 @@ class Replica:
     output_tokens: float  # of a mean request; the prefill makes the first
     prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, of which `prefill_s` is the mean
     steps_cv2: float = 0.0  # of the steps of a request
+    peers: int = 1  # replicas, this one included, among which a request goes to the least loaded
     later_stages_s: float = 0.0  # of a prompt, beyond `prefill_s`, in which others may be encoded already
 
     @property
@@ -62,7 +63,9 @@ class Replica:
             return Service(alone_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
         tpot_s = (busy / rate - alone_s) / self.steps  # Little's law gives the time in a slot
-        slot_wait_s = queued / rate * _service_factor(self.slots, rate / self.saturation, self.steps_cv2)
+        load = rate / self.saturation
+        slot_wait_s = queued / rate * _service_factor(self.slots, load, self.steps_cv2)
+        slot_wait_s *= _pooling(self.slots, self.peers, load)
         return Service(slot_wait_s + self._turn_wait_s(rate, idle) + alone_s, tpot_s)
 
     def _turn_wait_s(self, rate: float, idle: float) -> float:
@@ -132,6 +135,14 @@ def _service_factor(servers: int, load: float, cv2: float) -> float:
     if cv2 >= 1:
         return 0.5 * (1 + cv2)
     return (1 - cv2) * _constant_service(servers, load) + cv2
+
+
+def _pooling(slots: int, peers: int, load: float) -> float:
+    """Wait for a slot as a share of that at one replica alone, the slots of all being nearly one pool.
+
+    M/M/c waits load ** (sqrt(2 (c + 1)) - 1) / (c (1 - load)) services (Sakasegawa 1977).
+    """
+    return float(load ** (sqrt(2 * (slots * peers + 1)) - sqrt(2 * (slots + 1)))) / peers
 
 
 def _constant_service(servers: int, load: float) -> float:

@@ -28,6 +28,7 @@ def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
     found = errors(check_plan(plan(PlanOptions(model, *lengths, rate, ttft_s=3.0, tpot_s=0.1))))
     for name in ("tpot_s", "output_tokens_s", "usd_per_million_tokens"):
         assert abs(found[name]) <= LIMIT, (name, found)
+    assert -0.4 <= found["ttft_s"] <= 0.4, found
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

@@ -134,3 +134,12 @@ def test_tighter_limits_never_allow_a_higher_rate(
     replica: Replica, ttft_s: float, tpot_s: float, ttft_share: float, tpot_share: float
 ) -> None:
     assert replica.rate_within(ttft_s * ttft_share, tpot_s * tpot_share) <= replica.rate_within(ttft_s, tpot_s)
+
+
+def test_replicas_that_share_a_queue_wait_less_for_a_slot_and_are_no_slower() -> None:
+    alone = replace(CHAT, slots=4)
+    rate = 0.8 * alone.saturation
+    waits = [replace(alone, peers=peers).at(rate) for peers in (1, 2, 8, 64)]
+    assert [service.ttft_s for service in waits] == sorted((service.ttft_s for service in waits), reverse=True)
+    assert {service.tpot_s for service in waits} == {waits[0].tpot_s}
+    assert waits[-1].ttft_s > alone.prefill_s
