@@ -39,7 +39,7 @@ def test_it_gives_the_answers_of_continuous_batching(checkpoint: Path) -> None:
         (("--context-encoding-buckets", "128,x"), "--context-encoding-buckets: "),
         (("--token-generation-buckets", "128,1.5"), "--token-generation-buckets: "),
         (("--pace", "fast"), "--pace: must be 'host' or 'device', not 'fast'"),
-        (("--price-basis", "spot"), "--price-basis: must be 'on_demand' or 'reserved', not 'spot'"),
+        (("--price-basis", "spot"), "no spot price of inf2.xlarge in us-east-1 is known: give --spot-discount"),
         (("--usd-per-hour", "-1"), "--usd-per-hour: must be greater than or equal to 0, not '-1'"),
     ],
 )

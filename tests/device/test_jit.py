@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
 import pytest
 
 from server.device.formats import linear_kernels, shared_kernels
@@ -51,7 +50,8 @@ for cell in ("float32", "bfloat16"):
 def test_a_compiled_kernel_holds_no_function_but_itself(kernel: Kernel) -> None:
     """What it called would be a symbol that another kernel's object may have under the same name."""
     assert kernel.address
-    (cached,) = Path(numba.config.CACHE_DIR).rglob(f"*.{kernel.name}-*.nbc")
+    folder = Path(kernel._compiled._cache.cache_path)  # the one in force when this process first needed the kernel
+    (cached,) = folder.glob(f"*.{kernel.name}-*.nbc")
     _, machine_code = cached.read_bytes().split(b"\x7fELF", 1)
     symbols = re.findall(
         rb"(?:\0|cfunc\.)(_ZN6server[^\0]*)", machine_code.split(b"BC\xc0\xde")[0]
