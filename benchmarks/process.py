@@ -95,6 +95,31 @@ class Process:
             os.killpg(self._child.pid, number)
 
 
+class Hosted:
+    """What contenders in a process of their own share. `_process` is None before the start and after the end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process: Process | None = None
+        self._about: dict[str, str] = {}
+
+    def pause(self) -> None:
+        if self._process is not None:
+            self._process.pause()
+
+    def resume(self) -> None:
+        if self._process is not None:
+            self._process.resume()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def about(self) -> dict[str, str]:
+        return self._about
+
+
 def _end_with_parent() -> None:
     """A child that stands still would never notice that whoever could wake it was killed (prctl(2); Linux only)."""
     if sys.platform == "linux":

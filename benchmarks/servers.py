@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.process import Process, free_port, wait_for_url
+from benchmarks.process import Hosted, Process, free_port, wait_for_url
 from benchmarks.records import INPUT_LEN, OUTPUT_LEN, BenchmarkError, Case, Figures
 from loadtests.bench import measure
 from loadtests.errors import LoadTestError
@@ -42,16 +42,14 @@ class Command:
         return [argument.replace("{port}", str(port)) for argument in self.arguments]
 
 
-class ServerContender:
+class ServerContender(Hosted):
     """One server for the whole comparison."""
 
     def __init__(self, name: str, command: Command, tokenizer: Path) -> None:
         """`tokenizer` is the checkpoint's directory: prompts are of its words."""
-        self.name = name
+        super().__init__(name)
         self._command, self._tokenizer = command, tokenizer
-        self._process: Process | None = None
         self._url = ""
-        self._about: dict[str, str] = {}
 
     def start(self) -> None:
         port = free_port()
@@ -67,22 +65,6 @@ class ServerContender:
         record = result["benchmark_record"]
         self._about = {"version": str(record["server_version"]), "model": str(record["model"])}
         return figures(self.name, result)
-
-    def pause(self) -> None:
-        if self._process is not None:
-            self._process.pause()
-
-    def resume(self) -> None:
-        if self._process is not None:
-            self._process.resume()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def about(self) -> dict[str, str]:
-        return self._about
 
     def _scenario(self, case: Case, seed: int) -> Scenario:
         body = dict(self._command.extra_body)

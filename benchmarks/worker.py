@@ -9,20 +9,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.process import Process
+from benchmarks.process import Hosted, Process
 from benchmarks.records import BenchmarkError, Case, Figures
 
 PREFIX = "RESULT "
 
 
-class WorkerContender:
+class WorkerContender(Hosted):
     """A child that loads a model once and then measures what it is asked."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self.name = name
+        super().__init__(name)
         self._command, self._environment = command, environment
-        self._process: Process | None = None
-        self._about: dict[str, str] = {}
 
     def start(self) -> None:
         self._process = Process(self._command, self._environment, is_asked=True)
@@ -37,22 +35,6 @@ class WorkerContender:
         except OSError as error:
             raise BenchmarkError(f"{self.name} has ended:\n{process.last_words()}") from error
         return {key: float(value) for key, value in self._answer().items()}
-
-    def pause(self) -> None:
-        if self._process is not None:
-            self._process.pause()
-
-    def resume(self) -> None:
-        if self._process is not None:
-            self._process.resume()
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def about(self) -> dict[str, str]:
-        return self._about
 
     def _running(self) -> Process:
         if self._process is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from server.bench.latency import LatencyBench, LatencyResult
 from server.bench.options import LatencyOptions, Workload
-from server.bench.results import show, write_results
+from server.bench.results import show, table_of, write_engine_results
 from server.config import EngineConfig
 from server.engine.load import LoadedEngine, load_engine
 from server.errors import SettingsError
@@ -38,7 +38,7 @@ def run_latency(config: EngineConfig, workloads: tuple[Workload, ...], options: 
     results = _measure(engine, workloads, options, console)
     show(_table(engine, results))
     if options.json_file is not None:
-        _write(engine, results, options)
+        write_engine_results(options.json_file, engine, [result.as_json() for result in results])
 
 
 def config_for(config: EngineConfig, workloads: tuple[Workload, ...]) -> EngineConfig:
@@ -82,21 +82,5 @@ def _table(engine: LoadedEngine, results: list[LatencyResult]) -> Table:
     host = (
         f"{first.read_bandwidth_gb_s:.1f} GB/s of reads, {first.product_tops:.2f} TOPS of {first.product_unit} products"
     )
-    table = Table(title=f"{engine.info.notes[0]}\n{lengths}; host: {host}", title_justify="left")
-    for heading, _, _ in COLUMNS:
-        table.add_column(heading, justify="right")
-    for result in results:
-        values = result.as_json()
-        table.add_row(*(form.format(values[name]) for _, name, form in COLUMNS))
-    return table
-
-
-def _write(engine: LoadedEngine, results: list[LatencyResult], options: LatencyOptions) -> None:
-    """The first workload's figures at the top level, all of them under `results`."""
-    record = {
-        **results[0].as_json(),
-        "results": [result.as_json() for result in results],
-        "engine": asdict(engine.info),
-    }
-    assert options.json_file is not None
-    write_results(options.json_file, record, engine.runner.pool.num_threads)
+    title = f"{engine.info.notes[0]}\n{lengths}; host: {host}"
+    return table_of(title, COLUMNS, [result.as_json() for result in results])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.table import Table
 
 from server import __version__
+from server.engine.load import LoadedEngine
 from server.errors import SettingsError
 
 _WIDTH = 130  # columns of a table that goes to a file or a pipe
@@ -28,3 +32,19 @@ def show(table: RenderableType) -> None:
     """Print a table on stdout, whole also where that is a file or a pipe."""
     console = Console()
     (console if console.is_terminal else Console(width=_WIDTH)).print(table)
+
+
+def write_engine_results(path: Path, engine: LoadedEngine, results: Sequence[dict[str, Any]]) -> None:
+    """The first workload's figures at the top level, all of them under `results`. Raises as `write_results`."""
+    record = {**results[0], "results": list(results), "engine": asdict(engine.info)}
+    write_results(path, record, engine.runner.pool.num_threads)
+
+
+def table_of(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[dict[str, Any]]) -> Table:
+    """`columns` are heading, name of the value and its format; a value that is None is a dash."""
+    table = Table(title=title, title_justify="left")
+    for heading, _, _ in columns:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*("-" if row[name] is None else form.format(row[name]) for _, name, form in columns))
+    return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.progress import Progress
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from server.bench.options import ThroughputOptions, Workload
 from server.bench.report import config_for
-from server.bench.results import show, write_results
+from server.bench.results import show, table_of, write_engine_results
 from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
 from server.config import EngineConfig
 from server.engine.load import LoadedEngine, load_engine
@@ -39,12 +38,7 @@ def run_throughput(config: EngineConfig, workloads: tuple[Workload, ...], option
     results = _measure(engine, workloads, options, console)
     show(_table(engine, results))
     if options.json_file is not None:
-        record = {
-            **results[0].as_json(),
-            "results": [result.as_json() for result in results],
-            "engine": asdict(engine.info),
-        }
-        write_results(options.json_file, record, engine.runner.pool.num_threads)
+        write_engine_results(options.json_file, engine, [result.as_json() for result in results])
 
 
 def _measure(
@@ -61,10 +55,4 @@ def _measure(
 
 def _table(engine: LoadedEngine, results: list[ThroughputResult]) -> Table:
     title = f"{engine.info.notes[0]}\ntokens/s, medians of {results[0].runs} runs, everything sent at once"
-    table = Table(title=title, title_justify="left")
-    for heading, _, _ in COLUMNS:
-        table.add_column(heading, justify="right")
-    for result in results:
-        values = result.as_json()
-        table.add_row(*("-" if values[name] is None else form.format(values[name]) for _, name, form in COLUMNS))
-    return table
+    return table_of(title, COLUMNS, [result.as_json() for result in results])
