@@ -1,4 +1,4 @@
-"""8-bit weight codes to bfloat16: a pair of column tiles is converted once, then serves all rows of activations.
+"""8-bit weight codes to bfloat16: before all rows of a pair of column tiles, or tile by tile where rows are few.
 
 Codes lie as int8 tiles do, [K/64][16 groups][16 n][4 k]; one row of a tile becomes two rows of bfloat16 pairs, so the
 result is two tiles of [16 pairs][16 n][2]. Scales are applied to the sums. Codes are converted exactly; those below the
@@ -28,7 +28,7 @@ def _all(value: int) -> Any:
 
 
 def halves_of_int8(builder: Any, high: Any) -> Any:
-    """Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
+    """Codes in the high bytes. Whole numbers up to 127 need 7 bits of mantissa, which bfloat16 has."""
     words = builder.bitcast(builder.sitofp(builder.ashr(high, _all(8)), _FLOATS), _WORDS)
     return builder.trunc(builder.lshr(words, ir.Constant(_WORDS, [16] * 32)), _HALVES)
 
