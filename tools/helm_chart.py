@@ -1,7 +1,8 @@
 """What the Helm chart repeats from elsewhere: `python -m tools.helm_chart` writes it, with --check it only compares.
 
-Into values.schema.json go the catalogue's instances, the tensor-parallel degrees that each allows, and the buckets an
-objective may be; into README.md goes the table of values, from the comments `# --` of values.yaml.
+Into values.schema.json go the catalogue's instances, the tensor-parallel degrees that each allows, the buckets an
+objective may be, and the keys that must not be taken away; into files/devices.json go the cores of each instance; into
+README.md goes the table of values, from the comments `# --` of values.yaml.
 """
 
 from __future__ import annotations
@@ -43,6 +44,21 @@ def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
     return schema | {"properties": schema["properties"] | devices | objectives, "allOf": rules}
 
 
+def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The schema, asking for every key that has a default: `null`, or values of an older chart, would leave it out."""
+    properties = schema["properties"] | {
+        key: with_required(schema["properties"][key], value)
+        for key, value in values.items()
+        if isinstance(value, dict) and value and "properties" in schema["properties"][key] and key != "resources"
+    }
+    return schema | {"properties": properties, "required": [key for key, value in values.items() if value is not None]}
+
+
+def devices() -> dict[str, dict[str, int]]:
+    """What the templates must know of each instance: its NeuronCores, and those of one device."""
+    return {each.name: {"cores": each.num_cores, "coresPerDevice": each.chip.cores_per_chip} for each in INSTANCES}
+
+
 def described(text: str) -> Iterator[tuple[str, str]]:
     """(dotted key, description) of each key below a comment that begins with `# --`."""
     above: list[tuple[int, str]] = []  # indents and names of the mappings around this line
@@ -78,9 +94,12 @@ def generated() -> dict[Path, str]:
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
     head, _, rest = readme.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
-    table = values_table((CHART / "values.yaml").read_text())
+    values = (CHART / "values.yaml").read_text()
+    table = values_table(values)
+    facts = with_facts(json.loads(schema.read_text()))
     return {
-        schema: json.dumps(with_facts(json.loads(schema.read_text())), indent=2) + "\n",
+        schema: json.dumps(with_required(facts, yaml.safe_load(values)), indent=2) + "\n",
+        CHART / "files" / "devices.json": json.dumps(devices(), indent=2) + "\n",
         readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
     }
 
@@ -90,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.helm_chart", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args(argv).check
-    stale = {path: text for path, text in generated().items() if path.read_text() != text}
+    stale = {path: text for path, text in generated().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():
         print(f"{path.name} is stale" if check else f"{path.name} written", file=sys.stderr)
         if not check:

@@ -28,8 +28,31 @@
 {{- if and $v.httpRoute.enabled (not $v.httpRoute.parentRefs) }}
 {{- fail "httpRoute.parentRefs: name at least one gateway" }}
 {{- end }}
+{{- if and (eq $v.price.basis "spot") (kindIs "invalid" $v.price.spotDiscount) (kindIs "invalid" $v.price.hourlyUsd) }}
+{{- fail "price.basis is spot: it needs price.spotDiscount or price.hourlyUsd" }}
+{{- end }}
+{{- include "neuronserve.checkScrape" . }}
 {{- include "neuronserve.checkCache" . }}
+{{- include "neuronserve.checkPod" . }}
 {{- include "neuronserve.checkArguments" . }}
+{{- end }}
+
+{{/* Prometheus Operator drops a ServiceMonitor without a word to the release when this does not hold. */}}
+{{- define "neuronserve.checkScrape" -}}
+{{- $m := .Values.serviceMonitor }}
+{{- if gt (include "neuronserve.seconds" $m.scrapeTimeout | float64) (include "neuronserve.seconds" $m.interval | float64) }}
+{{- fail (printf "serviceMonitor.scrapeTimeout is %s: it must be at most serviceMonitor.interval, %s" $m.scrapeTimeout $m.interval) }}
+{{- end }}
+{{- end }}
+
+{{/* A duration such as 1m30s. */}}
+{{- define "neuronserve.seconds" -}}
+{{- $total := 0.0 }}
+{{- $units := dict "ms" 0.001 "s" 1 "m" 60 "h" 3600 }}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 }}
+{{- $total = addf $total (mulf (regexFind "[0-9]+" . | float64) (get $units (regexFind "[a-z]+" .) | float64)) }}
+{{- end }}
+{{- $total }}
 {{- end }}
 
 {{- define "neuronserve.checkCache" -}}
@@ -45,19 +68,51 @@
 {{- end }}
 
 {{- define "neuronserve.checkArguments" -}}
-{{- $owned := dict
-      "config" "other values" "host" "server.host" "port" "server.port" "api-key" "auth" "device" "device"
-      "tensor-parallel-size" "tensorParallelSize" "dtype" "model.dtype" "revision" "model.revision"
-      "quantization" "model.quantization" "modules-to-not-convert" "model.modulesToNotConvert"
-      "otlp-traces-endpoint" "tracing.otlpEndpoint" "allowed-origins" "server.allowedOrigins"
-      "served-model-name" "model.servedNames" "max-model-len" "model.maxModelLen"
-      "shutdown-timeout" "server.shutdownTimeoutSeconds" "cpu-threads" "resources" "log-level" "server.logLevel"
-      "max-num-seqs" "engine.maxNumSeqs" "max-num-batched-tokens" "engine.maxNumBatchedTokens"
-      "max-num-queued-reqs" "engine.maxNumQueuedReqs" "block-size" "engine.blockSize" }}
+{{- $owned := include "neuronserve.owned" . | fromYaml }}
 {{- range .Values.extraArgs }}
-{{- $flag := regexReplaceAll "^--([^=]*).*$" . "${1}" }}
+{{- $flag := regexReplaceAll "^--([^=]*).*$" . "${1}" | trimPrefix "no-" }}
 {{- if and (hasPrefix "--" .) (hasKey $owned $flag) }}
 {{- fail (printf "extraArgs: --%s is set by %s" $flag (get $owned $flag)) }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Flags of the server that values of the chart set, and these values. */}}
+{{- define "neuronserve.owned" -}}
+config: other values
+host: server.host
+port: server.port
+api-key: auth
+model: model.name
+revision: model.revision
+served-model-name: model.servedNames
+dtype: model.dtype
+quantization: model.quantization
+modules-to-not-convert: model.modulesToNotConvert
+max-model-len: model.maxModelLen
+device: device
+tensor-parallel-size: tensorParallelSize
+data-parallel-size: dataParallelSize
+batching: engine.batching
+pace: engine.pace
+context-encoding-buckets: engine.contextEncodingBuckets
+token-generation-buckets: engine.tokenGenerationBuckets
+max-num-seqs: engine.maxNumSeqs
+max-num-batched-tokens: engine.maxNumBatchedTokens
+max-num-queued-reqs: engine.maxNumQueuedReqs
+block-size: engine.blockSize
+kv-cache-dtype: engine.kvCacheDtype
+enable-prefix-caching: engine.enablePrefixCaching
+device-memory-utilization: engine.deviceMemoryUtilization
+shutdown-timeout: server.shutdownTimeoutSeconds
+disable-access-log: server.accessLog
+log-level: server.logLevel
+tool-call-parser: server.toolCallParser
+allowed-origins: server.allowedOrigins
+cpu-threads: resources
+price-basis: price.basis
+spot-discount: price.spotDiscount
+usd-per-hour: price.hourlyUsd
+otlp-traces-endpoint: tracing.otlpEndpoint
+otlp-traces-protocol: tracing.otlpProtocol
 {{- end }}

@@ -20,17 +20,18 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: server
 {{- end }}
 
-{{/* The argument is the list (context, component). */}}
+{{/* The argument is the list (context, component), or (context, component, more labels). */}}
 {{- define "neuronserve.labels" -}}
 {{- $root := index . 0 }}
+{{- $more := ternary (last .) dict (eq (len .) 3) }}
 {{- $own := dict
       "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
       "app.kubernetes.io/name" (include "neuronserve.name" $root)
       "app.kubernetes.io/instance" $root.Release.Name
       "app.kubernetes.io/component" (index . 1)
-      "app.kubernetes.io/version" (default $root.Chart.AppVersion $root.Values.image.tag | trunc 63 | toString)
+      "app.kubernetes.io/version" (default $root.Chart.AppVersion $root.Values.image.tag | toString | trunc 63 | trimAll "-_.")
       "app.kubernetes.io/managed-by" $root.Release.Service }}
-{{- toYaml (merge $own $root.Values.commonLabels) }}
+{{- toYaml (merge $own $more $root.Values.commonLabels) }}
 {{- end }}
 
 {{- define "neuronserve.image" -}}
@@ -73,6 +74,12 @@ app.kubernetes.io/component: server
 {{- $settings := dict
       "device" $v.device
       "tensor_parallel_size" ($v.tensorParallelSize | int)
+      "data_parallel_size" ($v.dataParallelSize | int)
+      "batching" $v.engine.batching
+      "pace" $v.engine.pace
+      "kv_cache_dtype" $v.engine.kvCacheDtype
+      "tool_call_parser" $v.server.toolCallParser
+      "price_basis" $v.price.basis
       "dtype" $v.model.dtype
       "quantization" $v.model.quantization
       "max_num_seqs" ($v.engine.maxNumSeqs | int)
@@ -89,6 +96,11 @@ app.kubernetes.io/component: server
 {{- if $v.model.servedNames }}{{ $_ := set $settings "served_model_name" $v.model.servedNames }}{{ end }}
 {{- if $v.model.maxModelLen }}{{ $_ := set $settings "max_model_len" ($v.model.maxModelLen | int) }}{{ end }}
 {{- if $v.model.modulesToNotConvert }}{{ $_ := set $settings "modules_to_not_convert" $v.model.modulesToNotConvert }}{{ end }}
+{{- range $name, $lengths := dict "context_encoding_buckets" $v.engine.contextEncodingBuckets "token_generation_buckets" $v.engine.tokenGenerationBuckets }}
+{{- if $lengths }}{{ $_ := set $settings $name $lengths }}{{ end }}
+{{- end }}
+{{- if not (kindIs "invalid" $v.price.hourlyUsd) }}{{ $_ := set $settings "usd_per_hour" $v.price.hourlyUsd }}{{ end }}
+{{- if not (kindIs "invalid" $v.price.spotDiscount) }}{{ $_ := set $settings "spot_discount" $v.price.spotDiscount }}{{ end }}
 {{- if $v.tracing.otlpEndpoint }}
 {{- $_ := set $settings "otlp_traces_endpoint" $v.tracing.otlpEndpoint }}
 {{- $_ := set $settings "otlp_traces_protocol" $v.tracing.otlpProtocol }}

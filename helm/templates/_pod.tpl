@@ -5,13 +5,11 @@ metadata:
   labels:
     {{- merge (include "neuronserve.selectorLabels" . | fromYaml) $v.podLabels $v.commonLabels | toYaml | nindent 4 }}
   annotations:
-    checksum/config: {{ include "neuronserve.settings" . | sha256sum }}
+    {{- $checksums := dict "checksum/config" (include "neuronserve.settings" . | sha256sum) }}
     {{- if and $v.auth.apiKeys (not $v.auth.existingSecret) }}
-    checksum/secret: {{ join "," $v.auth.apiKeys | sha256sum }}
+    {{- $_ := set $checksums "checksum/secret" (join "," $v.auth.apiKeys | sha256sum) }}
     {{- end }}
-    {{- with $v.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- merge $checksums $v.podAnnotations | toYaml | nindent 4 }}
 spec:
   serviceAccountName: "{{ include "neuronserve.serviceAccountName" . }}"
   automountServiceAccountToken: false
@@ -86,21 +84,25 @@ securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 volumeMounts:
-  - name: config
-    mountPath: /etc/neuronserve
-    readOnly: true
-  - name: cache
-    mountPath: /cache
-  - name: tmp
-    mountPath: /tmp
-  {{- if $v.model.existingClaim }}
-  - name: models
-    mountPath: /models
-    readOnly: true
-  {{- end }}
-  {{- with $v.extraVolumeMounts }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "neuronserve.volumeMounts" . | nindent 2 }}
+{{- end }}
+
+{{- define "neuronserve.volumeMounts" -}}
+- name: config
+  mountPath: /etc/neuronserve
+  readOnly: true
+- name: cache
+  mountPath: /cache
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.model.existingClaim }}
+- name: models
+  mountPath: /models
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Every path that is written lies on a volume, because the root file system is read-only. */}}
@@ -150,7 +152,10 @@ volumeMounts:
 {{- define "neuronserve.resources" -}}
 {{- $resources := deepCopy .Values.resources }}
 {{- if eq .Values.accelerator.type "neuron" }}
-{{- $count := .Values.accelerator.count | default .Values.tensorParallelSize | int }}
+{{- $cores := mul .Values.tensorParallelSize .Values.dataParallelSize }}
+{{- $device := get (.Files.Get "files/devices.json" | fromJson) .Values.device }}
+{{- $per := ternary 1 $device.coresPerDevice (eq .Values.accelerator.resourceName "aws.amazon.com/neuroncore") }}
+{{- $count := .Values.accelerator.count | default (divf $cores $per | ceil) | int }}
 {{- range $part := list "requests" "limits" }}
 {{- $_ := set $resources $part (merge (dict $.Values.accelerator.resourceName $count) (default dict (get $resources $part))) }}
 {{- end }}

@@ -65,11 +65,11 @@ def test_every_value_is_described_and_every_description_is_of_a_value() -> None:
 def test_the_schema_describes_just_the_values() -> None:
     def check(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
         assert schema["additionalProperties"] is False, path
-        assert set(schema["properties"]) - {"global", "claims"} == set(values), path
+        assert set(schema["properties"]) - {"global"} == set(values), path
         for key, value in values.items():
             part = schema["properties"][key]
             part = SCHEMA["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-            if isinstance(value, dict) and "properties" in part:
+            if isinstance(value, dict) and value and "properties" in part:
                 check(value, part, f"{path}.{key}")
 
     check(yaml.safe_load(VALUES), SCHEMA, "")
@@ -128,7 +128,7 @@ def test_the_dashboard_begins_with_the_charts_objectives_and_price() -> None:
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     (text,) = config["data"].values()
     variables = {each["name"]: each for each in json.loads(text)["templating"]["list"]}
-    assert [variables[name]["query"] for name in ("ttft_slo", "tpot_slo", "price")] == ["2.5", "0.1", "0.7582"]
+    assert [variables[name]["query"] for name in ("ttft_slo", "tpot_slo", "price")] == ["2.5", "0.1", "0.3"]
     assert "__" not in text.replace("$__rate_interval", "").replace("$__all", "")
 
 
@@ -148,6 +148,14 @@ def test_the_dashboard_begins_with_the_charts_objectives_and_price() -> None:
         ("engine.deviceMemoryUtilization", "device_memory_utilization"),
         ("server.port", "port"),
         ("server.logLevel", "log_level"),
+        ("server.toolCallParser", "tool_call_parser"),
+        ("dataParallelSize", "data_parallel_size"),
+        ("engine.batching", "batching"),
+        ("engine.pace", "pace"),
+        ("engine.kvCacheDtype", "kv_cache_dtype"),
+        ("price.basis", "price_basis"),
+        ("price.hourlyUsd", "usd_per_hour"),
+        ("price.spotDiscount", "spot_discount"),
     ],
 )
 def test_values_have_the_defaults_and_choices_of_the_settings_they_become(key: str, setting: str) -> None:
