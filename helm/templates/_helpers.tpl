@@ -1,4 +1,5 @@
-{{/* Names are those that Services may have: at most 63 characters with the longest suffix, "-headless", a letter first. */}}
+{{/* Names are those that Services may have, a letter first. A label of a StatefulSet's pods is its name with a hash of ten
+characters, in 63 at most: without a word no pod is made of a name above 52. */}}
 {{- define "neuronserve.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
 {{- end }}
@@ -6,7 +7,7 @@
 {{- define "neuronserve.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
 {{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
-{{- regexReplaceAll "^([0-9])" (default $full .Values.fullnameOverride) "n${1}" | replace "." "-" | trunc 53 | trimSuffix "-" }}
+{{- regexReplaceAll "^([0-9])" (default $full .Values.fullnameOverride) "n${1}" | replace "." "-" | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "neuronserve.serviceAccountName" -}}

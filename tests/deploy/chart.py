@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +69,26 @@ def pod_specs(documents: tuple[Manifest, ...]) -> Iterator[Manifest]:
 def server_container(documents: tuple[Manifest, ...]) -> Manifest:
     containers: list[Manifest] = workload(documents)["spec"]["template"]["spec"]["containers"]
     return containers[0]
+
+
+def expressions() -> Iterator[str]:
+    """Every PromQL expression of the dashboard, the alerts and the scaler."""
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable)
+    for group in only(golden("keda"), "PrometheusRule")["spec"]["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+    yield from (trigger["metadata"]["query"] for trigger in only(golden("keda"), "ScaledObject")["spec"]["triggers"])
+
+
+def asked_series() -> dict[str, set[str]]:
+    """The server's series that these ask for, and the labels that they choose by."""
+    asked: dict[str, set[str]] = {}
+    for text in expressions():
+        for name, labels in re.findall(r"\b((?:vllm:|neuronserve:|http_)\w+)(?:\{([^}]*)\})?", text):
+            asked.setdefault(name, set()).update(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", labels))
+    return asked
 
 
 def tool(name: str) -> str:

@@ -14,16 +14,16 @@ from server.api.telemetry import families
 from server.device.catalog import INSTANCES, instance
 from server.errors import DeviceError
 from server.settings.serve import ServeSettings
-from tests.deploy.chart import CHART, golden, of_kind, only
+from tests.deploy.chart import CHART, asked_series, expressions, golden, of_kind, only
 from tools import helm_chart
 
 VALUES = (CHART / "values.yaml").read_text()
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
-HISTOGRAMS = {each.exposed for each in families.FAMILIES if each.kind == "histogram"}
-SERIES = {each.exposed for each in families.FAMILIES if each.kind != "histogram"}
-SERIES |= {name + part for name in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
+PARTS = {"histogram": ("_bucket", "_sum", "_count")}
+SERIES = {each.exposed + part: each for each in families.FAMILIES for part in PARTS.get(each.kind, ("",))}
+OF_THE_SCRAPE = {"namespace", "job"}
 SCALING = {"vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 
 
@@ -34,17 +34,6 @@ def leaves(node: Any, path: str = "") -> Iterator[str]:
             yield from leaves(value, f"{path}.{key}".removeprefix("."))
     else:
         yield path
-
-
-def expressions() -> Iterator[str]:
-    """Every PromQL expression of the dashboard, the alerts and the scaler."""
-    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
-    for panel in dashboard["panels"]:
-        yield from (target["expr"] for target in panel["targets"])
-    yield from (variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable)
-    for group in only(golden("keda"), "PrometheusRule")["spec"]["groups"]:
-        yield from (rule["expr"] for rule in group["rules"])
-    yield from (trigger["metadata"]["query"] for trigger in only(golden("keda"), "ScaledObject")["spec"]["triggers"])
 
 
 def test_generated_parts_are_fresh() -> None:
@@ -88,9 +77,12 @@ def test_the_schema_allows_the_degrees_that_the_part_allows(part: Any) -> None:
 
 
 def test_only_metrics_that_the_server_has_are_asked_for() -> None:
-    asked = {name for text in expressions() for name in re.findall(r"\b(?:vllm:|neuronserve:|http_)\w+", text)}
-    assert asked <= SERIES
-    assert asked >= SCALING
+    asked = asked_series()
+    assert SCALING <= set(asked) <= set(SERIES)
+    for name, labels in asked.items():
+        assert labels <= OF_THE_SCRAPE | set(SERIES[name].labels) | ({"le"} if name.endswith("_bucket") else set()), (
+            name
+        )
     grouped = {
         name.strip() for text in expressions() for by in re.findall(r"by \(([^)]+)\)", text) for name in by.split(",")
     }
@@ -101,7 +93,7 @@ def test_the_adapters_names_are_the_servers_without_the_colon() -> None:
     metrics = only(golden("all"), "HorizontalPodAutoscaler")["spec"]["metrics"]
     names = {metric["pods"]["metric"]["name"] for metric in metrics}
     assert names == {name.replace(":", "_") for name in SCALING}
-    assert SCALING <= SERIES
+    assert set(SERIES) >= SCALING
     targets = [metric["pods"]["target"]["averageValue"] for metric in metrics]
     assert targets == ["4", "800m"]
 

@@ -30,7 +30,7 @@ from tests.deploy.chart import (
     workload,
 )
 
-KUBERNETES_VERSIONS = ("1.29", "1.32", "1.35")
+KUBERNETES_VERSIONS = ("1.29", "1.33", "1.36")
 CUSTOM = {"HTTPRoute", "InferencePool", "PrometheusRule", "ServiceMonitor", "ScaledObject"}  # kinds with no schema here
 
 
@@ -82,14 +82,16 @@ def test_old_clusters_sleep_by_a_command(helm: str) -> None:
     assert pre_stop == {"exec": {"command": ["python", "-c", "import time; time.sleep(10)"]}}
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
 @pytest.mark.parametrize("release", ["on", "123", "a.b", "a-release-name-as-long-as-helm-lets-it-be-53-charac"])
-def test_any_release_name_makes_names_that_services_may_have(helm: str, release: str) -> None:
-    ran = run_helm(helm, "template", release, str(CHART), "--set", "cache.persistence.enabled=true")
+def test_any_release_name_makes_names_that_services_may_have(helm: str, release: str, kind: str) -> None:
+    toggles = ("--set", f"kind={kind}", "--set", "cache.persistence.enabled=true,dashboard.enabled=true")
+    ran = run_helm(helm, "template", release, str(CHART), *toggles)
     assert ran.returncode == 0, ran.stderr
     for document in manifests(ran.stdout):
         name = document["metadata"]["name"]
         assert isinstance(name, str)
-        assert len(name) <= 63
+        assert len(name) <= (52 if document["kind"] == "StatefulSet" else 63)  # of its pods' controller-revision-hash
         assert name[0].isalpha()
         assert "." not in name
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == release
@@ -128,11 +130,19 @@ def test_a_null_takes_a_default_away(helm: str) -> None:
 
 def test_the_notes_say_how_to_ask_and_what_to_mind() -> None:
     helm = tool(f"helm-{HELM_VERSIONS[-1]}")  # older ones ask a cluster for its version before they print notes
-    values = yaml.safe_dump({"accelerator": {"type": "neuron"}, "autoscaling": {"enabled": True}})
+    values = yaml.safe_dump(
+        {"accelerator": {"type": "neuron"}, "autoscaling": {"enabled": True}, "engine": {"pace": "device"}}
+    )
     ran = run_helm(helm, "install", RELEASE, str(CHART), "-n", NAMESPACE, "--dry-run=client", "-f", "-", stdin=values)
     assert ran.returncode == 0, ran.stderr
     notes = ran.stdout.partition("NOTES:")[2]
-    for words in ("port-forward svc/rel-neuronserve", "asks for no key", "emulated on the CPU", "custom metrics API"):
+    for words in (
+        "port-forward svc/rel-neuronserve",
+        "asks for no key",
+        "emulated on the CPU",
+        "custom metrics API",
+        "on the modelled",
+    ):
         assert words in notes
 
 
@@ -150,6 +160,44 @@ def test_without_anything_optional_only_what_serves_is_left(helm: str) -> None:
     rendered = manifests(template(helm, values=yaml.safe_load(values_file("minimal").read_text())))
     assert sorted(document["kind"] for document in rendered) == ["ConfigMap", "Deployment", "Service", "Service"]
     assert not of_kind(rendered, "Secret")
+
+
+def test_the_defaults_need_nothing_that_a_plain_cluster_does_not_have(helm: str) -> None:
+    rendered = manifests(template(helm))
+    kinds = ["ConfigMap", "Deployment", "Pod", "PodDisruptionBudget", "Service", "Service", "ServiceAccount"]
+    assert sorted(document["kind"] for document in rendered) == kinds
+    assert not {document["kind"] for document in rendered} & CUSTOM
+
+
+def test_the_version_of_a_label_is_text_that_labels_may_be(helm: str) -> None:
+    tag = "_" + "x" * 61 + ".-long"
+    labels = workload(manifests(template(helm, values={"image": {"tag": tag}})))["metadata"]["labels"]
+    assert labels["app.kubernetes.io/version"] == "x" * 61
+
+
+def test_labels_and_annotations_of_the_chart_win_over_equal_ones(helm: str) -> None:
+    values = {
+        "podAnnotations": {"checksum/config": "mine"},
+        "serviceMonitor": {"enabled": True, "labels": {"app.kubernetes.io/name": "mine", "release": "prometheus"}},
+    }
+    rendered = manifests(template(helm, values=values))
+    assert workload(rendered)["spec"]["template"]["metadata"]["annotations"]["checksum/config"] != "mine"
+    (monitor,) = of_kind(rendered, "ServiceMonitor")
+    assert (
+        monitor["metadata"]["labels"].items()
+        >= {"app.kubernetes.io/name": "neuronserve", "release": "prometheus"}.items()
+    )
+
+
+def test_a_scaler_asks_for_the_mean_of_several_engines(helm: str) -> None:
+    values = {"autoscaling": {"enabled": True, "type": "keda"}, "dataParallelSize": 2}
+    (scaler,) = of_kind(manifests(template(helm, values=values)), "ScaledObject")
+    queries = [trigger["metadata"]["query"] for trigger in scaler["spec"]["triggers"]]
+    assert [query.partition("{")[0] for query in queries] == [
+        "sum(vllm:num_requests_waiting",
+        "sum(vllm:kv_cache_usage_perc",
+    ]
+    assert [query.partition("})")[2] for query in queries] == ["", " / 2"]
 
 
 def test_yaml_files_are_tidy() -> None:
