@@ -10,11 +10,13 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.deploy.chart import golden, of_kind, only, server_container, workload
 from tests.deploy.kubelet import free_port
 
 IMAGE, BASE_IMAGE = os.environ.get("IMAGE", ""), os.environ.get("BASE_IMAGE", "")
@@ -173,6 +175,63 @@ def test_a_model_that_does_not_fit_ends_it_with_the_account() -> None:
         assert container.wait_ended() == 2
         assert "NRT_RESOURCE (4)" in container.log
         assert "weights" in container.log[-2048:]
+    finally:
+        container.remove()
+
+
+def test_it_runs_as_the_chart_starts_it(tmp_path: Path) -> None:
+    """Arguments, settings, environment and user of the default values."""
+    documents = golden("default")
+    name = workload(documents)["metadata"]["name"]
+    (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
+    (tmp_path / "config.yaml").write_text(config["data"]["config.yaml"])
+    tmp_path.chmod(0o755)
+    user = workload(documents)["spec"]["template"]["spec"]["securityContext"]
+    options = [f"--user={user['runAsUser']}:{user['runAsGroup']}", f"--volume={tmp_path}:/etc/neuronserve:ro"]
+    options += [f"--env={e['name']}={e['value']}" for e in server_container(documents)["env"] if "value" in e]
+    arguments = [each for each in server_container(documents)["args"] if not each.startswith(("--port", "--host"))]
+    container = Container(*options, arguments=tuple(arguments))
+    try:
+        container.wait_ready()
+        assert stream_chat(container.url, max_tokens=4)[-1] == "[DONE]"
+        assert helm_test(container.url).startswith("default: ")
+    finally:
+        container.remove()
+
+
+def helm_test(url: str) -> str:
+    """What the chart's test pod prints, with its command and its memory."""
+    (chat,) = only(golden("default"), "Pod")["spec"]["containers"]
+    strict = [*STRICT, "--memory", chat["resources"]["limits"]["memory"].removesuffix("i").lower()]
+    entrypoint, *arguments = chat["command"]
+    environment = ("--env", f"BASE_URL={url}", "--env", "MODEL=default")
+    return podman("run", "--rm", *strict, *environment, "--entrypoint", entrypoint, IMAGE, *arguments)
+
+
+def test_a_host_without_kernels_in_the_image_compiles_them_once(container: Container) -> None:
+    """What is compiled at the start stays in the cache's volume: the next container of it compiles nothing."""
+    (prebuilt,) = set(container.run("find", "/opt/venv", "-type", "d", "-path", "*/kernels/prebuilt").split())
+    seconds = []
+    options = (f"--tmpfs={prebuilt}:notmpcopyup", "--volume", "neuronserve-test-cache:/cache")
+    try:
+        for _ in range(2):
+            cold = Container(*options)
+            try:
+                seconds.append(cold.wait_ready(600))
+                assert len(cold.run("find", "/cache/kernels", "-name", "*.nbc").split()) > 10
+                assert stream_chat(cold.url, max_tokens=4)[-1] == "[DONE]"
+            finally:
+                cold.remove()
+    finally:
+        podman("volume", "rm", "--force", "neuronserve-test-cache")
+    print(f"\nready {seconds[0]:.1f} s after podman run without kernels, then {seconds[1]:.1f} s")
+    assert seconds[1] < seconds[0] / 2
+
+
+def test_tracing_is_inside() -> None:
+    container = Container(arguments=("serve", "--otlp-traces-endpoint", "http://127.0.0.1:9"))
+    try:
+        container.wait_ready()
     finally:
         container.remove()
 
