@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from tests.deploy.chart import golden, of_kind, only, server_container, workload
 from tests.deploy.kubelet import free_port
@@ -127,10 +128,17 @@ def test_it_runs_with_nothing_it_does_not_need(container: Container) -> None:
 
 def test_the_kernels_came_with_the_image(container: Container) -> None:
     """The cache has what was copied, and nothing that was compiled here."""
-    prebuilt = container.run("find", "/opt/venv", "-path", "*/kernels/prebuilt/*", "-name", "*.nb?", "-printf", "%f\n")
-    cached = container.run("find", "/cache/kernels", "-name", "*.nb?", "-printf", "%f\n")
-    assert len(prebuilt.split()) > 20
-    assert sorted(cached.split()) == sorted(prebuilt.split())
+    assert len(prebuilt_kernels(container)) > 20
+    assert cached_kernels(container) == prebuilt_kernels(container)
+
+
+def prebuilt_kernels(container: Container) -> list[str]:
+    found = container.run("find", "/opt/venv", "-path", "*/kernels/prebuilt/*", "-name", "*.nb?", "-printf", "%f\n")
+    return sorted(found.split())
+
+
+def cached_kernels(container: Container) -> list[str]:
+    return sorted(container.run("find", "/cache/kernels", "-name", "*.nb?", "-printf", "%f\n").split())
 
 
 def test_no_compiler_no_torch_and_no_installer_are_inside(container: Container) -> None:
@@ -179,12 +187,18 @@ def test_a_model_that_does_not_fit_ends_it_with_the_account() -> None:
         container.remove()
 
 
-def test_it_runs_as_the_chart_starts_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"data_parallel_size": 2, "pace": "device", "batching": "neuron", "kv_cache_dtype": "int8"}],
+    ids=["default", "modelled"],
+)
+def test_it_runs_as_the_chart_starts_it(tmp_path: Path, changes: dict[str, object]) -> None:
     """Arguments, settings, environment and user of the default values."""
     documents = golden("default")
     name = workload(documents)["metadata"]["name"]
     (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
-    (tmp_path / "config.yaml").write_text(config["data"]["config.yaml"])
+    settings = yaml.safe_load(config["data"]["config.yaml"]) | changes
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     tmp_path.chmod(0o755)
     user = workload(documents)["spec"]["template"]["spec"]["securityContext"]
     options = [f"--user={user['runAsUser']}:{user['runAsGroup']}", f"--volume={tmp_path}:/etc/neuronserve:ro"]
@@ -195,6 +209,7 @@ def test_it_runs_as_the_chart_starts_it(tmp_path: Path) -> None:
         container.wait_ready()
         assert stream_chat(container.url, max_tokens=4)[-1] == "[DONE]"
         assert helm_test(container.url).startswith("default: ")
+        assert cached_kernels(container) == prebuilt_kernels(container)
     finally:
         container.remove()
 
