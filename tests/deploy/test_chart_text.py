@@ -51,6 +51,19 @@ def test_every_value_is_described_and_every_description_is_of_a_value() -> None:
     assert len(described) == len(set(described))
 
 
+def test_values_that_the_guide_names_exist() -> None:
+    guide = (CHART.parent / "docs" / "deploy.md").read_text()
+    values = yaml.safe_load(VALUES)
+    named = {key for key in re.findall(r"`([a-z][A-Za-z]*(?:\.[A-Za-z]+)+)(?:: [^`]+)?`", guide)}
+    named = {key for key in named if key.split(".")[0] in values}
+    assert len(named) > 20
+    for key in named:
+        node = values
+        for part in key.split("."):
+            assert part in node, key
+            node = node[part]
+
+
 def test_the_schema_describes_just_the_values() -> None:
     def check(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
         assert schema["additionalProperties"] is False, path
