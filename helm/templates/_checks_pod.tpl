@@ -81,7 +81,7 @@
 {{- fail (printf "strategy.rollingUpdate: strategy.type is %s" $type) }}
 {{- end }}
 {{- $none := list "0" "0%" }}
-{{- if and (hasKey $rolling "maxUnavailable") (has (toString $rolling.maxUnavailable) $none) (or $isSet (has (toString (default 1 $rolling.maxSurge)) $none)) }}
+{{- if and (has (toString $rolling.maxUnavailable) $none) (or $isSet (has (toString $rolling.maxSurge) $none)) }}
 {{- fail "strategy.rollingUpdate.maxUnavailable is 0: then no pod could be replaced" }}
 {{- end }}
 {{- end }}
