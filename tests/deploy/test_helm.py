@@ -83,7 +83,7 @@ def test_old_clusters_sleep_by_a_command(helm: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-@pytest.mark.parametrize("release", ["on", "123", "a.b", "a-release-name-as-long-as-helm-lets-it-be-53-charac"])
+@pytest.mark.parametrize("release", ["on", "123", "a.b", "a-release-name-as-long-as-helm-lets-it-be-53-letterss"])
 def test_any_release_name_makes_names_that_services_may_have(helm: str, release: str, kind: str) -> None:
     toggles = ("--set", f"kind={kind}", "--set", "cache.persistence.enabled=true,dashboard.enabled=true")
     ran = run_helm(helm, "template", release, str(CHART), *toggles)
