@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -51,39 +52,52 @@ def engine_pid(pod: Pod) -> int:
     return next(pid for pid in children(pod.process.pid) if b"spawn_main" in command_line(pid))
 
 
-def test_a_rolling_restart_under_load_fails_no_request(start_pod: StartPod, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("adds_first", [True, False], ids=["one more", "one less"])
+def test_a_rolling_restart_under_load_fails_no_request(
+    start_pod: StartPod, adds_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pod is added before one goes, as the rendered strategy says; or one goes first, as in a StatefulSet."""
     spec = workload(DOCUMENTS)["spec"]
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     serving = [start_pod() for _ in range(spec["replicas"])]
     for pod in serving:
         pod.wait_ready()
-    endpoints, endings, deletions = Endpoints(), dict[int, Termination](), list[threading.Thread]()
-    endpoints.set(serving)
-    load = Load(endpoints, HEADERS)
+    load = Load(Endpoints(), HEADERS)
+    load.endpoints.set(serving)
     load.start(num_clients=8)
     begin = time.monotonic()
-    for old in tuple(serving):
-        new = start_pod()
-        new.wait_ready()
-        serving.append(new)
-        serving.remove(old)
-        endpoints.set(serving)
-
-        def delete(pod: Pod = old) -> None:
-            endings[pod.port] = pod.delete()
-
-        deletions.append(threading.Thread(target=delete))
-        deletions[-1].start()
-    for thread in deletions:
-        thread.join(120)
+    endings = [*replaced(serving, load.endpoints, start_pod, adds_first)]
     seconds = time.monotonic() - begin
     load.stop()
     with capsys.disabled():
         print(f" {load.num_ok} requests in {seconds:.1f} s, {len(load.failures)} failed ", end="")
     assert load.failures == []
     assert load.num_ok > 50
-    assert [(ended.exit_code, ended.was_killed) for ended in endings.values()] == [(0, False)] * 3
+    assert [(ended.exit_code, ended.was_killed) for ended in endings] == [(0, False)] * 3
     assert all(pod.num_restarts == 0 for pod in serving)
+
+
+def replaced(serving: list[Pod], endpoints: Endpoints, start_pod: StartPod, adds_first: bool) -> Iterator[Termination]:
+    """Put a new pod in the place of each, one after the other, and tell how the old ones ended."""
+    with ThreadPoolExecutor() as deletions:
+        pending = []
+        for old in tuple(serving):
+            if adds_first:
+                serving.append(ready(start_pod()))
+            serving.remove(old)
+            endpoints.set(serving)
+            pending.append(deletions.submit(old.delete))
+            if not adds_first:
+                pending[-1].result()
+                serving.append(ready(start_pod()))
+                endpoints.set(serving)
+        for deletion in pending:
+            yield deletion.result()
+
+
+def ready(pod: Pod) -> Pod:
+    pod.wait_ready()
+    return pod
 
 
 def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: StartPod) -> None:
