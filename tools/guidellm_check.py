@@ -157,9 +157,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--num-prompts", type=int, default=60, help="requests of one round")
     parser.add_argument("--input-len", type=int, default=256, help="prompt tokens")
     parser.add_argument("--output-len", type=int, default=64, help="generated tokens")
-    args = parser.parse_args(argv)
+    parser.epilog = "Other arguments are the server's: --quantization int8 --cpu-threads 1."
+    args, of_server = parser.parse_known_args(argv)
     load = Load(args.request_rate, args.num_prompts, args.input_len, args.output_len)
-    with running(neuronserve_command([str(args.model), "--served-model-name", "checked"])) as url:
+    with running(neuronserve_command([str(args.model), "--served-model-name", "checked", *of_server])) as url:
         pairs = compare(url, "checked", args.model, load, args.rounds)
     Console().print(table(pairs))
     return 0 if all(abs(ratio - 1) <= LIMITS[name] for name, ratio in ratios(pairs).items()) else 1

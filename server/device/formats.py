@@ -38,12 +38,19 @@ class LinearKernels:
     matmul: Kernel
     swiglu: Kernel  # matmul of interleaved gate and up, then silu(gate) * up
     reduce_norm: Kernel
-    pack_rows: Kernel
+    pack_rows: Kernel  # float32 rows to what `matmul` reads
+    repack: Kernel | None  # bfloat16 panels to what `matmul` reads; None where it reads these
     embed_tiles: Kernel
 
     @property
+    def swiglu_leaves_panels(self) -> bool:
+        """Whether `swiglu` stores bfloat16 panels, not float32 rows."""
+        return self.isa == "amx"
+
+    @property
     def kernels(self) -> tuple[Kernel, ...]:
-        return (self.matmul, self.swiglu, self.reduce_norm, self.pack_rows)
+        used = (self.matmul, self.swiglu, self.reduce_norm, self.pack_rows)
+        return used if self.repack is None else (*used, self.repack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,9 @@ def shared_kernels(
 
 def _float32() -> LinearKernels:
     products = matmul_lanes.matmul_f32, matmul_lanes.swiglu_f32
-    return LinearKernels("portable", *products, norm.reduce_norm_f32, pack.pack_rows_f32, embedding.embed_tiles_f32)
+    return LinearKernels(
+        "portable", *products, norm.reduce_norm_f32, pack.pack_rows_f32, pack.repack_f32, embedding.embed_tiles_f32
+    )
 
 
 def _int8(isa: Isa) -> LinearKernels:
@@ -132,7 +141,8 @@ def _int8(isa: Isa) -> LinearKernels:
         "avx2": (matmul_lanes.matmul_i8_avx2, matmul_lanes.swiglu_i8_avx2),
         "portable": (matmul_lanes.matmul_i8_portable, matmul_lanes.swiglu_i8_portable),
     }
-    return LinearKernels(isa, *products[isa], norm.reduce_norm_i8, pack.pack_rows_i8, embedding.embed_tiles_i8)
+    packs = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
+    return LinearKernels(isa, *products[isa], *packs, embedding.embed_tiles_i8)
 
 
 def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
@@ -155,4 +165,4 @@ def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
         (matmul, swiglu), used = amx_products[weights], "amx"
     elif isa == "avx512" and weights == "bfloat16":
         matmul, swiglu, used = lanes.matmul_bf16_avx512, lanes.swiglu_bf16_avx512, "avx512"
-    return LinearKernels(used, matmul, swiglu, norm.reduce_norm_bf16, pack.pack_rows_bf16, embed)
+    return LinearKernels(used, matmul, swiglu, norm.reduce_norm_bf16, pack.pack_rows_bf16, None, embed)

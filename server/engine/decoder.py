@@ -24,6 +24,7 @@ from server.device.attention_sizes import kv_head_bytes
 from server.device.core import NeuronCore
 from server.device.formats import Isa, LinearKernels, linear_kernels, shared_kernels
 from server.device.hbm import Buffer
+from server.device.kernels.jit import Kernel
 from server.device.kernels.records import (
     STEP,
     AttentionOperands,
@@ -167,18 +168,22 @@ class _Builder:
         """The normed panels, which every core reads."""
         return [(self._buffers.normed.address, self._buffers.normed_scales.address)] * self._num_cores
 
-    def _row_parallel(self, label: str, matrix: PackedMatrix, rows: Sequence[Buffer], panels: Sequence[Buffer]) -> None:
-        """Pack each core's rows, then leave its partial sum for the all-reduce."""
-        kernels, scales = self._kernels(matrix), self._buffers.row_scales
-        packs = [
-            PackOperands(source.address, target.address, scale.address, matrix.k)
-            for source, target, scale in zip(rows, panels, scales, strict=True)
+    def _pack(self, label: str, kernel: Kernel, matrix: PackedMatrix, sources: Sequence[Buffer], to: Inputs) -> None:
+        """Each core's activations to the panels that `matrix` reads."""
+        operands = [
+            PackOperands(source.address, panels, scales, matrix.k)
+            for source, (panels, scales) in zip(sources, to, strict=True)
         ]
-        self._program.add(f"{label} pack", kernels.pack_rows, packs)
+        self._program.add(f"{label} pack", kernel, operands)
+
+    def _row_parallel(self, label: str, matrix: PackedMatrix, inputs: Inputs) -> None:
+        """Leaves each core's partial sum for the all-reduce."""
         partials = [self._buffers.partials.address + c * self._buffers.sizes.partial for c in range(self._num_cores)]
-        inputs = [(panel.address, scale.address) for panel, scale in zip(panels, scales, strict=True)]
         operands = self._matmul_operands(matrix, inputs, partials, self._width)
-        self._program.add(label, kernels.matmul, operands)
+        self._program.add(label, self._kernels(matrix).matmul, operands)
+
+    def _panels(self, panels: Sequence[Buffer]) -> Inputs:
+        return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
 
     def _attention(self, i: int, layer: LayerWeights) -> None:
         buffers, cores = self._buffers, range(self._num_cores)
@@ -187,7 +192,9 @@ class _Builder:
         self._program.add(f"layer {i} rope", self._shared.rope_kv, [self._rope_operands(c, i, layer) for c in cores])
         attention = [self._attention_operands(c, i) for c in cores]
         self._program.add(f"layer {i} attention", self._shared.attention, attention)
-        self._row_parallel(f"layer {i} o", layer.o, buffers.attended, buffers.attended_panels)
+        inputs = self._panels(buffers.attended_panels)
+        self._pack(f"layer {i} o", self._kernels(layer.o).pack_rows, layer.o, buffers.attended, inputs)
+        self._row_parallel(f"layer {i} o", layer.o, inputs)
 
     def _rope_operands(self, core: int, i: int, layer: LayerWeights) -> RopeOperands:
         return RopeOperands(
@@ -243,8 +250,13 @@ class _Builder:
         buffers = self._buffers
         outputs, width = _addresses(buffers.activated), buffers.widths.intermediate
         operands = self._matmul_operands(layer.gate_up, self._normed(), outputs, width)
-        self._program.add(f"layer {i} gate_up", self._kernels(layer.gate_up).swiglu, operands)
-        self._row_parallel(f"layer {i} down", layer.down, buffers.activated, buffers.activated_panels)
+        first, then = self._kernels(layer.gate_up), self._kernels(layer.down)
+        self._program.add(f"layer {i} gate_up", first.swiglu, operands)
+        pack = then.repack if first.swiglu_leaves_panels else then.pack_rows
+        inputs = self._panels(buffers.activated if pack is None else buffers.activated_panels)
+        if pack is not None:
+            self._pack(f"layer {i} down", pack, layer.down, buffers.activated, inputs)
+        self._row_parallel(f"layer {i} down", layer.down, inputs)
 
     def _logits(self, weights: ModelWeights, num_partials: int) -> None:
         """Only the rows that will be sampled."""

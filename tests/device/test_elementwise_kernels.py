@@ -118,6 +118,20 @@ def test_rows_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int
         assert _same(*part, cell)
 
 
+@pytest.mark.parametrize("cell", ["f32", "i8"])
+@pytest.mark.parametrize(("rows", "width"), [(1, 64), (5, 128), (33, 192)])
+def test_bfloat16_panels_are_packed_for_their_matmul(pool: WorkerPool, cell: str, rows: int, width: int) -> None:
+    rng = np.random.default_rng(width)
+    sources = [rounded(rng.standard_normal((rows, width)) * 3, "bf16") for _ in range(2)]
+    panels = [to_panels(np.zeros((rows, width)), cell) for _ in sources]
+    scales = [np.full(rows, 9, np.float32) for _ in sources]
+    halves = [to_panels(source, "bf16") for source in sources]
+    operands = [PackOperands(*map(address, part), width) for part in zip(halves, panels, scales, strict=True)]
+    run(pool, LINEAR[cell].repack, operands, step_record(num_tokens=rows))
+    for part in zip(panels, scales, sources, strict=True):
+        assert _same(*part, cell)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_no_number_has_no_scale(two_threads: WorkerPool, bad: float) -> None:
     rows = np.ones((3, 64), np.float32)

@@ -15,7 +15,17 @@ from server.device.layout import K_TILES, interleave, round_up
 from server.device.workers import WorkerPool
 from server.engine.quantize import dequantize_rows, quantize_rows
 from server.errors import DeviceError
-from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_panels, to_tiles
+from tests.device.kernel_bench import (
+    Array,
+    address,
+    aligned,
+    from_panels,
+    rounded,
+    run,
+    step_record,
+    to_panels,
+    to_tiles,
+)
 
 FORMATS: list[WeightFormat] = ["bfloat16", "int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a format has kernels for
@@ -58,11 +68,17 @@ class Inputs:
 
 
 def multiply(
-    pool: WorkerPool, kernel: Any, weights: WeightFormat, x: Inputs, shards: list[Shard], columns: int
+    pool: WorkerPool,
+    kernel: Any,
+    weights: WeightFormat,
+    x: Inputs,
+    shards: list[Shard],
+    columns: int,
+    leaves_panels: bool = False,
 ) -> list[Array]:
     """The kernel's output [T, columns] on each core."""
     rows, (n, k) = len(x.value), shards[0].value.shape
-    outputs = [aligned((round_up(rows, 16), columns), np.float32) for _ in shards]
+    outputs = [output_of(round_up(rows, 16), columns, leaves_panels) for _ in shards]
     scratch = aligned((pool.num_threads, 64 * k), np.uint8)
     operands = [
         MatmulOperands(
@@ -82,7 +98,14 @@ def multiply(
         for shard, output in zip(shards, outputs, strict=True)
     ]
     run(pool, kernel, operands, step_record(num_tokens=rows))
-    return [output[:rows] for output in outputs]
+    return [from_panels(output, rows) if leaves_panels else output[:rows] for output in outputs]
+
+
+def output_of(rows: int, columns: int, leaves_panels: bool) -> Array:
+    """float32 rows, or bfloat16 panels."""
+    if leaves_panels:
+        return aligned((rows // 16, columns // 32, 16, 32), np.uint16)
+    return aligned((rows, columns), np.float32)
 
 
 def kernels_of(weights: WeightFormat, isa: Isa) -> Any:
@@ -113,16 +136,43 @@ def test_matmul_equals_numpy(
 
 
 @pytest.mark.parametrize(("weights", "isa"), CASES)
-@pytest.mark.parametrize(("rows", "size"), [(1, 16), (5, 48), (37, 32)])
+@pytest.mark.parametrize(("rows", "size"), [(1, 64), (5, 128), (37, 64), (70, 192)])
 def test_swiglu_equals_numpy(pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int) -> None:
     kernels, rng = kernels_of(weights, isa), np.random.default_rng(size)
     x = Inputs(rng.standard_normal((rows, 64)), weights)
     gate, up = rng.standard_normal((2, size, 64)) * 0.4
     both = Shard(interleave(gate, up), weights)
-    (got,) = multiply(pool, kernels.swiglu, weights, x, [both], size)
+    (got,) = multiply(pool, kernels.swiglu, weights, x, [both], size, kernels.swiglu_leaves_panels)
     sums = (x.value.astype(np.float64) @ both.value.T).reshape(rows, size // 16, 2, 16)
     g, u = sums[:, :, 0].reshape(rows, size), sums[:, :, 1].reshape(rows, size)
-    assert close(got, g / (1 + np.exp(-g)) * u)
+    want = g / (1 + np.exp(-g)) * u
+    if kernels.swiglu_leaves_panels:
+        assert np.allclose(got, want, rtol=2**-8, atol=1e-6)  # as near as bfloat16 comes
+    else:
+        assert close(got, want)
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("gate", [-1e30, -200.0, -88.0, 0.0, 88.0, 200.0, 1e30, np.inf, np.nan])
+def test_swiglu_of_extreme_gates(two_threads: WorkerPool, weights: WeightFormat, gate: float) -> None:
+    """Large gates neither overflow nor vanish; what is not a number stays so, in its row alone."""
+    kernels = linear_kernels(weights)
+    x = np.zeros((3, 64))
+    x[:, 0], x[1, 0] = 1.0, gate
+    if weights == "int8":
+        pytest.skip("its activations have a scale of their own")
+    matrix = np.zeros((64, 64))
+    matrix[:, 0] = 1.0
+    both = Shard(interleave(matrix, matrix), weights)
+    with np.errstate(all="ignore"):
+        inputs = Inputs(x, weights)
+    (got,) = multiply(two_threads, kernels.swiglu, weights, inputs, [both], 64, kernels.swiglu_leaves_panels)
+    assert np.allclose(got[[0, 2]], 0.7310586, rtol=2**-8)
+    if np.isfinite(gate):
+        want = max(gate, 0.0) ** 2 if abs(gate) > 50 else 0.0
+        assert np.allclose(got[1], min(want, 3.4e38) if want < 1e38 else np.inf, rtol=2**-6, atol=1e-30)
+    else:
+        assert not np.isfinite(got[1]).any()
 
 
 @pytest.mark.parametrize(("weights", "isa"), CASES)

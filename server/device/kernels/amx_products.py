@@ -88,8 +88,9 @@ def _sums_of(sums, row):  # type: ignore[no-untyped-def]
     return sums + row % 64 // 16 * 2 * _TILE + row % 16 * 64
 
 
-def finisher(load: Any, value: Any, store_pair: Any, has_row_scales: bool) -> Any:
+def finisher(load: Any, value: Any, to: epilogue.Output, has_row_scales: bool) -> Any:
     """Sums in the ring to rows of the output."""
+    place, store = to
 
     @inline
     def finish(outputs, begin, end):  # type: ignore[no-untyped-def]
@@ -100,7 +101,7 @@ def finisher(load: Any, value: Any, store_pair: Any, has_row_scales: bool) -> An
                 scale = load_f32(row_scales + row * 4)
             at = _sums_of(sums, row)
             left, right = value(load(at), scale, scale0), value(load(at + _TILE), scale, scale1)
-            store_pair(output + row * ldc * 4, n, left, right, width)
+            store(place(output, ldc, row, n), left, right, width)
 
     return finish
 
@@ -121,16 +122,16 @@ def outputs(has_column_scales: bool) -> Any:
     return outputs_of
 
 
-def toucher(store: str) -> Any:
+def toucher(to: epilogue.Output) -> Any:
     """The counterpart of `finisher` that goes ahead of it."""
-    column_bytes = epilogue.COLUMN_BYTES[store]
+    place = to.place
 
     @inline
     def touch(outputs, begin, end):  # type: ignore[no-untyped-def]
         """Ask for the lines that `finish` will write: far apart, each would wait for memory by itself."""
         output, ldc, n = outputs[1], outputs[2], outputs[3]
         for row in range(begin, end):
-            prefetch_to_write(output + row * ldc * 4 + n * column_bytes)
+            prefetch_to_write(place(output, ldc, row, n))
 
     return touch
 

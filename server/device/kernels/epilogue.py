@@ -1,15 +1,20 @@
 """What becomes of a matmul's sums: scaled to what they stand for, then stored as they are or as SwiGLU of two columns.
 
-`value(sums, row_scale, column_scale)` makes float32 lanes of sixteen columns of one row. `store_pair` takes two
-neighbouring column tiles of one row; for SwiGLU the first is gate and the second up, and only their product is stored.
+`value(sums, row_scale, column_scale)` makes float32 lanes of sixteen columns of one row. An Output takes two
+neighbouring column tiles of one row; for SwiGLU the first is gate and the second up, and only their product is stored:
+  plain          rows [T][ldc] float32
+  swiglu         rows [T][ldc] float32, half as many columns
+  swiglu_panels  panels [T/16][ldc/32][16][32] bfloat16 of those columns: half the bytes, and what tiles are loaded from
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from server.device.kernels import simd
+from server.device.kernels import simd, wide
 from server.device.kernels.jit import inline
+
+PANEL_BYTES = 1024  # sixteen rows of 32 bfloat16
 
 
 @inline
@@ -30,21 +35,51 @@ def scaled_both(sums, row_scale, column_scale):  # type: ignore[no-untyped-def]
     return simd.mul(simd.mul(sums, simd.splat(row_scale)), column_scale)
 
 
+class Output(NamedTuple):
+    """Where the sums of column tiles n and n + 1 go, in one row."""
+
+    place: Any  # (output, ldc, row, n) -> address
+    store: Any  # (place, left, right, width); `width` is 1 where there is no right-hand tile
+
+
 @inline
-def plain_pair(output, n, left, right, width):  # type: ignore[no-untyped-def]
-    """Columns 16n.. of one output row; `width` is 1 where there is no right-hand tile."""
-    simd.store(output + n * 64, left)
+def _plain_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
+    return output + row * ldc * 4 + n * 64
+
+
+@inline
+def _plain_store(place, left, right, width):  # type: ignore[no-untyped-def]
+    simd.store(place, left)
     if width == 2:
-        simd.store(output + n * 64 + 64, right)
+        simd.store(place + 64, right)
 
 
 @inline
-def swiglu_pair(output, n, gate, up, width):  # type: ignore[no-untyped-def]
+def _row_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
+    return output + row * ldc * 4 + n * 32
+
+
+@inline
+def _row_store(place, gate, up, width):  # type: ignore[no-untyped-def]
     """silu(gate) * up: sixteen columns from thirty-two."""
     one = simd.splat(1.0)
     sigmoid = simd.div(one, simd.add(one, simd.exp(simd.sub(simd.splat(0.0), gate))))
-    simd.store(output + n * 32, simd.mul(simd.mul(gate, sigmoid), up))
+    simd.store(place, simd.mul(simd.mul(gate, sigmoid), up))
 
 
-STORES: dict[str, Any] = {"plain": plain_pair, "swiglu": swiglu_pair}
-COLUMN_BYTES = {"plain": 64, "swiglu": 32}  # of one output row, for each column tile of weights
+@inline
+def _panel_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
+    return output + (row // 16 * (ldc // 32) + n // 4) * PANEL_BYTES + row % 16 * 64 + n // 2 % 2 * 32
+
+
+@inline
+def _panel_store(place, gate, up, width):  # type: ignore[no-untyped-def]
+    """The same, as exact as bfloat16 is."""
+    wide.store_bf16(place, simd.mul(wide.silu(gate), up))
+
+
+OUTPUTS = {
+    "plain": Output(_plain_place, _plain_store),
+    "swiglu": Output(_row_place, _row_store),
+    "swiglu_panels": Output(_panel_place, _panel_store),
+}

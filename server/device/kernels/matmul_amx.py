@@ -3,7 +3,7 @@
 Layouts, for every kernel in this folder (1 KiB a tile, the order in which the tile unit reads):
   activations  panels [T/16][K/32][16 rows][32] bfloat16, or [T/16][K/64][16][64] int8
   weights      tiles  [N/16][K/32][16 pairs][16 n][2] bfloat16, or [N/16][K/64][16 groups][16 n][4] of 8-bit codes
-  output       rows   [T][ldc] float32; SwiGLU stores half as many columns
+  output       rows   [T][ldc] float32; of SwiGLU panels [T/16][ldc/32][16 rows][32] bfloat16, ldc columns
 Each output element is summed over k in one order, whatever T or the number of workers.
 """
 
@@ -31,23 +31,25 @@ def _matmul(item: Any, tile_bytes: int) -> Any:
     return matmul
 
 
-def _bf16(store: str) -> Any:
-    finish = finisher(simd.load, epilogue.unscaled, epilogue.STORES[store], has_row_scales=False)
-    pair = column_pair(amx.dot_bf16, finish, toucher(store), outputs(has_column_scales=False))
+def _bf16(output: str) -> Any:
+    finish = finisher(simd.load, epilogue.unscaled, epilogue.OUTPUTS[output], has_row_scales=False)
+    pair = column_pair(amx.dot_bf16, finish, toucher(epilogue.OUTPUTS[output]), outputs(has_column_scales=False))
     return _matmul(column_item(pair, stored_weights(16)), 64)
 
 
-def _i8(store: str) -> Any:
-    finish = finisher(simd.load_i32, epilogue.scaled_both, epilogue.STORES[store], has_row_scales=True)
-    pair = column_pair(amx.dot_i8, finish, toucher(store), outputs(has_column_scales=True))
+def _i8(output: str) -> Any:
+    finish = finisher(simd.load_i32, epilogue.scaled_both, epilogue.OUTPUTS[output], has_row_scales=True)
+    pair = column_pair(amx.dot_i8, finish, toucher(epilogue.OUTPUTS[output]), outputs(has_column_scales=True))
     return _matmul(column_item(pair, stored_weights(16)), 64)
 
 
-def _codes(convert: Any, store: str) -> Any:
-    finish = finisher(simd.load, epilogue.scaled_columns, epilogue.STORES[store], has_row_scales=False)
+def _codes(convert: Any, output: str) -> Any:
+    finish = finisher(simd.load, epilogue.scaled_columns, epilogue.OUTPUTS[output], has_row_scales=False)
     outputs_of = outputs(has_column_scales=True)
     few = few_rows(convert, finish, outputs_of)
-    many = column_item(column_pair(amx.dot_bf16, finish, toucher(store), outputs_of), converted_weights(convert))
+    many = column_item(
+        column_pair(amx.dot_bf16, finish, toucher(epilogue.OUTPUTS[output]), outputs_of), converted_weights(convert)
+    )
 
     @inline
     def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
@@ -59,11 +61,11 @@ def _codes(convert: Any, store: str) -> Any:
     return _matmul(item, 128)
 
 
-_bf16_plain, _bf16_swiglu = _bf16("plain"), _bf16("swiglu")
-_i8_plain, _i8_swiglu = _i8("plain"), _i8("swiglu")
-_w8_plain, _w8_swiglu = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "swiglu")
-_e4m3_plain, _e4m3_swiglu = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "swiglu")
-_e5m2_plain, _e5m2_swiglu = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "swiglu")
+_bf16_plain, _bf16_swiglu = _bf16("plain"), _bf16("swiglu_panels")
+_i8_plain, _i8_swiglu = _i8("plain"), _i8("swiglu_panels")
+_w8_plain, _w8_swiglu = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "swiglu_panels")
+_e4m3_plain, _e4m3_swiglu = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "swiglu_panels")
+_e5m2_plain, _e5m2_swiglu = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "swiglu_panels")
 
 
 @kernel

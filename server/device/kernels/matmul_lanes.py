@@ -43,8 +43,9 @@ def _products(dot: Any, words: int) -> Any:
     return four_rows, one_row
 
 
-def _finisher(value: Any, store_pair: Any, is_int: bool, is_offset: bool) -> Any:
+def _finisher(value: Any, to: epilogue.Output, is_int: bool, is_offset: bool) -> Any:
     """Two column tiles of one row, from sums to the output."""
+    place, store = to
 
     @inline
     def finish(op, row, n, width, left, right):  # type: ignore[no-untyped-def]
@@ -60,8 +61,8 @@ def _finisher(value: Any, store_pair: Any, is_int: bool, is_offset: bool) -> Any
                 sums0 = load_i64(op + MATMUL.column_sums) + n * 64
                 sums1 = sums0 + last
             left, right = dots.int_sums(left, sums0), dots.int_sums(right, sums1)
-        output = load_i64(op + MATMUL.output) + row * load_i64(op + MATMUL.ldc) * 4
-        store_pair(output, n, value(left, scale, scale0), value(right, scale, scale1), width)
+        at = place(load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc), row, n)
+        store(at, value(left, scale, scale0), value(right, scale, scale1), width)
 
     return finish
 
@@ -101,17 +102,17 @@ def _matmul(column_pair: Any, weights_of: Any, tile_bytes: int) -> Any:
 
 
 def _plain(dot: Any, words: int, store: str) -> Any:
-    finish = _finisher(epilogue.unscaled, epilogue.STORES[store], is_int=False, is_offset=False)
+    finish = _finisher(epilogue.unscaled, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
     return _matmul(_column_pair(dot, words, finish), stored_weights(words), 4 * words)
 
 
 def _int8(dot: Any, store: str, is_offset: bool) -> Any:
-    finish = _finisher(epilogue.scaled_both, epilogue.STORES[store], is_int=True, is_offset=is_offset)
+    finish = _finisher(epilogue.scaled_both, epilogue.OUTPUTS[store], is_int=True, is_offset=is_offset)
     return _matmul(_column_pair(dot, 16, finish), stored_weights(16), 64)
 
 
 def _codes(convert: Any, store: str) -> Any:
-    finish = _finisher(epilogue.scaled_columns, epilogue.STORES[store], is_int=False, is_offset=False)
+    finish = _finisher(epilogue.scaled_columns, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
     return _matmul(_column_pair(dots.dot_bf16_portable, 16, finish), converted_weights(convert), 128)
 
 

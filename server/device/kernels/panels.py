@@ -1,4 +1,4 @@
-"""Rows of float32 to the panels that a matmul reads: bfloat16, float32, or int8 with a scale for each row.
+"""float32 rows, or bfloat16 panels, to the panels that a matmul reads: bfloat16, float32, or int8 with row scales.
 
 Panels are [rows/16][K/k_tile][16][k_tile]: what one tile load or one cache line of broadcasts wants. int8 is symmetric:
 scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row.
@@ -23,38 +23,56 @@ def _panel_row(row, width, k_tile):  # type: ignore[no-untyped-def]
     return (row // 16) * 16 * width + row % 16 * k_tile
 
 
-def _plain(cell: Cell) -> Any:
+@inline
+def _of_row(source, row, width, i):  # type: ignore[no-untyped-def]
+    """Sixteen of one float32 row at `source`."""
+    return simd.load(source + i * 4)
+
+
+@inline
+def _of_panels(source, row, width, i):  # type: ignore[no-untyped-def]
+    """Sixteen of row `row` of bfloat16 panels at `source`."""
+    return simd.load_bf16(
+        source + (_panel_row(row, width, K_TILE_16) + i // K_TILE_16 * 16 * K_TILE_16 + i % K_TILE_16) * 2
+    )
+
+
+def _plain(load: Any, cell: Cell) -> Any:
     store, size = cell.store, cell.size
 
     @inline
     def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
-        """One row of float32 at `source` into row `row` of the panels."""
+        """Into row `row` of the panels."""
         first = _panel_row(row, width, K_TILE_16)
         for i in range(0, width, 16):
             at = first + (i // K_TILE_16) * 16 * K_TILE_16 + i % K_TILE_16
-            store(panels + at * size, simd.load(source + i * 4))
+            store(panels + at * size, load(source, row, width, i))
 
     return pack
 
 
-@inline
-def _pack_i8(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
-    """One row of float32 at `source` into row `row` of the panels, and its scale."""
-    highest = strange = zero = simd.splat(0.0)
-    for i in range(0, width, 16):
-        value = simd.load(source + i * 4)
-        highest = simd.maximum(highest, simd.absolute(value))
-        strange = simd.fma(value, zero, strange)  # NaN where a value is NaN or infinite, which a maximum may hide
-    largest = simd.max_lanes(highest)
-    inverse, scale = 0.0, simd.sum_lanes(strange)
-    if largest > 0.0:
-        inverse, scale = 127.0 / largest, largest / 127.0 + scale
-    by = simd.splat(inverse)
-    store_f32(row_scales + row * 4, scale)
-    first = _panel_row(row, width, K_TILE_8)
-    for i in range(0, width, 16):
-        at = first + (i // K_TILE_8) * 16 * K_TILE_8 + i % K_TILE_8
-        simd.store_i8(panels + at, simd.rint(simd.mul(simd.load(source + i * 4), by)))
+def _int8(load: Any) -> Any:
+    @inline
+    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+        """Into row `row` of the panels, and its scale."""
+        highest = strange = zero = simd.splat(0.0)
+        for i in range(0, width, 16):
+            value = load(source, row, width, i)
+            highest = simd.maximum(highest, simd.absolute(value))
+            strange = simd.fma(value, zero, strange)  # NaN where a value is NaN or infinite, which a maximum may hide
+        largest = simd.max_lanes(highest)
+        inverse, scale = 0.0, simd.sum_lanes(strange)
+        if largest > 0.0:
+            inverse, scale = 127.0 / largest, largest / 127.0 + scale
+        by = simd.splat(inverse)
+        store_f32(row_scales + row * 4, scale)
+        first = _panel_row(row, width, K_TILE_8)
+        for i in range(0, width, 16):
+            at = first + (i // K_TILE_8) * 16 * K_TILE_8 + i % K_TILE_8
+            simd.store_i8(panels + at, simd.rint(simd.mul(load(source, row, width, i), by)))
+
+    return pack
 
 
-pack_bf16, pack_f32, pack_i8 = _plain(BFLOAT16), _plain(FLOAT32), _pack_i8
+pack_bf16, pack_f32, pack_i8 = _plain(_of_row, BFLOAT16), _plain(_of_row, FLOAT32), _int8(_of_row)
+panels_to_f32, panels_to_i8 = _plain(_of_panels, FLOAT32), _int8(_of_panels)

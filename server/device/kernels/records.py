@@ -56,10 +56,10 @@ class MatmulOperands(NamedTuple):
     weights: int  # tiles, see the matmul kernels
     column_scales: int  # float32 [N]: 8-bit weights only
     column_sums: int  # int32 [N], sum over k of the int8 weights: kernels with unsigned activations only
-    output: int  # float32 rows, `ldc` apart
+    output: int  # float32 rows, `ldc` apart, or panels `ldc` wide: see epilogue.py
     n_tiles: int  # N / 16
     k_tiles: int  # K / k_tile of the format
-    ldc: int  # float32 from one output row to the next
+    ldc: int  # columns of a whole output row
     rows_field: int  # byte offset in the step record of the number of rows
     scratch: int  # one area of `scratch_stride` bytes for each worker: weights on their way to bfloat16
     scratch_stride: int
@@ -146,9 +146,9 @@ class AttentionOperands(NamedTuple):
 
 
 class PackOperands(NamedTuple):
-    """One core's activations on their way into a matmul: float32 rows to panels of its format."""
+    """One core's activations on their way into a matmul, to panels of its format."""
 
-    rows: int  # float32 [T, width]
+    source: int  # float32 rows [T, width], or bfloat16 panels [T/16][width/32][16][32]
     panels: int
     row_scales: int  # output, float32 [T]: int8 panels only
     width: int  # a multiple of 64
