@@ -43,33 +43,48 @@ def _one_by_two(dot: Any) -> Any:
     return one_by_two
 
 
-def _two_by_two(dot: Any, finish: Any, touch: Any) -> Any:
-    """Sums of 32 rows by 32 columns, left in four tiles at `out`: rows 0-15 left and right, then rows 16-31."""
+@inline
+def _sums_of(sums, row):  # type: ignore[no-untyped-def]
+    """Where the left tile's sums of a row are, in a ring of 64 rows; the right tile is the next."""
+    return sums + row % 64 // 16 * 2 * _TILE + row % 16 * 64
+
+
+def _two_by_two(dot: Any, finish: Any, touch: Any, is_exact: bool) -> Any:
+    """Sums of 32 rows by 32 columns, left in four tiles at `out`: rows 0-15 left and right, then rows 16-31.
+
+    Where sums are exact, every other block goes through k backwards: what it needs first was used last, so more of it
+    is still in the nearest cache, which is smaller than the operands of a block.
+    """
     dot_0_4_6, dot_1_4_7, dot_2_5_6, dot_3_5_7 = dot(0, 4, 6), dot(1, 4, 7), dot(2, 5, 6), dot(3, 5, 7)
 
     @inline
-    def two_by_two(a, b0, b1, out, k_tiles, outputs, begin, end, ahead, lines):  # type: ignore[no-untyped-def]
-        """Prefill: each tile loaded is used twice, and rows `begin` to `end` are finished beside, a few each step of k.
+    def two_by_two(a, b0, b1, k_tiles, outputs, row, begin, ahead, lines):  # type: ignore[no-untyped-def]
+        """Prefill: each tile loaded is used twice, and rows `begin` to `row` are finished beside, a few each step of k.
 
         The tile unit and the vector units work at the same time, so these rows cost next to nothing. On the way,
         `lines` cache lines of the next weights, from `ahead` on, and the output's next lines are asked for.
         """
         a1 = a + k_tiles * _TILE
-        share = (end - begin + k_tiles - 1) // k_tiles
+        out = _sums_of(outputs[0], row)
+        share = (row - begin + k_tiles - 1) // k_tiles
+        at, forward = 0, _TILE
+        if is_exact and row % 64 >= 32:
+            at, forward = (k_tiles - 1) * _TILE, -_TILE
         amx.zero0()
         amx.zero1()
         amx.zero2()
         amx.zero3()
         for k in range(k_tiles):
-            amx.load4(a + k * _TILE, 64)
-            amx.load6(b0 + k * _TILE, 64)
+            amx.load4(a + at, 64)
+            amx.load6(b0 + at, 64)
             dot_0_4_6()
-            amx.load7(b1 + k * _TILE, 64)
+            amx.load7(b1 + at, 64)
             dot_1_4_7()
-            amx.load5(a1 + k * _TILE, 64)
+            amx.load5(a1 + at, 64)
             dot_2_5_6()
             dot_3_5_7()
-            first, last = min(begin + k * share, end), min(begin + (k + 1) * share, end)
+            at += forward
+            first, last = min(begin + k * share, row), min(begin + (k + 1) * share, row)
             for line in range(k * lines, (k + 1) * lines):
                 prefetch_to_l2(ahead + line * 64)
             touch(outputs, first + 32, last + 32)
@@ -80,12 +95,6 @@ def _two_by_two(dot: Any, finish: Any, touch: Any) -> Any:
         amx.store3(out + 3 * _TILE, 64)
 
     return two_by_two
-
-
-@inline
-def _sums_of(sums, row):  # type: ignore[no-untyped-def]
-    """Where the left tile's sums of a row are, in a ring of 64 rows; the right tile is the next."""
-    return sums + row % 64 // 16 * 2 * _TILE + row % 16 * 64
 
 
 def finisher(load: Any, value: Any, to: epilogue.Output, has_row_scales: bool) -> Any:
@@ -136,9 +145,9 @@ def toucher(to: epilogue.Output) -> Any:
     return touch
 
 
-def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any) -> Any:
+def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any, is_exact: bool = False) -> Any:
     """Rows `begin` to `rows` of two column tiles, whose weights stay in cache over the rows."""
-    one_by_two, two_by_two = _one_by_two(dot), _two_by_two(dot, finish, touch)
+    one_by_two, two_by_two = _one_by_two(dot), _two_by_two(dot, finish, touch, is_exact)
 
     @inline
     def pair(op, b0, b1, n, width, begin, rows, k_tiles):  # type: ignore[no-untyped-def]
@@ -148,8 +157,7 @@ def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any) -> Any:
         ahead = b0 + 2 * k_tiles * _TILE
         row = done = begin
         while row + 16 < rows:
-            tiles, sums = a + row // 16 * k_tiles * _TILE, _sums_of(outputs[0], row)
-            two_by_two(tiles, b0, b1, sums, k_tiles, outputs, done, row, ahead, lines)
+            two_by_two(a + row // 16 * k_tiles * _TILE, b0, b1, k_tiles, outputs, row, done, ahead, lines)
             ahead += k_tiles * lines * 64
             done = row
             row += 32

@@ -39,7 +39,8 @@ def _bf16(output: str) -> Any:
 
 def _i8(output: str) -> Any:
     finish = finisher(simd.load_i32, epilogue.scaled_both, epilogue.OUTPUTS[output], has_row_scales=True)
-    pair = column_pair(amx.dot_i8, finish, toucher(epilogue.OUTPUTS[output]), outputs(has_column_scales=True))
+    touch = toucher(epilogue.OUTPUTS[output])
+    pair = column_pair(amx.dot_i8, finish, touch, outputs(has_column_scales=True), is_exact=True)
     return _matmul(column_item(pair, stored_weights(16)), 64)
 
 

@@ -1,4 +1,4 @@
-"""The outer loop of every matmul: pairs of column tiles in equal shares, their weights as stored or converted first."""
+"""The outer loop of every matmul: column tiles or rows in equal shares, weights as stored or converted first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from server.device.kernels.memory import load_i64
 from server.device.kernels.records import MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
+_MANY_ROWS = 128  # for each worker: reading weights takes little of the time then, blocks of 32 divide well
 _NEAR_BYTES = 5 << 18  # most of a second cache of 2 MiB; the rest is for weights
 
 
@@ -57,6 +58,20 @@ def _block_of(rows, row_bytes):  # type: ignore[no-untyped-def]
     return max(64, ((rows + blocks - 1) // blocks + 31) // 32 * 32)
 
 
+@inline
+def _share(items, rows, worker, workers):  # type: ignore[no-untyped-def]
+    """The worker's part: items from `first` to `last`, of rows from `low` to `high`.
+
+    Few rows: some of the columns, so that weights are read once. Many: some of the rows, which the worker has packed
+    itself and will pack or add up next, so that they stay in its own cache.
+    """
+    if rows < _MANY_ROWS * workers:
+        return share_begin(items, worker, workers), share_begin(items, worker + 1, workers), 0, rows
+    blocks = (rows + 31) // 32
+    low, high = share_begin(blocks, worker, workers), share_begin(blocks, worker + 1, workers)
+    return 0, items, low * 32, min(high * 32, rows)
+
+
 def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
     """Items are pairs of column tiles of every core. `tile_bytes` of a row of activations meet one tile of weights."""
 
@@ -65,13 +80,13 @@ def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
         n_tiles = load_i64(operands + MATMUL.n_tiles)
         pairs = (n_tiles + 1) // 2
         scratch = load_i64(operands + MATMUL.scratch) + worker * load_i64(operands + MATMUL.scratch_stride)
-        first, last = share_begin(cores * pairs, worker, workers), share_begin(cores * pairs, worker + 1, workers)
-        block = _block_of(rows, load_i64(operands + MATMUL.k_tiles) * tile_bytes)
-        for begin in range(0, rows, block):
+        first, last, low, high = _share(cores * pairs, rows, worker, workers)
+        block = _block_of(high - low, load_i64(operands + MATMUL.k_tiles) * tile_bytes)
+        for begin in range(low, high, block):
             for item in range(first, last):
                 op = operands + item // pairs * MATMUL_BYTES
                 n = item % pairs * 2
-                item_of(op, n, min(2, n_tiles - n), begin, min(begin + block, rows), scratch)
+                item_of(op, n, min(2, n_tiles - n), begin, min(begin + block, high), scratch)
 
     return matmul
 
