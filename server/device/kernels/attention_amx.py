@@ -27,12 +27,12 @@ _dot_2_5_6, _dot_3_5_7 = amx.dot_bf16(2, 5, 6), amx.dot_bf16(3, 5, 7)
 
 def tile_work_bytes(rows: int, head_dim: int) -> int:
     """Scratch for items of at most `rows` rows: scores, weights, queries, and one chunk of K and of V in bfloat16."""
-    return 2 * _SCORES + _WEIGHTS + SCALES_BYTES + 2 * head_dim * (-(-rows // 32) * 32 + 2 * CHUNK)
+    return _SCORES + _WEIGHTS + SCALES_BYTES + 2 * head_dim * (-(-rows // 32) * 32 + 2 * CHUNK)
 
 
 @inline
 def _queries(work):  # type: ignore[no-untyped-def]
-    return work + 2 * _SCORES + _WEIGHTS + SCALES_BYTES
+    return work + _SCORES + _WEIGHTS + SCALES_BYTES
 
 
 @inline
@@ -115,49 +115,38 @@ def _value_loop(has_two: bool) -> Any:
 
 def _chunk_loop(is_scaled: bool) -> Any:
     softmax = softmax_rows(is_scaled)
-    scores_of = _score_loop(False), _score_loop(True)
-    values_of = _value_loop(False), _value_loop(True)
-    one_score, two_scores, one_value, two_values = *scores_of, *values_of
 
-    @inline
-    def some_scores(item, first, slices, k0, k1, k_stride):  # type: ignore[no-untyped-def]
-        """Scores of 32 rows from `first` on against one slice of keys or two, at k0 and k1."""
-        op, work = load_i64(item + ITEM.op), load_i64(item + ITEM.work)
-        head_dim = load_i64(op + ATTENTION.head_dim)
-        q, s = _queries(work) + first * head_dim * 2, work + first // 32 % 2 * _SCORES
-        for i in range(slices):
-            if first + 16 < load_i64(item + ITEM.rows):
-                two_scores(q, s + i * _SLICE * 4, k0 + i * (k1 - k0), k_stride, head_dim)
-            else:
-                one_score(q, s + i * _SLICE * 4, k0 + i * (k1 - k0), k_stride, head_dim)
+    def rows_loop(has_two: bool) -> Any:
+        scores, values = _score_loop(has_two), _value_loop(has_two)
 
-    @inline
-    def some_values(item, first, base, slices, v0, v1, scales):  # type: ignore[no-untyped-def]
-        """Their weights, and the values at v0 and v1."""
-        op, work = load_i64(item + ITEM.op), load_i64(item + ITEM.work)
-        head_dim = load_i64(op + ATTENTION.head_dim)
-        size, weights = state_bytes(head_dim), work + 2 * _SCORES
-        states = load_i64(item + ITEM.states) + first * size
-        softmax(item, first, base, states, work + first // 32 % 2 * _SCORES, weights, scales)
-        if first + 16 < load_i64(item + ITEM.rows):
-            two_values(weights, v0, v1, slices, states, size, head_dim)
-        else:
-            one_value(weights, v0, v1, slices, states, size, head_dim)
+        @inline
+        def some_rows(item, first, base, slices, k0, k1, k_stride, v0, v1, scales):  # type: ignore[no-untyped-def]
+            """Rows `first`.. against one slice of keys or two, from `base` on, at k0 and v0, and k1 and v1."""
+            op, work = load_i64(item + ITEM.op), load_i64(item + ITEM.work)
+            head_dim = load_i64(op + ATTENTION.head_dim)
+            size, q = state_bytes(head_dim), _queries(work) + first * head_dim * 2
+            for i in range(slices):
+                scores(q, work + i * _SLICE * 4, k0 + i * (k1 - k0), k_stride, head_dim)
+            states = load_i64(item + ITEM.states) + first * size
+            softmax(item, first, base, states, work, work + _SCORES, scales)
+            values(work + _SCORES, v0, v1, slices, states, size, head_dim)
+
+        return some_rows
+
+    two_tiles, one_tile = rows_loop(True), rows_loop(False)
 
     @inline
     def chunk(item, base, slices, k0, k1, k_stride, v0, v1, scales):  # type: ignore[no-untyped-def]
-        """All rows that see any of the keys. The next rows are scored first: the tile unit is busy meanwhile."""
+        """All rows that see any of the keys."""
         op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
         position, window = load_i64(item + ITEM.position), load_i64(op + ATTENTION.window)
-        begin, end = max(0, base - position) * group // 32 * 32, rows
-        if window > 0:
-            end = min(rows, (base + slices * _SLICE - 1 + window - position) * group)
-        if begin < end:
-            some_scores(item, begin, slices, k0, k1, k_stride)
-        for first in range(begin, end, 32):
-            if first + 32 < end:
-                some_scores(item, first + 32, slices, k0, k1, k_stride)
-            some_values(item, first, base, slices, v0, v1, scales)
+        for first in range(0, rows, 32):
+            low, high = position + first // group, position + min(first + 31, rows - 1) // group
+            if high >= base and first_key(low, window) < base + slices * _SLICE:
+                if first + 16 < rows:
+                    two_tiles(item, first, base, slices, k0, k1, k_stride, v0, v1, scales)
+                else:
+                    one_tile(item, first, base, slices, k0, k1, k_stride, v0, v1, scales)
 
     return chunk
 
@@ -195,7 +184,7 @@ def _attend_codes(convert: Any) -> Any:
         """Chunks of keys, each converted first."""
         op, rows = load_i64(item + ITEM.op), (load_i64(item + ITEM.rows) + 31) // 32 * 32
         block_size, head_dim = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.head_dim)
-        scales = load_i64(item + ITEM.work) + 2 * _SCORES + _WEIGHTS
+        scales = load_i64(item + ITEM.work) + _SCORES + _WEIGHTS
         k_to = _queries(load_i64(item + ITEM.work)) + rows * head_dim * 2
         v_to, v_next = k_to + CHUNK * head_dim * 2, _SLICE * head_dim * 2
         for base in range(begin // CHUNK * CHUNK, end, CHUNK):
