@@ -72,7 +72,7 @@ def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
         zero = highest = strange = simd.splat(0.0)
         for i in range(0, head_dim, 16):
             value = simd.select_range(0, head_dim - i, simd.load(head + i * 4), zero)
-            highest = simd.maximum(highest, simd.absolute(simd.finite(value)))
+            highest = simd.larger(simd.absolute(simd.finite(value)), highest)
             strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)  # NaN where a value is not finite
         largest, inverse, scale, nan = simd.max_lanes(highest), 1.0, 1.0, 0.0
         if limit > 0.0:
@@ -104,11 +104,6 @@ def _encoder_f32(is_key: bool) -> Any:
     return encode
 
 
-@inline
-def _store_i8(address, value):  # type: ignore[no-untyped-def]
-    simd.store_i8(address, simd.rint(value))
-
-
 class CacheCell(NamedTuple):
     """How one element type is read and written."""
 
@@ -129,5 +124,5 @@ BFLOAT16 = CacheCell(
     2, simd.load_bf16, *_encoders(simd.store_bf16, 2, 0.0), memory.copy_2_bytes, memory.copy_4_bytes, False
 )
 FLOAT32 = CacheCell(4, simd.load, _encoder_f32(True), _encoder_f32(False), memory.copy_4_bytes, None, False)
-INT8 = CacheCell(1, load_i8, *_encoders(_store_i8, 1, INT8_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
+INT8 = CacheCell(1, load_i8, *_encoders(simd.store_i8, 1, INT8_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
 FLOAT8 = CacheCell(1, load_e4m3, *_encoders(store_e4m3, 1, E4M3_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)

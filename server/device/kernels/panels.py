@@ -58,7 +58,7 @@ def _int8(load: Any) -> Any:
         highest = strange = zero = simd.splat(0.0)
         for i in range(0, width, 16):
             value = load(source, row, width, i)
-            highest = simd.maximum(highest, simd.absolute(value))
+            highest = simd.larger(simd.absolute(value), highest)
             strange = simd.fma(value, zero, strange)  # NaN where a value is NaN or infinite, which a maximum may hide
         largest = simd.max_lanes(highest)
         inverse, scale = 0.0, simd.sum_lanes(strange)
@@ -69,7 +69,7 @@ def _int8(load: Any) -> Any:
         first = _panel_row(row, width, K_TILE_8)
         for i in range(0, width, 16):
             at = first + (i // K_TILE_8) * 16 * K_TILE_8 + i % K_TILE_8
-            simd.store_i8(panels + at, simd.rint(simd.mul(load(source, row, width, i), by)))
+            simd.store_i8(panels + at, simd.mul(load(source, row, width, i), by))
 
     return pack
 
