@@ -15,8 +15,7 @@ from server.device.kernels.records import MATMUL
 
 _TILE = amx.TILE_BYTES
 _AHEAD = 8 * _TILE  # far enough for memory, near enough to stay in L1
-_FAR_AHEAD, _SHORTLY = 24 * _TILE, 4 * _TILE  # from memory to L2, and from there to L1: conversion needs most of L1
-_RING = 4  # converted tiles of a column: three steps between writing and loading
+_FAR_AHEAD, _SHORTLY = 32 * _TILE, 2 * _TILE  # from memory to L2, and from there to L1: conversion needs most of L1
 
 
 def _one_by_two(dot: Any) -> Any:
@@ -168,28 +167,31 @@ def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any, is_exact: bo
     return pair
 
 
-def _ring_products(convert: Any) -> tuple[Any, Any]:
-    """Writing a ring of converted tiles, and multiplying with them."""
+def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
+    """Up to 32 rows by two column tiles of 8-bit codes, each tile converted just before it is multiplied.
+
+    So the vector units convert while the tile unit multiplies and memory delivers, and what is converted stays in the
+    nearest cache: all tiles are converted in one place.
+    """
     dot_0_4_6, dot_1_4_7 = amx.dot_bf16(0, 4, 6), amx.dot_bf16(1, 4, 7)
     dot_2_5_6, dot_3_5_7 = amx.dot_bf16(2, 5, 6), amx.dot_bf16(3, 5, 7)
 
     @inline
-    def convert_pair(b0, b1, k, ring):  # type: ignore[no-untyped-def]
-        """Tile k of both columns, to four tiles of the ring: k's two of the left column, then of the right."""
-        slot = ring + k % _RING * 4 * _TILE
+    def convert_pair(b0, b1, halves):  # type: ignore[no-untyped-def]
+        """A tile of each column, to four tiles: two of the left column, then two of the right."""
         for line in range(0, _TILE, 64):
-            prefetch_to_l2(b0 + k * _TILE + _FAR_AHEAD + line)
-            prefetch_to_l2(b1 + k * _TILE + _FAR_AHEAD + line)
-            prefetch(b0 + k * _TILE + _SHORTLY + line)
-            prefetch(b1 + k * _TILE + _SHORTLY + line)
-        convert(b0 + k * _TILE, slot, 1)
-        convert(b1 + k * _TILE, slot + 2 * _TILE, 1)
+            prefetch_to_l2(b0 + _FAR_AHEAD + line)
+            prefetch_to_l2(b1 + _FAR_AHEAD + line)
+            prefetch(b0 + _SHORTLY + line)
+            prefetch(b1 + _SHORTLY + line)
+        convert(b0, halves, 1)
+        convert(b1, halves + 2 * _TILE, 1)
 
     @inline
-    def products(a, ring, k, is_two, a_bytes):  # type: ignore[no-untyped-def]
-        """Tile k of both columns, which is two tiles of k, by one or two row tiles `a_bytes` apart."""
+    def products(a, halves, is_two, a_bytes):  # type: ignore[no-untyped-def]
+        """The converted tiles by one or two row tiles `a_bytes` apart."""
         for half in range(2):
-            tile, slot = a + (2 * k + half) * _TILE, ring + k % _RING * 4 * _TILE + half * _TILE
+            tile, slot = a + half * _TILE, halves + half * _TILE
             amx.load4(tile, 64)
             amx.load6(slot, 64)
             dot_0_4_6()
@@ -200,20 +202,8 @@ def _ring_products(convert: Any) -> tuple[Any, Any]:
                 dot_2_5_6()
                 dot_3_5_7()
 
-    return convert_pair, products
-
-
-def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
-    """Up to 32 rows by two column tiles of 8-bit codes, each tile converted shortly before it is multiplied.
-
-    So the vector units convert while the tile unit multiplies and memory delivers, and what is converted stays in the
-    nearest cache. A tile is written some steps before it is loaded, because tile loads cannot take it from the store
-    buffer.
-    """
-    convert_pair, products = _ring_products(convert)
-
     @inline
-    def few(op, n, width, begin, end, ring):  # type: ignore[no-untyped-def]
+    def few(op, n, width, begin, end, halves):  # type: ignore[no-untyped-def]
         k_tiles = load_i64(op + MATMUL.k_tiles)
         b0 = load_i64(op + MATMUL.weights) + n * k_tiles * _TILE
         b1 = b0 + (width - 1) * k_tiles * _TILE
@@ -225,11 +215,9 @@ def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
         amx.zero1()
         amx.zero2()
         amx.zero3()
-        for k in range(k_tiles + _RING - 1):
-            if k < k_tiles:
-                convert_pair(b0, b1, k, ring)
-            if k >= _RING - 1:
-                products(a, ring, k - _RING + 1, is_two, a_bytes)
+        for k in range(k_tiles):
+            convert_pair(b0 + k * _TILE, b1 + k * _TILE, halves)
+            products(a + 2 * k * _TILE, halves, is_two, a_bytes)
         sums = _sums_of(outputs[0], begin)
         amx.store0(sums, 64)
         amx.store1(sums + _TILE, 64)
