@@ -7,7 +7,7 @@ from typing import Literal
 
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
-WeightFormat = Dtype | Quantization
+WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
 Batching = Literal["continuous", "neuron"]
 Pace = Literal["host", "device"]
 KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
@@ -79,16 +79,23 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class WeightFormats:
-    """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out."""
+    """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out.
+
+    With `is_rotated`, int8 down projections have their inputs rotated: these have outliers, which would take most of a
+    row's 255 steps (see server/engine/quantize.py). Weights that a checkpoint has quantized itself cannot be.
+    """
 
     dtype: Dtype
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...] = ()
+    is_rotated: bool = False
 
     def of(self, *modules: str) -> WeightFormat:
         """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named."""
         if self.quantization is None or any(self._is_left_out(module) for module in modules):
             return self.dtype
+        if self.quantization == "int8" and self.is_rotated and modules[0].endswith(".down_proj"):
+            return "int8-rotated"
         return self.quantization
 
     def _is_left_out(self, module: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from server.config import Dtype, KVCacheDtype, WeightFormat
@@ -98,6 +98,8 @@ def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
         return _float32()
     if weights == "int8":
         return _int8(isa)
+    if weights == "int8-rotated":  # of matrices whose inputs come from `pack_rows` or `repack`
+        return replace(_int8(isa), pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated)
     return _bfloat16_activations(weights, isa)
 
 

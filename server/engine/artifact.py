@@ -24,7 +24,7 @@ from server.engine.weights import PackedShard, scales_name, sums_name
 from server.errors import CheckpointError, SettingsError
 
 MANIFEST = "neuronserve.json"
-VERSION = 1  # of the manifest and of the packed layout: anything that moves a byte is a new version
+VERSION = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
 MAX_FILE_BYTES = 1 << 44
@@ -189,7 +189,7 @@ def _read_formats(manifest: JsonObject) -> WeightFormats:
     modules = manifest.require("modules_to_not_convert")
     if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         manifest.refuse("modules_to_not_convert", f"must be a list of names, not {shown(modules)}")
-    return WeightFormats(dtype, quantization, tuple(modules))
+    return WeightFormats(dtype, quantization, tuple(modules), manifest.require("is_rotated") is True)
 
 
 def _read_buckets(manifest: JsonObject, longest: int) -> BucketLists | None:

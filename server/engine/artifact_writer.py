@@ -112,6 +112,7 @@ def _format_values(formats: WeightFormats) -> dict[str, Any]:
         "dtype": formats.dtype,
         "quantization": formats.quantization,
         "modules_to_not_convert": list(formats.modules_to_not_convert),
+        "is_rotated": formats.is_rotated,
     }
 
 

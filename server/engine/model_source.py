@@ -53,7 +53,7 @@ def _formats(directory: Path, asked: AskedFormats, stored: StoredQuantization | 
     """As asked; but codes that are in the files stay what they are, or become `dtype` where they are left out."""
     if stored is None:
         quantization = None if asked.quantization == "none" else asked.quantization
-        return WeightFormats(asked.dtype, quantization, asked.modules_to_not_convert)
+        return WeightFormats(asked.dtype, quantization, asked.modules_to_not_convert, is_rotated=quantization == "int8")
     if asked.quantization not in (None, stored.quantization):
         raise SettingsError(f"quantization is {asked.quantization}: {directory} is quantized to {stored.quantization}")
     left_out = dict.fromkeys((*stored.left_out, *asked.modules_to_not_convert))

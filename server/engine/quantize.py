@@ -1,7 +1,13 @@
 """Weights to 8-bit codes with one scale for each output row: symmetric int8, and float8 as the Neuron parts have it.
 
 float8 e4m3 is held to +-240 (its largest finite number where exponent 15 is kept for infinities, as on Neuron), e5m2
-to +-57344. Codes below the smallest normal number are zero: tile units flush them, so no kernel depends on them.
+to +-57344. Codes below the smallest normal number are zero: tile units flush them, so no kernel depends on them. Their
+steps are relative, so what a row's scale decides is where its values fall between powers of two: of some scales the one
+with the least squared error is taken.
+
+int8-rotated: activations and weights are multiplied by the same orthogonal matrix along k, which changes no product but
+spreads an outlier over several values, as in QuaRot (https://arxiv.org/abs/2404.00456). Here it is the Hadamard matrix
+of order 4, on elements 16 apart of each 64: for a kernel two additions a value.
 """
 
 from __future__ import annotations
@@ -11,9 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from server.config import Quantization
-from server.device.kernels.jit import HostFunction
+from server.config import WeightFormat
+from server.device.kernels.jit import HostFunction, inline
 from server.engine.float8 import e4m3fn_table
+
+ROTATED, ROTATED_APART = 4, 16  # values that are mixed with each other, and their distance
+FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on so many of its values
 
 Float32 = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
@@ -32,11 +41,13 @@ class QuantizedRows:
     sums: npt.NDArray[np.int32]  # [N] sum of the codes: int8 only, else zero
 
 
-def quantize_rows(rows: Float32, quantization: Quantization) -> QuantizedRows:
+def quantize_rows(rows: Float32, quantization: WeightFormat) -> QuantizedRows:
     """Codes of `rows` [N, K], which must be finite. A row of zeros has scale 0."""
     codes, scales = np.empty(rows.shape, np.uint8), np.empty(len(rows), np.float32)
     sums = np.zeros(len(rows), np.int32)
-    if quantization in ("int8", "int8-weight-only"):
+    if quantization == "int8-rotated":
+        rows = rotated(rows)
+    if quantization.startswith("int8"):
         int8_rows(np.ascontiguousarray(rows), codes.view(np.int8), scales, sums)
     elif quantization == "fp8":
         float8_rows(np.ascontiguousarray(rows), codes, scales, 3, 7, E4M3_MAX)
@@ -45,7 +56,7 @@ def quantize_rows(rows: Float32, quantization: Quantization) -> QuantizedRows:
     return QuantizedRows(codes, scales, sums)
 
 
-def stored_rows(codes: Codes, scales: Float32, quantization: Quantization) -> QuantizedRows:
+def stored_rows(codes: Codes, scales: Float32, quantization: WeightFormat) -> QuantizedRows:
     """Codes [N, K] and scales [N] that a checkpoint has, as this server computes with them.
 
     int8 stays as it is. float8 comes as e4m3fn, whose exponent 15 holds 256 to 448 and which has no infinities: a row
@@ -90,45 +101,75 @@ def int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums:
         sums[n] = total
 
 
+@inline
+def _float8_rounded(magnitude, smallest, drop):  # type: ignore[no-untyped-def]
+    """The nearest value with 23 - drop bits of mantissa, ties to even: adds half a unit to the bits of a float32."""
+    if magnitude < smallest:
+        return smallest if magnitude >= smallest / np.float32(2.0) else np.float32(0.0)
+    bits = np.float32(magnitude).view(np.uint32)
+    bits += (np.uint32(1) << np.uint32(drop - 1)) - np.uint32(1) + ((bits >> np.uint32(drop)) & np.uint32(1))
+    return np.uint32(bits >> np.uint32(drop) << np.uint32(drop)).view(np.float32)
+
+
+@inline
+def _float8_scale(row, largest, smallest, drop, largest_code):  # type: ignore[no-untyped-def]
+    """Of scales that bring `largest` to the largest code, down to half of it, the one with the least squared error."""
+    step = max(1, row.size // FLOAT8_SAMPLE)
+    best, least = np.float32(0.0), np.inf
+    for i in range(FLOAT8_SCALES):
+        scale = np.float32(largest / largest_code * 2.0 ** (i / FLOAT8_SCALES))
+        total = 0.0
+        for k in range(0, row.size, step):
+            magnitude = abs(row[k])
+            error = _float8_rounded(min(magnitude / scale, largest_code), smallest, drop) * scale - magnitude
+            total += error * error
+        if total < least:
+            best, least = scale, total
+    return best
+
+
 @HostFunction
 def float8_rows(
     rows: Float32, codes: Codes, scales: Float32, mantissa_bits: int, bias: int, largest_code: float
 ) -> None:
-    """Round to nearest, ties to even, by adding half a unit to the bits of a float32."""
     drop = 23 - mantissa_bits
-    smallest = np.float32(2.0 ** (1 - bias))
+    smallest, limit = np.float32(2.0 ** (1 - bias)), np.float32(largest_code)
     for n in range(rows.shape[0]):
         largest = np.float32(0.0)
         for k in range(rows.shape[1]):
             largest = max(largest, abs(rows[n, k]))
-        scales[n] = largest / np.float32(largest_code)
-        inverse = np.float32(largest_code) / largest if largest > 0 else np.float32(0.0)
+        scales[n] = inverse = np.float32(0.0)
+        if largest > 0:
+            scales[n] = _float8_scale(rows[n], largest, smallest, drop, limit)
+            inverse = np.float32(1.0) / scales[n]
         for k in range(rows.shape[1]):
             value = rows[n, k] * inverse
-            magnitude = min(abs(value), np.float32(largest_code))
-            code = (1 << mantissa_bits) if magnitude >= smallest / 2 else 0
-            if magnitude >= smallest:
-                bits = np.float32(magnitude).view(np.uint32)
-                bits += (
-                    (np.uint32(1) << np.uint32(drop - 1)) - np.uint32(1) + ((bits >> np.uint32(drop)) & np.uint32(1))
-                )
-                code = int(bits >> np.uint32(drop)) - ((127 - bias) << mantissa_bits)
-            if value < 0:
-                code |= 0x80
-            codes[n, k] = code
+            rounded = _float8_rounded(min(abs(value), limit), smallest, drop)
+            code = 0
+            if rounded > 0:
+                code = int(np.float32(rounded).view(np.uint32) >> np.uint32(drop)) - ((127 - bias) << mantissa_bits)
+            codes[n, k] = code | 0x80 if value < 0 else code
 
 
-def dequantize_rows(quantized: QuantizedRows, quantization: Quantization) -> Float32:
+def rotated(rows: Float32) -> Float32:
+    """Each row times the rotation, [N, K] with K a multiple of 64; twice is the row itself."""
+    a, b, c, d = np.moveaxis(rows.reshape(len(rows), -1, ROTATED, ROTATED_APART), 2, 0) * np.float32(0.5)
+    turned = np.stack([(a + b) + (c + d), (a - b) + (c - d), (a + b) - (c + d), (a - b) - (c - d)], axis=2)
+    return turned.reshape(rows.shape)
+
+
+def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Float32:
     """What the codes stand for, [N, K] float32."""
     codes = quantized.codes
-    if quantization in ("int8", "int8-weight-only"):
+    if quantization.startswith("int8"):
         values = codes.view(np.int8).astype(np.float32)
     else:
         values = float8_table(quantization)[codes]
-    return values * quantized.scales[:, None]
+    values *= quantized.scales[:, None]
+    return rotated(values) if quantization == "int8-rotated" else values
 
 
-def float8_table(quantization: Quantization) -> Float32:
+def float8_table(quantization: WeightFormat) -> Float32:
     """The value of each of the 256 codes, [256]; codes below the smallest normal number are zero."""
     mantissa_bits, bias = (3, 7) if quantization == "fp8" else (2, 15)
     code = np.arange(256)

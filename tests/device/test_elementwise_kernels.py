@@ -9,6 +9,7 @@ from server.device.formats import linear_kernels, shared_kernels
 from server.device.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
 from server.device.kernels.rope import rope_kv_pairs
 from server.device.workers import WorkerPool
+from server.engine.quantize import rotated
 from tests.device.kernel_bench import (
     Array,
     address,
@@ -130,6 +131,19 @@ def test_bfloat16_panels_are_packed_for_their_matmul(pool: WorkerPool, cell: str
     run(pool, LINEAR[cell].repack, operands, step_record(num_tokens=rows))
     for part in zip(panels, scales, sources, strict=True):
         assert _same(*part, cell)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_rotated_panels_hold_the_rotated_rows(pool: WorkerPool, is_packed: bool) -> None:
+    """An outlier takes the steps of its neighbours no more: it is spread over four values."""
+    kernels, rows = linear_kernels("int8-rotated"), rounded(np.random.default_rng(0).standard_normal((5, 128)), "bf16")
+    rows[2, 70] = 100.0
+    panels, scales = to_panels(np.zeros((5, 128)), "i8"), np.zeros(5, np.float32)
+    source = to_panels(rows, "bf16") if is_packed else rows
+    operands = PackOperands(address(source), address(panels), address(scales), 128)
+    run(pool, kernels.repack if is_packed else kernels.pack_rows, [operands], step_record(num_tokens=5))
+    assert np.abs(scales / (np.abs(rotated(rows)).max(1) / 127) - 1).max() < 1e-6
+    assert np.abs(from_panels(panels, 5) * scales[:, None] - rotated(rows)).max() <= scales.max() * 0.501
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -214,7 +214,7 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
-        (lambda m: m.update(format_version=2), "format_version 2 is not the one this server reads, 1"),
+        (lambda m: m.update(format_version=1), "format_version 1 is not the one this server reads, 2"),
         (lambda m: m.pop("format_version"), "format_version is missing"),
         (lambda m: m["model"].update(num_layers=1), "model differs"),
         (lambda m: m["padded_sizes"].update(hidden=128), "padded_sizes differs"),

@@ -167,12 +167,8 @@ def column_pair(dot: Any, finish: Any, touch: Any, outputs_of: Any, is_exact: bo
     return pair
 
 
-def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
-    """Up to 32 rows by two column tiles of 8-bit codes, each tile converted just before it is multiplied.
-
-    So the vector units convert while the tile unit multiplies and memory delivers, and what is converted stays in the
-    nearest cache: all tiles are converted in one place.
-    """
+def _converted_products(convert: Any) -> tuple[Any, Any]:
+    """Converting a tile of both columns, and multiplying with what it has become."""
     dot_0_4_6, dot_1_4_7 = amx.dot_bf16(0, 4, 6), amx.dot_bf16(1, 4, 7)
     dot_2_5_6, dot_3_5_7 = amx.dot_bf16(2, 5, 6), amx.dot_bf16(3, 5, 7)
 
@@ -201,6 +197,17 @@ def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
                 amx.load5(tile + a_bytes, 64)
                 dot_2_5_6()
                 dot_3_5_7()
+
+    return convert_pair, products
+
+
+def few_rows(convert: Any, finish: Any, outputs_of: Any) -> Any:
+    """Up to 32 rows by two column tiles of 8-bit codes, each tile converted just before it is multiplied.
+
+    So the vector units convert while the tile unit multiplies and memory delivers, and what is converted stays in the
+    nearest cache: all tiles are converted in one place.
+    """
+    convert_pair, products = _converted_products(convert)
 
     @inline
     def few(op, n, width, begin, end, halves):  # type: ignore[no-untyped-def]

@@ -6,7 +6,15 @@ from typing import Any
 
 from server.device.kernels.jit import inline, kernel, share_begin
 from server.device.kernels.memory import load_i64
-from server.device.kernels.panels import pack_bf16, pack_f32, pack_i8, panels_to_f32, panels_to_i8
+from server.device.kernels.panels import (
+    pack_bf16,
+    pack_f32,
+    pack_i8,
+    pack_i8_rotated,
+    panels_to_f32,
+    panels_to_i8,
+    panels_to_i8_rotated,
+)
 from server.device.kernels.records import PACK, PACK_BYTES, STEP
 
 
@@ -26,6 +34,7 @@ def _pack_rows(pack: Any, row_cell: int) -> Any:
 
 
 _bf16, _f32, _i8 = _pack_rows(pack_bf16, 4), _pack_rows(pack_f32, 4), _pack_rows(pack_i8, 4)
+_i8_rotated, _panels_i8_rotated = _pack_rows(pack_i8_rotated, 4), _pack_rows(panels_to_i8_rotated, 0)
 _panels_f32, _panels_i8 = _pack_rows(panels_to_f32, 0), _pack_rows(panels_to_i8, 0)
 
 
@@ -57,3 +66,15 @@ def repack_f32(operands: int, cores: int, step: int, worker: int, workers: int) 
 def repack_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """bfloat16 panels to int8 panels and row scales. Items are rows of every core."""
     _panels_i8(operands, cores, step, worker, workers)
+
+
+@kernel
+def pack_rows_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """To int8 panels and row scales, rotated. Items are rows of every core."""
+    _i8_rotated(operands, cores, step, worker, workers)
+
+
+@kernel
+def repack_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 panels to int8 panels and row scales, rotated. Items are rows of every core."""
+    _panels_i8_rotated(operands, cores, step, worker, workers)
