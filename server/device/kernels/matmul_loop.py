@@ -9,7 +9,7 @@ from server.device.kernels.memory import load_i64
 from server.device.kernels.records import MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
-_MANY_ROWS = 128  # for each worker: reading weights takes little of the time then, blocks of 32 divide well
+_MANY_ROWS = 128  # for each worker: blocks of 32 divide well then
 _NEAR_BYTES = 5 << 18  # most of a second cache of 2 MiB; the rest is for weights
 
 
@@ -59,13 +59,13 @@ def _block_of(rows, row_bytes):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _share(items, rows, worker, workers):  # type: ignore[no-untyped-def]
+def _share(items, rows, row_bytes, worker, workers):  # type: ignore[no-untyped-def]
     """The worker's part: items from `first` to `last`, of rows from `low` to `high`.
 
-    Few rows: some of the columns, so that weights are read once. Many: some of the rows, which the worker has packed
-    itself and will pack or add up next, so that they stay in its own cache.
+    Some of the columns, so that weights are read once. But where not even so all rows stay in the second cache, weights
+    are read again anyway: then some of the rows, which the worker has packed itself and will add up next.
     """
-    if rows < _MANY_ROWS * workers:
+    if rows < _MANY_ROWS * workers or rows * row_bytes <= _NEAR_BYTES:
         return share_begin(items, worker, workers), share_begin(items, worker + 1, workers), 0, rows
     blocks = (rows + 31) // 32
     low, high = share_begin(blocks, worker, workers), share_begin(blocks, worker + 1, workers)
@@ -80,8 +80,9 @@ def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
         n_tiles = load_i64(operands + MATMUL.n_tiles)
         pairs = (n_tiles + 1) // 2
         scratch = load_i64(operands + MATMUL.scratch) + worker * load_i64(operands + MATMUL.scratch_stride)
-        first, last, low, high = _share(cores * pairs, rows, worker, workers)
-        block = _block_of(high - low, load_i64(operands + MATMUL.k_tiles) * tile_bytes)
+        row_bytes = load_i64(operands + MATMUL.k_tiles) * tile_bytes
+        first, last, low, high = _share(cores * pairs, rows, row_bytes, worker, workers)
+        block = _block_of(high - low, row_bytes)
         for begin in range(low, high, block):
             for item in range(first, last):
                 op = operands + item // pairs * MATMUL_BYTES
