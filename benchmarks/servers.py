@@ -43,7 +43,11 @@ class Command:
 
 
 class ServerContender(Hosted):
-    """One server for the whole comparison."""
+    """One server for the whole comparison.
+
+    It is not stopped between turns: a server without requests sleeps, and some close what is connected to them when
+    they find on waking how much time has passed.
+    """
 
     def __init__(self, name: str, command: Command, tokenizer: Path) -> None:
         """`tokenizer` is the checkpoint's directory: prompts are of its words."""
@@ -56,6 +60,9 @@ class ServerContender(Hosted):
         self._url = f"http://127.0.0.1:{port}"
         self._process = Process(self._command.with_port(port), self._command.environment)
         wait_for_url(self._process, f"{self._url}/health")
+
+    def pause(self) -> None:
+        """Nothing: it has no requests."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         try:

@@ -1,6 +1,7 @@
 """A lean HTTP/1.1 client for streamed answers: asyncio protocols over httptools, kept-alive connections, no limits.
 
-Never retries and never waits for a free connection: an open-loop generator must not.
+Never waits for a free connection and never retries: an open-loop generator must not. But an idle connection that the
+server closes without a byte of an answer was no try: the message goes out on a new one (RFC 9112, section 9.3.1).
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Exchange:
     def on_body(self, chunk: bytes, now: float) -> None:
         """Take a part of the body, read at `now` (time.monotonic, seconds)."""
         raise NotImplementedError
+
+    def begin_again(self) -> None:
+        """After an end without a byte of an answer."""
+        self.done = asyncio.get_running_loop().create_future()
 
     def end(self, error: Exception | None) -> None:
         if self.done.done():
@@ -159,13 +164,17 @@ class HttpClient:
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode("latin-1") + body
 
-    async def _connect(self) -> Connection:
-        """An idle connection, else a new one. Raises ConnectFailed."""
+    def _take_idle(self) -> Connection | None:
+        """A connection that has served before and is open as far as known."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable and time.monotonic() - connection.idle_since < IDLE_LIMIT_S:
                 return connection
             self._discard(connection)
+        return None
+
+    async def _connect(self) -> Connection:
+        """A new connection. Raises ConnectFailed."""
         loop = asyncio.get_running_loop()
         host = self._url.hostname or ""
         try:
@@ -190,7 +199,19 @@ class HttpClient:
 
     async def run(self, message: bytes, exchange: Exchange) -> None:
         """Send a message and wait for the end of its answer. Raises ConnectFailed, Disconnected, MalformedHttp."""
-        connection = await self._connect()
+        idle = self._take_idle()
+        if idle is not None:
+            try:
+                await self._exchange(idle, message, exchange)
+            except Disconnected:
+                if exchange.status:
+                    raise
+                exchange.begin_again()
+            else:
+                return
+        await self._exchange(await self._connect(), message, exchange)
+
+    async def _exchange(self, connection: Connection, message: bytes, exchange: Exchange) -> None:
         try:
             connection.send(message, exchange)
             await exchange.done

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
 import pytest
 
 from loadtests.errors import EndpointError
+from loadtests.http_client import Disconnected, HttpClient
 from loadtests.metrics import failures
 from loadtests.mock_server import Fault, MockServer, Script
 from tests.loadtests.driving import run_on, run_script
@@ -118,3 +120,42 @@ async def _talk_smtp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.write(b"220 mail.example ESMTP\r\n")
     await reader.read(100)
     writer.close()
+
+
+async def _one_answer_per_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers the first request and, without a word of it before, closes on the second."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+
+
+def test_an_idle_connection_that_the_server_gave_up_is_no_failure() -> None:
+    async def fetch_three() -> list[tuple[int, bytes]]:
+        server = await asyncio.start_server(_one_answer_per_connection, "127.0.0.1", 0)
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
+        answers = [await client.fetch("GET", "/") for _ in range(3)]
+        await client.close()
+        server.close()
+        return answers
+
+    assert asyncio.run(fetch_three()) == [(200, b"ok")] * 3
+
+
+def test_a_new_connection_without_an_answer_is_a_failure() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def fetch() -> None:
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
+        try:
+            await client.fetch("GET", "/")
+        finally:
+            await client.close()
+            server.close()
+
+    with pytest.raises(Disconnected):
+        asyncio.run(fetch())
