@@ -23,13 +23,13 @@ _by_index = attrgetter("index")
 class _Seq(Owner):
     """One open request. While it is in the decode group, `known = clock + offset`, and one less is computed."""
 
-    __slots__ = ("computed", "final", "index", "known", "last_ns", "offset", "prompt", "share_at_join", "token_ns")
+    __slots__ = ("computed", "final", "index", "known", "last_ns", "offset", "prompt", "share_at_join")
 
     def __init__(self, index: int, prompt: int, final: int) -> None:
         super().__init__()
         self.index, self.prompt, self.final = index, prompt, final
         self.known, self.computed, self.offset = prompt, 0, 0
-        self.last_ns = self.token_ns = NEVER  # of its last token; of the one that this step gives
+        self.last_ns = NEVER  # of its last token, while it is not in the group
         self.share_at_join = 0
 
     @property
@@ -55,7 +55,6 @@ class LeanEngine:
         self._due = [0] * self._size  # group members that need a block when clock % size is this
         self._clock = 0  # steps that the group has taken
         self._share = 0  # device shares that one member has been charged for in all steps so far
-        self._new: list[_Seq] = []  # members whose last token was not at the end of the last step
         # The plan: `_steps` steps of `_step_ns` from `_start_ns`; `_placed` are (sequence, tokens) outside the group.
         self._start_ns = self._step_ns = self._decode_ns = self._steps = 0
         self._placed: list[tuple[_Seq, int]] = []
@@ -89,7 +88,7 @@ class LeanEngine:
         budget = self._continue(budget)
         if not was_preempting:
             self._admit(budget, now_ns)
-        self._charge(now_ns)
+        self._charge()
         is_run = not (self._placed or was_preempting)
         self._steps = self._run_length() if is_run else 1
         # A queue that is not empty is stuck until the run ends, and nobody overtakes.
@@ -102,7 +101,7 @@ class LeanEngine:
         for seq, count in self._placed:
             seq.computed += count
             if seq.computed == seq.known:
-                self._take_token(seq)
+                self._take_token(seq, now_ns)
         self.end_ns = NEVER
 
     # --- scheduling
@@ -131,8 +130,7 @@ class LeanEngine:
         self.totals.num_preemptions += 1
         if seq.index in self._group:
             self._leave(seq)
-            if seq not in self._new:
-                seq.last_ns = self._start_ns
+            seq.last_ns = self._start_ns
             self._ends = [end for end in self._ends if end[2] is not seq]
             heapify(self._ends)
             held = -(-seq.computed // self._size)  # the block of its next token was not taken yet
@@ -173,9 +171,9 @@ class LeanEngine:
 
     # --- time
 
-    def _charge(self, now_ns: int) -> None:
-        """Prompts one after another, then one decode; sets when each token comes, and the length of the step."""
-        records, token_ns, odd = self._records, now_ns, []
+    def _charge(self) -> None:
+        """Prompts one after another, then one decode; sets the length of the step, at whose end all tokens come."""
+        records, odd, step_ns = self._records, [], 0
         context = self._longest()
         for seq, count in self._placed:
             if seq.is_decode:
@@ -184,14 +182,11 @@ class LeanEngine:
                 continue
             prefill_ns = self._pricer.prefill_ns(seq.computed, count)
             records.prefill_shares[seq.index] += prefill_ns * SHARES
-            token_ns += prefill_ns
-            seq.token_ns = token_ns
+            step_ns += prefill_ns
         self._decode_ns = self._pricer.decode_ns(context) if context else 0
-        token_ns += self._decode_ns
         for seq in odd:
             records.decode_shares[seq.index] += self._decode_ns * SHARES // (len(odd) + len(self._group))
-            seq.token_ns = token_ns
-        self._step_ns = token_ns - now_ns
+        self._step_ns = step_ns + self._decode_ns
 
     def _longest(self) -> int:
         """Tokens of the longest context of the group; any will do when there is one bucket only."""
@@ -228,41 +223,33 @@ class LeanEngine:
 
     def _step_group(self, steps: int, now_ns: int) -> None:
         """Let `steps` steps have happened."""
-        size, step_ns, gaps = len(self._group), self._step_ns, self._records.gaps
+        size, step_ns = len(self._group), self._step_ns
         num_odd = sum(seq.is_decode for seq, _ in self._placed)
         self.totals.count(steps, step_ns, size + num_odd)
         if not size:
-            self._new.clear()
             return
         if steps > 1:
             self._cache.take(self._growth(steps))
         self._clock += steps
         self._share += steps * (self._decode_ns * SHARES // (size + num_odd))
-        regular = steps * size
-        for seq in self._new:
-            if seq.index in self._group:
-                gaps[self._start_ns + step_ns - seq.last_ns] += 1
-                regular -= 1
-        self._new.clear()
-        if regular:
-            gaps[step_ns] += regular
+        self._records.gaps[step_ns] += steps * size
         while self._ends and self._ends[0][0] == self._clock:
             seq = heappop(self._ends)[2]
             self._leave(seq)
             self._finish(seq, now_ns)
 
-    def _take_token(self, seq: _Seq) -> None:
+    def _take_token(self, seq: _Seq, now_ns: int) -> None:
         """The token of a sequence outside the group: it either finishes or joins."""
         seq.known += 1
         records, index = self._records, seq.index
         if seq.last_ns == NEVER:
-            records.first_token_ns[index] = seq.token_ns
+            records.first_token_ns[index] = now_ns
         else:
-            records.gaps[seq.token_ns - seq.last_ns] += 1
-        seq.last_ns = seq.token_ns
+            records.gaps[now_ns - seq.last_ns] += 1
+        seq.last_ns = now_ns
         self._partial.remove(seq)
         if seq.known == seq.final:
-            self._finish(seq, seq.token_ns)
+            self._finish(seq, now_ns)
         else:
             self._join(seq)
 
@@ -287,7 +274,6 @@ class LeanEngine:
         self._group[seq.index] = seq
         self._due[self._due_of(seq)] += 1
         heappush(self._ends, (seq.final - seq.offset, seq.index, seq))
-        self._new.append(seq)
 
     def _leave(self, seq: _Seq) -> None:
         """Out of the group, with its counts made its own again. Its entry in `_ends` is the caller's business."""

@@ -31,7 +31,6 @@ class ScheduledEngine:
         self._arrived: list[int] = []
         self._last_ns: dict[str, int] = {}  # time of the last token of each open request that has one
         self._plan: StepPlan | None = None
-        self._token_ns: dict[str, int] = {}  # when each sequence of the plan gets its token
 
     @property
     def num_open(self) -> int:
@@ -73,26 +72,24 @@ class ScheduledEngine:
         self._plan, self.end_ns = None, NEVER
 
     def _charge(self, plan: StepPlan, now_ns: int) -> int:
-        """The end of the step; each prompt's token comes when that prompt is done, then those of decode."""
-        records, self._token_ns = self._records, {}
+        """The end of the step, when all its tokens come, those of prompts too: a server reads results once a step."""
+        records = self._records
         for seq in plan.prefill:
             prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
             records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
             now_ns += prefill_ns
-            self._token_ns[seq.request_id] = now_ns
         if plan.decode:
             decode_ns = self._pricer.decode_ns(max(seq.start for seq in plan.decode) + 1)
             share = decode_ns * SHARES // len(plan.decode)
             now_ns += decode_ns
             for seq in plan.decode:
                 records.decode_shares[int(seq.request_id)] += share
-                self._token_ns[seq.request_id] = now_ns
         return now_ns
 
     def _record(self, event: TokenEvent) -> None:
         records, index = self._records, int(event.request_id)
         assert event.token_id is not None
-        now_ns = self._token_ns[event.request_id]
+        now_ns = self.end_ns
         if event.index == 0:
             records.first_token_ns[index] = now_ns
             records.num_cached[index] = event.num_cached_tokens
