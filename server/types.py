@@ -48,6 +48,7 @@ class Request:
     priority: int = 0  # lower runs first
     deadline: float | None = None  # finish with "abort" when it passes
     cache_salt: str = ""  # prefix-cache blocks are shared only under the same salt
+    received_time: float | None = None  # of the HTTP request, before its body was read; None = was none
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class StepPlan:
     expired: tuple[str, ...] = ()
     admitted: tuple[str, ...] = ()  # placed for the first time; not those that come back after a preemption
     time: float = 0.0  # when this was decided
+    received_time: float | None = None  # the earliest of `admitted`
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:

@@ -121,6 +121,7 @@ class Generation:
                 arrival_time=service.clock.now(),
                 priority=body.priority or 0,
                 cache_salt=body.cache_salt or "",
+                received_time=origin.arrival_time,
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]

@@ -16,6 +16,9 @@ from server.types import DeviceStep, StepPlan, StepResult
 
 PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
 
+# Of the host's work on a request before its first step, what pacing counts as the part's time. Less than any prefill.
+MAX_HOST_NS = 5_000_000
+
 
 class MeteredRunner:
     """Obeys server.engine.loop.Runner."""
@@ -41,8 +44,17 @@ class MeteredRunner:
         """Idle and lost nanoseconds before the step."""
         now_ns = self._now_ns()
         if len(plan.admitted) == len(plan.seqs):  # nobody was running: there was a pause, however short
-            return self._timeline.pause(now_ns), 0
+            return self._timeline.pause(self._begin_of_work(plan, now_ns)), 0
         return 0, self._timeline.lag(now_ns) if self._is_paced else 0
+
+    def _begin_of_work(self, plan: StepPlan, now_ns: int) -> int:
+        """When the pause before `plan` ended: if paced, when its first request reached the server.
+
+        The model's time of a prefill is one that clients measured, with the host's work before the device starts in it.
+        """
+        if not self._is_paced or plan.received_time is None:
+            return now_ns
+        return max(round(plan.received_time * NS), now_ns - MAX_HOST_NS)
 
     def _end(self, due_ns: int) -> int | None:
         """Hold a paced step until it is due; returns by how much the host missed that, in computing or in waking up."""

@@ -200,7 +200,7 @@ class Scheduler:
                 self._running.add(seq)
                 seq.is_running = True
                 if is_new:
-                    step.admitted.append(seq.request.request_id)
+                    step.admit(seq.request)
                 # Back from a preemption with all but a token cached, it decodes: with the others, where those go apart.
                 if self._policy.mixes_phases or not seq.is_decode:
                     step.place(seq)

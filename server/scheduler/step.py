@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from server.scheduler.sequence import Sequence
-from server.types import ScheduledSeq, StepPlan
+from server.types import Request, ScheduledSeq, StepPlan
 
 
 class StepDraft:
     """Grows only; a placed sequence is never taken out again. `budget` is in tokens."""
 
-    __slots__ = ("admitted", "budget", "decode", "expired", "max_chunk", "preempted", "prefill", "time")
+    __slots__ = (
+        "admitted",
+        "budget",
+        "decode",
+        "expired",
+        "max_chunk",
+        "preempted",
+        "prefill",
+        "received_time",
+        "time",
+    )
 
     def __init__(self, budget: int, time: float, max_chunk: int | None = None) -> None:
         """`max_chunk` is the most that one sequence may compute; None = the budget."""
@@ -21,6 +31,13 @@ class StepDraft:
         self.preempted: list[str] = []
         self.expired: list[str] = []
         self.admitted: list[str] = []
+        self.received_time: float | None = None
+
+    def admit(self, request: Request) -> None:
+        """Note that `request` is placed for the first time."""
+        self.admitted.append(request.request_id)
+        if request.received_time is not None:
+            self.received_time = min(request.received_time, self.received_time or request.received_time)
 
     def place(self, seq: Sequence) -> None:
         """Compute as many of the pending tokens of `seq` as the budget allows. Its blocks cover them already."""
@@ -53,4 +70,5 @@ class StepDraft:
             tuple(self.expired),
             tuple(self.admitted),
             self.time,
+            self.received_time,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,7 +11,7 @@ from server.clock import NS, ManualClock
 from server.config import CacheConfig, SchedulerConfig
 from server.engine.loop import EngineLoop
 from server.engine.messages import Abort, Add, Command, Tokens
-from server.engine.metered_runner import MeteredRunner
+from server.engine.metered_runner import MAX_HOST_NS, MeteredRunner
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
 from server.types import DeviceStep, Request, SampledToken, SamplingParams, StepPlan, StepResult
@@ -135,6 +135,24 @@ def test_paced_tokens_come_when_the_part_would_give_them_whatever_the_host_takes
     expected = [PREFILL_S + i * DECODE_S for i in range(50)]
     assert engine.token_times("a") == pytest.approx(expected, abs=1e-9)
     assert {(step.late_ns, step.lag_ns) for step in engine.outbox.steps} == {(0, 0)}
+
+
+@pytest.mark.parametrize(("host_s", "counted_s"), [(0.0, 0.0), (0.002, 0.002), (3.0, MAX_HOST_NS / NS)])
+def test_the_hosts_work_before_the_first_step_is_part_of_a_paced_prefill(host_s: float, counted_s: float) -> None:
+    engine = Engine(is_paced=True)
+    asked = replace(request("a", max_tokens=3).request, received_time=1001.0 - host_s)
+    engine.run((1.0, Add(asked)), until=2.0)
+    expected = [1.0 - counted_s + PREFILL_S + i * DECODE_S for i in range(3)]
+    assert engine.token_times("a") == pytest.approx(expected, abs=1e-9)
+    assert sum(step.idle_ns for step in engine.outbox.steps) == pytest.approx((1.0 - counted_s) * NS, abs=2)
+
+
+def test_a_request_that_came_during_the_last_step_is_computed_right_after_it() -> None:
+    engine = Engine(is_paced=True, turn_s=0.001)
+    engine.run((0.0, request("a", max_tokens=1)), until=PREFILL_S / 2)
+    late = replace(request("b", max_tokens=1, salt=1).request, received_time=1000.0 + PREFILL_S / 2)
+    engine.run((0.0, Add(late)), until=1.0)
+    assert engine.token_times("b") == pytest.approx([2 * PREFILL_S], abs=1e-9)
 
 
 def test_a_host_that_is_too_slow_is_told_step_by_step() -> None:
