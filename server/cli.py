@@ -146,6 +146,7 @@ def plan(settings: PlanSettings) -> None:
         tensor_parallel_sizes=settings.tensor_parallel_size,
         pipeline_parallel_sizes=settings.pipeline_parallel_size,
         device_memory_utilization=settings.device_memory_utilization,
+        batching=settings.batching,
         price_basis=settings.price_basis,
         chip_watts=settings.chip_watts,
     )

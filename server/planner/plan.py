@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from server.config import ModelSpec
+from server.device.buckets import powers_of_two
 from server.device.calibration import default_calibration
 from server.device.catalog import instance, instances
 from server.device.cost_pipeline import PipelineModel, stage_layers
@@ -179,11 +180,25 @@ class _Search:
         later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
-        demand = self.demand
         replica = Replica(
-            mean_s, decode.elapsed_s, batch, demand.output_tokens, cv2, demand.steps_cv2, later_stages_s=later_s
+            mean_s,
+            decode.elapsed_s,
+            batch,
+            self.demand.output_tokens,
+            cv2,
+            self.demand.steps_cv2,
+            later_stages_s=later_s,
+            shorter=self._shorter(group, batch),
+            mixes_phases=self.options.batching == "continuous",
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
+
+    def _shorter(self, group: _Group, batch: int) -> tuple[tuple[float, float], ...]:
+        """Seconds on each decode bucket below the longest, and the share of contexts within it."""
+        if self.options.batching == "continuous":
+            return ()
+        buckets = powers_of_two(self.buckets.decode)[:-1]
+        return tuple((group.cost.decode(batch, size).elapsed_s, self.demand.share_within(size)) for size in buckets)
 
 
 def _fewest(replica: Replica, dp: int, options: PlanOptions) -> int:

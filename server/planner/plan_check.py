@@ -65,6 +65,8 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
         device_memory_utilization=options.device_memory_utilization,
         quantization=QUANTIZATION[candidate.dtype],
         prefill_buckets=_prefill_buckets(report),
+        decode_buckets=None if options.batching == "neuron" else (),
+        batching=options.batching,
         price_basis=options.price_basis,
         usd_per_hour=None if price is not None else 0.0,
     )

@@ -57,6 +57,15 @@ class Demand:
         """Of a mean request."""
         return self.input_tokens + self.output_tokens
 
+    def share_within(self, positions: int) -> float:
+        """Of all decode steps, the share whose context, the new token's position included, is at most so long."""
+        steps = self.output_tokens - 1
+        if self.trace is None:
+            return min(1.0, max(0.0, (positions - self.input_tokens) / steps)) if steps else 1.0
+        lengths = self.trace.output_len - 1
+        within = np.clip(positions - self.trace.input_len, 0, lengths).sum()
+        return float(within / lengths.sum()) if steps else 1.0
+
     def as_json(self) -> dict[str, Any]:
         """Plain values, without the requests."""
         return {

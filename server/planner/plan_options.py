@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal, get_args
 
-from server.config import ModelSpec
+from server.config import Batching, ModelSpec
+from server.device.buckets import SMALLEST_BUCKET
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 
 WeightDtype = Literal["bfloat16", "int8", "fp8"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)
-MIN_BUCKET = 128  # Neuron's automatic buckets: powers of two from here to the compiled length
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 4096
 MIN_RATE, MAX_RATE = 1e-6, 1e9  # requests a second: beyond, figures stop being finite or meaningful
 
 
 def bucket(tokens: int, longest: int) -> int:
-    """The smallest compiled bucket that holds `tokens`: a power of two from MIN_BUCKET, at most `longest`."""
-    size = MIN_BUCKET
+    """The smallest compiled bucket that holds `tokens`: an automatic bucket, at most `longest`."""
+    size = SMALLEST_BUCKET
     while size < tokens:
         size *= 2
     return min(size, longest)
@@ -42,6 +42,7 @@ class PlanOptions:
     dtypes: tuple[WeightDtype, ...] = DTYPES  # of the weights; activations and KV are bfloat16
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
     has_prefill_buckets: bool = True  # False: each prompt is padded to the compiled length, as optimum-neuron does
+    batching: Batching = "continuous"  # neuron: prompts and decodes apart, and decode on automatic buckets
     max_batch: int = 256  # the largest batch with measurements behind it
     device_memory_utilization: float = 0.9  # as the server's default
     price_basis: PriceBasis = "on_demand"  # what the order of the answer goes by
@@ -67,7 +68,16 @@ class PlanOptions:
         unknown = [dtype for dtype in self.dtypes if dtype not in DTYPES]
         if unknown or not self.dtypes:
             raise SettingsError(f"dtypes is {', '.join(unknown) or 'empty'}: some of {', '.join(DTYPES)}")
+        self._check_batching()
         self._check_length()
+
+    def _check_batching(self) -> None:
+        if self.batching not in get_args(Batching):
+            raise SettingsError(f"batching is {self.batching!r}: one of {', '.join(get_args(Batching))}")
+        if self.batching == "neuron" and not self.has_prefill_buckets:
+            raise SettingsError(
+                "batching is 'neuron', which runs prompts on buckets: has_prefill_buckets cannot be False"
+            )
 
     def _check_length(self) -> None:
         if self.max_model_len is not None and not self.total_tokens <= self.max_model_len <= MAX_TOKENS:

@@ -1,6 +1,7 @@
 """How long requests wait at one replica: a prompt stops all decoding, slots are few, arrivals are Poisson.
 
 Neuron encodes prompts one at a time and never together with a decode step, so a replica is one server that alternates.
+A scheduler that mixes phases runs the prompts that wait, and one decode, before it gives out any of their tokens.
 Formulas with their reasons: docs/plan.md. Knows no hardware and no prices.
 """
 
@@ -30,22 +31,35 @@ class Replica:
     """One tensor-parallel group that serves requests of one kind. All rates are requests a second of this replica."""
 
     prefill_s: float  # of one prompt
-    decode_s: float  # of one step, all slots
+    decode_s: float  # of one step, all slots, over their full length
     slots: int
     output_tokens: float  # of a mean request; the prefill makes the first
     prefill_cv2: float = 0.0  # squared coefficient of variation of prefills, of which `prefill_s` is the mean
     steps_cv2: float = 0.0  # of the steps of a request
     peers: int = 1  # replicas, this one included, among which a request goes to the least loaded
     later_stages_s: float = 0.0  # of a prompt, beyond `prefill_s`, in which others may be encoded already
+    shorter: tuple[tuple[float, float], ...] = ()  # seconds of a step on each bucket below, share of contexts within it
+    mixes_phases: bool = False  # continuous batching; decode then has one bucket
 
     @property
     def steps(self) -> float:
         """Decode steps of a request."""
         return self.output_tokens - 1
 
+    def step_s(self, busy: float) -> float:
+        """Mean seconds of a decode step of `busy` slots: it runs on the bucket that holds the longest of them."""
+        if not self.shorter:
+            return self.decode_s
+        below, mean = 0.0, 0.0
+        for seconds, share in (*self.shorter, (self.decode_s, 1.0)):
+            within = share**busy
+            mean, below = mean + seconds * (within - below), within
+        return mean
+
     def completions(self, busy: int) -> float:
         """Requests a second with `busy` slots always busy: they take their prefills in turn and share their steps."""
-        return busy / (busy * self.prefill_s + self.later_stages_s + self.steps * self.decode_s)
+        steps = self.steps + (self.mixes_phases and busy > 1 and self.steps > 0)  # others decode beside the prompt
+        return busy / (busy * self.prefill_s + self.later_stages_s + steps * self.step_s(busy))
 
     @property
     def saturation(self) -> float:
@@ -58,22 +72,44 @@ class Replica:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s
         if rate == 0:
-            return Service(alone_s, self.decode_s if self.steps else 0.0)
+            return Service(alone_s, self.step_s(1) if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
             return Service(alone_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
-        tpot_s = (busy / rate - alone_s) / self.steps  # Little's law gives the time in a slot
+        # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
+        beside_s = self._beside_s(rate, idle)
+        tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps)
         load = rate / self.saturation
         slot_wait_s = queued / rate * _service_factor(self.slots, load, self.steps_cv2)
         slot_wait_s *= _pooling(self.slots, self.peers, load)
-        return Service(slot_wait_s + self._turn_wait_s(rate, idle) + alone_s, tpot_s)
+        return Service(slot_wait_s + self._turn_wait_s(rate, busy, idle) + beside_s + alone_s, tpot_s)
 
-    def _turn_wait_s(self, rate: float, idle: float) -> float:
+    def _turn_wait_s(self, rate: float, busy: float, idle: float) -> float:
         """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""
         if self.slots == 1:
             return 0.0
+        if self.mixes_phases:
+            return 0.5 * self._mixed_step_s(rate, idle)
         others = rate * (self.slots - 1) / self.slots
-        return self._prefill_wait_s(others) + 0.5 * self.decode_s * (1 - idle)
+        return self._prefill_wait_s(others) + 0.5 * self.step_s(max(1.0, busy)) * (1 - idle)
+
+    def _beside_s(self, rate: float, idle: float) -> float:
+        """Mean time, in a step that mixes phases, of the decode and the other prompts that a prompt shares it with."""
+        if not self.mixes_phases or self.slots == 1:
+            return 0.0
+        return self.decode_s * (1 - idle) + self._others_load(rate) * self._mixed_step_s(rate, idle)
+
+    def _mixed_step_s(self, rate: float, idle: float) -> float:
+        """Mean length of the step that an arrival finds under way: a decode, and what came in the step before.
+
+        Of lengths C = D + P n, n Poisson with mean C * rate: E[C^2] / E[C], as long steps are met more often.
+        """
+        load = self._others_load(rate)
+        spread_s = (1 + self.prefill_cv2) * self.prefill_s * load / (1 - load**2)
+        return self.decode_s * (1 - idle) / (1 - load) + spread_s
+
+    def _others_load(self, rate: float) -> float:
+        return rate * (self.slots - 1) / self.slots * self.prefill_s
 
     def _prefill_wait_s(self, rate: float) -> float:
         """Mean wait of M/G/1 (Pollaczek-Khinchine) where prefills are all the service."""

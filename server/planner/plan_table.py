@@ -51,7 +51,8 @@ def _heading(report: PlanReport) -> str:
     return (
         f"{options.model} ({report.model.num_params / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
-        f"compiled for prompts of {report.buckets.prefill} and slots of {report.buckets.decode} positions; "
+        f"{options.batching} batching, compiled for prompts of {report.buckets.prefill} and slots of "
+        f"{report.buckets.decode} positions; "
         f"calibration {report.calibration}"
     )
 

@@ -15,6 +15,7 @@ from server.settings.catalog import CatalogSettings
 from server.settings.sources import ENV_PREFIX, Texts, split_text
 
 Degrees = Annotated[tuple[int, ...], NoDecode]
+BATCHING_HELP = "mix prompts and decodes in a step, or run them apart on automatic buckets"
 JSON_FLAG: JsonDict = {"flag": "--json"}
 
 
@@ -37,6 +38,7 @@ class PlanSettings(_PlannerSettings):
     ttft_ms: float | None = Field(None, description="limit of the mean time to first token (default: none)")
     tpot_ms: float | None = Field(None, description="limit of the mean time per output token (default: none)")
     device: Texts = Field((), description="instance to consider, may be repeated (default: all)")
+    batching: Batching = Field("continuous", description=BATCHING_HELP)
     tensor_parallel_size: Degrees = Field((), description="degrees to consider, with commas (default: all)")
     chip_watts: float | None = Field(None, description="power of one chip, for tokens per joule (default: not known)")
     check: bool = Field(False, description="simulate the chosen configuration and compare")
@@ -62,9 +64,7 @@ class SimulateSettings(_PlannerSettings):
     replicas: int = Field(1, ge=1, description="instances")
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
-    batching: Batching = Field(
-        "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
-    )
+    batching: Batching = Field("continuous", description=BATCHING_HELP)
     quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
     routing: Literal["least-loaded", "round-robin", "prefix-aware"] = Field(
         "least-loaded", description="which engine gets a request"

@@ -40,7 +40,7 @@ def test_throughput_count_and_prices_follow_from_the_two_step_times() -> None:
     report = plan(replace(SMALL, request_rate=30.0))
     model = CostModel.of(NAMED["llama-1b"], XLARGE, 1, Runtime("bfloat16"))
     prefill, decode = model.prefill(500, 512).elapsed_s, model.decode(4, 1024).elapsed_s
-    saturation = 4 / (4 * prefill + 100 * decode)  # of a replica; there are 2
+    saturation = 4 / (4 * prefill + 101 * decode)  # of a replica, others decode beside the prompt; there are 2
     count = ceil(30 / (2 * MAX_LOAD * saturation))
     found = find(report, "inf2.xlarge", 1, "bfloat16", 4)
     assert (found.dp, found.instances) == (2, count)
@@ -176,6 +176,23 @@ def test_buckets_are_powers_of_two_that_end_at_the_compiled_length() -> None:
     assert Buckets.of(replace(CHAT, input_tokens=4000, output_tokens=4000), model) == Buckets(4096, 8192)
     assert Buckets.of(replace(CHAT, input_tokens=1100, max_model_len=1500), model) == Buckets(1500, 1500)
     assert Buckets.of(replace(CHAT, has_prefill_buckets=False), model) == Buckets(2048, 2048)
+
+
+def test_neurons_batching_pays_for_the_bucket_of_the_longest_context_and_not_for_the_full_length() -> None:
+    wide = replace(SMALL, input_tokens=100, output_tokens=101, max_model_len=2048)
+    full, bucketed = plan(wide), plan(replace(wide, batching="neuron"))
+    for batch in (1, 4, 16):
+        one, other = (find(report, "inf2.xlarge", 1, "bfloat16", batch) for report in (full, bucketed))
+        assert one.decode_s == other.decode_s  # of a step over the full length
+        assert other.tpot_s < (1 - 0.01 * batch) * one.tpot_s
+        assert other.saturated_output_tokens_s > one.saturated_output_tokens_s
+
+
+def test_batching_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(SettingsError, match="batching is 'static': one of continuous, neuron"):
+        replace(SMALL, batching="static")
+    with pytest.raises(SettingsError, match="has_prefill_buckets cannot be False"):
+        replace(SMALL, batching="neuron", has_prefill_buckets=False)
 
 
 def test_padding_prompts_to_the_compiled_length_is_slower() -> None:

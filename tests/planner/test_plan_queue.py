@@ -20,7 +20,11 @@ replicas = st.builds(
     decode_s=st.floats(1e-3, 0.5),
     slots=st.sampled_from([1, 2, 4, 16, 64, 256]),
     output_tokens=st.integers(1, 2000),
+    mixes_phases=st.booleans(),
 )
+
+
+loads = st.just(0.0) | st.floats(1e-12, 0.99)  # of saturation
 
 
 def simulate(replica: Replica, rate: float, num_requests: int, seed: int = 7) -> tuple[float, float]:
@@ -52,6 +56,25 @@ def simulate(replica: Replica, rate: float, num_requests: int, seed: int = 7) ->
 def test_saturation_of_a_full_replica_worked_by_hand() -> None:
     # 8 requests: 8 prefills of 0.1 s and 100 steps of 0.02 s they share = 2.8 s
     assert CHAT.saturation == pytest.approx(8 / 2.8)
+
+
+def test_a_step_runs_on_the_bucket_of_the_longest_of_its_contexts() -> None:
+    # Half of all contexts are within the short bucket: all of 3 slots are with a chance of 1/8.
+    bucketed = replace(CHAT, decode_s=0.04, shorter=((0.02, 0.5),))
+    assert bucketed.step_s(1) == pytest.approx(0.03)
+    assert bucketed.step_s(3) == pytest.approx(0.02 / 8 + 0.04 * 7 / 8)
+    assert bucketed.at(0).tpot_s == pytest.approx(0.03)
+    assert bucketed.saturation == pytest.approx(8 / (0.8 + 100 * (0.02 / 256 + 0.04 * 255 / 256)))
+
+
+def test_mixed_steps_keep_a_slot_for_one_more_decode_which_the_first_token_waits_for() -> None:
+    mixed = replace(CHAT, mixes_phases=True)
+    assert mixed.completions(1) == CHAT.completions(1)
+    assert mixed.saturation == pytest.approx(8 / (8 * 0.1 + 101 * 0.02))
+    assert mixed.at(0) == CHAT.at(0)
+    rate = 0.3 * CHAT.saturation
+    assert mixed.at(rate).ttft_s > CHAT.at(rate).ttft_s + 0.02 * 0.3
+    assert mixed.at(rate).tpot_s == pytest.approx(CHAT.at(rate).tpot_s, rel=0.02)
 
 
 def test_time_per_token_is_one_step_without_load_and_takes_every_prefill_near_saturation() -> None:
@@ -121,7 +144,7 @@ def test_limits_below_what_an_empty_replica_needs_allow_no_rate() -> None:
     assert CHAT.rate_within(1.0, 0.019) == 0
 
 
-@given(replicas, st.floats(0, 0.99), st.floats(0, 0.99))
+@given(replicas, loads, loads)
 def test_more_load_is_never_faster(replica: Replica, some: float, other: float) -> None:
     low, high = sorted((some, other))
     slower, faster = replica.at(high * replica.saturation), replica.at(low * replica.saturation)
