@@ -22,6 +22,7 @@ from loadtests.bench import Measurement, measure
 from loadtests.local_server import neuronserve_command, running
 from loadtests.plan import make_plan
 from loadtests.scenario import load_scenario
+from loadtests.specs import Scenario
 from server.planner.models import resolve_shape
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_report import SimulationReport
@@ -61,21 +62,25 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
     return run_simulation(options)
 
 
-def measured(url: str, clients: int) -> Measurement:
+def paced_scenario(url: str, arrival: dict[str, Any], num_prompts: int, seed: int) -> Scenario:
     """Requests of the same lengths over HTTP."""
-    scenario = load_scenario(
+    return load_scenario(
         None,
         {
             "endpoint": {"base_url": url},
-            "arrival": {"max_concurrency": clients},
+            "arrival": arrival,
             "dataset": {
-                "num_prompts": clients * REQUESTS_PER_CLIENT,
+                "num_prompts": num_prompts,
                 "random_input_len": INPUT_LEN,
                 "random_output_len": OUTPUT_LEN,
             },
-            "run": {"num_warmups": 2, "seed": clients},
+            "run": {"num_warmups": 2, "seed": seed},
         },
     )
+
+
+def load(scenario: Scenario) -> Measurement:
+    """Send a scenario's requests."""
     return asyncio.run(measure(scenario, make_plan(scenario, scenario.run.seed), None, lambda _: None))
 
 
@@ -83,7 +88,8 @@ def compare(url: str, clients: int) -> bool:
     """Print a line for each figure; whether the median TPOT is within the limit, where it can be held to one."""
     inventory = httpx.get(f"{url}/inventory").raise_for_status().json()
     model = simulated(inventory, clients)
-    records = [record for record in measured(url, clients).outcome.records if record.is_ok]
+    scenario = paced_scenario(url, {"max_concurrency": clients}, clients * REQUESTS_PER_CLIENT, seed=clients)
+    records = [record for record in load(scenario).outcome.records if record.is_ok]
     tpot_ms = statistics.median(record.tpot_s * 1e3 for record in records if record.tpot_s is not None)
     ttft_ms = statistics.median(record.ttft_s * 1e3 for record in records if record.ttft_s is not None)
     error = tpot_ms / float(np.median(model.tpot_ms)) - 1

@@ -11,14 +11,16 @@ import numpy as np
 
 from server.clock import NS
 from server.errors import DeviceError
-from server.planner.plan_demand import at_rate
+from server.planner.plan_demand import Demand, at_rate
 from server.planner.plan_memory import QUANTIZATION
 from server.planner.plan_options import bucket
 from server.planner.plan_report import Candidate, PlanReport
 from server.planner.sim_options import SimulationOptions
+from server.planner.sim_records import Records
 from server.planner.sim_report import SimulationReport
+from server.planner.sim_statistics import FloatArray
 from server.planner.simulator import run_simulation
-from server.planner.workload import LengthRange, SyntheticWorkload, Workload
+from server.planner.workload import LengthArray, LengthRange, SyntheticWorkload, Workload
 
 PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
@@ -93,31 +95,77 @@ def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
     ).generate()
 
 
-def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationReport) -> tuple[Agreement, ...]:
-    """Means: TPOT and TTFT in seconds, output tokens a second of everything, dollars for a million tokens, in and out.
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What requests met and cost: means in seconds, output tokens a second of everything, dollars (None: no price).
 
-    The simulation counts from the time that its first fifth has arrived until the last request arrives, so that neither
-    the filling nor the emptying of the deployment is seen. Without a price there are no dollars.
+    `tpot_s` is 0 when answers have one token.
     """
-    records, options = simulated.records, report.options
-    sent, finish = (np.array(times, dtype=np.float64) / NS for times in (records.sent_ns, records.finish_ns))
-    first = np.array(records.first_token_ns, dtype=np.float64) / NS
-    begin, end = sent[len(sent) // 5], sent[-1]
-    seen = (sent >= begin) & (finish >= 0)
-    rate = float(((finish >= begin) & (finish < end)).sum()) / (end - begin)
-    tokens = report.demand
-    found = [
-        Agreement("ttft_s", candidate.ttft_s, float((first - sent)[seen].mean())),
-        Agreement("output_tokens_s", candidate.instances * candidate.output_tokens_s, rate * tokens.output_tokens),
-    ]
-    if tokens.output_tokens > 1:
-        steps = np.array(records.num_output)[seen] - 1
-        found.insert(0, Agreement("tpot_s", candidate.tpot_s, float((finish - first)[seen].sum() / steps.sum())))
-    price = candidate.at_rate[options.price_basis]
-    if price is not None:
-        tokens_an_hour = rate * tokens.total_tokens * 3600
-        found.append(Agreement("usd_per_million_tokens", price.total_usd, 1e6 * price.hourly_usd / tokens_an_hour))
-    return tuple(found)
+
+    ttft_s: float
+    tpot_s: float
+    output_tokens_s: float
+    usd_per_million_tokens: float | None  # in and out together
+
+    @classmethod
+    def planned(cls, report: PlanReport, candidate: Candidate) -> Figures:
+        """Those of the plan."""
+        price = candidate.at_rate[report.options.price_basis]
+        tokens_s = candidate.instances * candidate.output_tokens_s
+        return cls(candidate.ttft_s, candidate.tpot_s, tokens_s, None if price is None else price.total_usd)
+
+    @classmethod
+    def steady(cls, served: Served, tokens: Demand, hourly_usd: float | None) -> Figures:
+        """Those from the time that the first fifth has been sent until the last is sent, in simulated or real time.
+
+        So neither the filling nor the emptying of a deployment is seen.
+        """
+        sent, first, finish = served.sent_s, served.first_s, served.finish_s
+        begin, end = sent[len(sent) // 5], sent[-1]
+        seen = (sent >= begin) & (finish >= 0)
+        rate = float(((finish >= begin) & (finish < end)).sum()) / (end - begin)
+        steps = int((served.num_output[seen] - 1).sum())
+        return cls(
+            ttft_s=float((first - sent)[seen].mean()),
+            tpot_s=float((finish - first)[seen].sum() / steps) if steps else 0.0,
+            output_tokens_s=rate * tokens.output_tokens,
+            usd_per_million_tokens=None
+            if hourly_usd is None
+            else 1e6 * hourly_usd / (rate * tokens.total_tokens * 3600),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """When each request was sent, had its first token and its last, ordered by the first; times below 0 never came."""
+
+    sent_s: FloatArray
+    first_s: FloatArray
+    finish_s: FloatArray
+    num_output: LengthArray
+
+    @classmethod
+    def of(cls, records: Records) -> Served:
+        """As a simulation recorded it."""
+        times = (records.sent_ns, records.first_token_ns, records.finish_ns)
+        sent, first, finish = (np.array(ns, dtype=np.float64) / NS for ns in times)
+        return cls(sent, first, finish, np.array(records.num_output, dtype=np.int64))
+
+
+def compared(planned: Figures, simulated: Figures) -> tuple[Agreement, ...]:
+    """Each figure that there is: no time per token for answers of one, no dollars without a price."""
+    names = ("tpot_s", "ttft_s", "output_tokens_s", "usd_per_million_tokens")
+    return tuple(
+        Agreement(name, getattr(planned, name), getattr(simulated, name)) for name in names if getattr(planned, name)
+    )
+
+
+def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationReport) -> tuple[Agreement, ...]:
+    """The plan's figures beside those of a simulation of its `candidate`."""
+    price = candidate.at_rate[report.options.price_basis]
+    hourly_usd = None if price is None else price.hourly_usd
+    figures = Figures.steady(Served.of(simulated.records), report.demand, hourly_usd)
+    return compared(Figures.planned(report, candidate), figures)
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:

@@ -1,0 +1,97 @@
+"""The comparison of plan, simulation and paced server, and that the two modelled sides agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast, get_args
+
+import numpy as np
+import pytest
+
+from loadtests.plan import make_plan
+from loadtests.records import RequestRecord
+from server.clock import NS
+from server.config import Batching
+from server.planner.plan_check import Figures, simulation_of
+from server.planner.simulator import run_simulation
+from tools.agreement_check import LIMIT, Question, arrivals, measured, planned, serve_flags, simulated, verdict
+
+SOME = Figures(0.02, 0.003, 1000.0, 0.1)
+
+
+@pytest.mark.parametrize("batching", get_args(Batching))
+@pytest.mark.parametrize("rate", [2.0, 6.0])
+def test_plan_and_simulation_of_the_default_model_agree(batching: Batching, rate: float) -> None:
+    question = Question(batching=batching, request_rate=rate)
+    workload = arrivals(make_plan(question.scenario, question.seed))
+    report, candidate = planned(question, workload)
+    lines, is_kept = verdict(
+        {"plan": Figures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
+    )
+    assert is_kept, lines
+    assert len(lines) == 5
+
+
+def test_figures_of_clients_are_worked_out_as_those_of_a_simulation() -> None:
+    question = Question(num_prompts=50)
+    workload = arrivals(make_plan(question.scenario, question.seed))
+    report, candidate = planned(question, workload)
+    options = replace(simulation_of(report, candidate), workload=workload)
+    seen = run_simulation(options).records
+    records = [
+        RequestRecord(
+            str(index),
+            index,
+            0,
+            seen.sent_ns[index] / NS,
+            seen.sent_ns[index] / NS,
+            end_s=seen.finish_ns[index] / NS,
+            ttft_s=(seen.first_token_ns[index] - seen.sent_ns[index]) / NS,
+            output_tokens=seen.num_output[index],
+        )
+        for index in reversed(range(50))
+    ]
+    failed = RequestRecord("failed", 50, 0, 0.0, 0.0, failure="timeout")
+    run = cast(Any, type("Run", (), {"outcome": type("Outcome", (), {"records": [*records, failed]})}))
+    found, expected = measured(run, report, options.hourly_usd), simulated(report, candidate, workload)
+    for name in ("ttft_s", "tpot_s", "output_tokens_s", "usd_per_million_tokens"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name))
+
+
+@pytest.mark.parametrize("name", ["ttft_s", "tpot_s", "output_tokens_s", "usd_per_million_tokens"])
+def test_one_figure_of_one_side_beyond_the_limit_is_no_agreement(name: str) -> None:
+    near, far = (replace(SOME, **{name: getattr(SOME, name) * factor}) for factor in (1 + 0.9 * LIMIT, 1 + 1.2 * LIMIT))
+    assert verdict({"plan": SOME, "simulate": SOME, "paced": near})[1]
+    for side in ("plan", "simulate", "paced"):
+        lines, is_kept = verdict({"plan": SOME, "simulate": SOME, "paced": SOME} | {side: far})
+        assert not is_kept
+        assert sum(f"{far_error(side):+.2%}" in line for line in lines) == 1
+
+
+def far_error(side: str) -> float:
+    """Of the first pair with the side that is off: the difference is relative to the second of the pair."""
+    factor = 1 + 1.2 * LIMIT
+    return factor - 1 if side == "plan" else 1 / factor - 1
+
+
+def test_without_a_price_there_are_no_dollars_to_compare() -> None:
+    free = replace(SOME, usd_per_million_tokens=None)
+    lines, is_kept = verdict({"plan": free, "simulate": free})
+    assert is_kept
+    assert not any("$" in line for line in lines)
+
+
+def test_the_server_is_started_as_planned() -> None:
+    question = Question(batching="neuron")
+    _, candidate = planned(question, arrivals(make_plan(question.scenario, 0)))
+    flags = serve_flags(candidate, question)
+    asked = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert asked["--max-num-seqs"] == str(question.slots) == str(candidate.batch)
+    assert (asked["--pace"], asked["--batching"], asked["--max-model-len"]) == ("device", "neuron", "2048")
+
+
+def test_requests_are_simulated_when_they_are_sent() -> None:
+    sent = make_plan(Question().scenario, 3)
+    workload = arrivals(sent)
+    assert np.diff(workload.arrival_ns) / NS == pytest.approx(np.diff(sent.schedule.offsets or []), abs=1e-8)
+    assert workload.arrival_ns[0] == 0

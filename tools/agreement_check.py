@@ -1,0 +1,162 @@
+"""Holds plan, simulation and a paced server against each other: `python -m tools.agreement_check [flags of serve]`.
+
+Plans the default model for requests of 100 + 200 tokens that come at random at a rate, simulates the planned deployment
+under the very arrivals that a load test then sends to `neuronserve serve --pace device`, and prints mean TTFT and TPOT,
+tokens a second and dollars per million tokens of the three with their differences. Exits with 1 when any two are more
+than 10 % apart. The paced figures are only worth something on a host with nothing else to do: late steps are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import get_args
+
+import httpx
+import numpy as np
+
+from loadtests.bench import Measurement
+from loadtests.local_server import neuronserve_command, running
+from loadtests.plan import Plan, make_plan
+from loadtests.specs import Scenario
+from server.clock import NS
+from server.config import Batching
+from server.planner.plan import plan
+from server.planner.plan_check import Agreement, Figures, Served, compared, simulation_of
+from server.planner.plan_demand import trace_rate
+from server.planner.plan_options import PlanOptions
+from server.planner.plan_report import Candidate, PlanReport
+from server.planner.simulator import run_simulation
+from server.planner.workload import Workload
+from server.settings.model import DEFAULT_MODEL
+from tools.pace_check import INPUT_LEN, OUTPUT_LEN, late_share, load, paced_scenario
+
+LIMIT = 0.10
+INSTANCE, TP, MAX_MODEL_LEN = "inf2.xlarge", 2, 2048  # the server's own defaults, but for the batch
+SCALES = {"tpot_s": (1e3, "TPOT, mean ms"), "ttft_s": (1e3, "TTFT, mean ms")}
+NAMES = {"output_tokens_s": (1.0, "output tokens/s"), "usd_per_million_tokens": (1.0, "$/1M tokens"), **SCALES}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the three are asked. `slots` are enough that requests seldom wait for one."""
+
+    request_rate: float = 6.0
+    num_prompts: int = 360
+    slots: int = 64
+    batching: Batching = "continuous"
+    seed: int = 0
+
+    @property
+    def scenario(self) -> Scenario:
+        """As a load test sends it, but for the server."""
+        return paced_scenario("", {"request_rate": self.request_rate}, self.num_prompts, self.seed)
+
+
+def arrivals(sent: Plan) -> Workload:
+    """The load test's requests at the times at which it sends them."""
+    offsets = np.array(sent.schedule.offsets)
+    size = len(offsets)
+    lengths = (np.full(size, length, dtype=np.int64) for length in (INPUT_LEN, OUTPUT_LEN))
+    return Workload("load test", np.rint((offsets - offsets[0]) * NS).astype(np.int64), next(lengths), next(lengths))
+
+
+def planned(question: Question, workload: Workload) -> tuple[PlanReport, Candidate]:
+    """The plan for the rate at which the requests really come, and its row for so many slots."""
+    options = PlanOptions(
+        str(DEFAULT_MODEL),
+        INPUT_LEN,
+        OUTPUT_LEN,
+        trace_rate(workload),
+        devices=(INSTANCE,),
+        tensor_parallel_sizes=(TP,),
+        dtypes=("bfloat16",),
+        max_model_len=MAX_MODEL_LEN,
+        batching=question.batching,
+        max_batch=question.slots,
+    )
+    report = plan(options)
+    (found,) = (candidate for candidate in report.candidates if candidate.batch == question.slots)
+    return report, found
+
+
+def simulated(report: PlanReport, candidate: Candidate, workload: Workload) -> Figures:
+    """The planned deployment under these arrivals."""
+    options = replace(simulation_of(report, candidate), workload=workload)
+    return Figures.steady(Served.of(run_simulation(options).records), report.demand, options.hourly_usd)
+
+
+def measured(measurement: Measurement, report: PlanReport, hourly_usd: float | None) -> Figures:
+    """What the clients of a paced server saw, at the price that the server states."""
+    records = sorted((record for record in measurement.outcome.records if record.is_ok), key=lambda one: one.sent_s)
+    sent = np.array([record.sent_s for record in records])
+    first = sent + [record.ttft_s or 0.0 for record in records]
+    served = Served(
+        sent, first, np.array([record.end_s for record in records]), np.array([one.output_tokens for one in records])
+    )
+    return Figures.steady(served, report.demand, hourly_usd)
+
+
+def serve_flags(candidate: Candidate, question: Question) -> list[str]:
+    """The planned deployment as flags of `neuronserve serve`."""
+    flags = {
+        "pace": "device",
+        "device": candidate.device,
+        "tensor-parallel-size": candidate.tp,
+        "max-num-seqs": candidate.batch,
+        "max-model-len": MAX_MODEL_LEN,
+        "batching": question.batching,
+    }
+    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+
+
+def verdict(sides: dict[str, Figures]) -> tuple[list[str], bool]:
+    """A line for each figure, with all sides and the difference of each two; whether none is beyond the limit."""
+    pairs = {(one, other): compared(sides[one], sides[other]) for one, other in combinations(sides, 2)}
+    lines = [f"{'':18}" + "".join(f"{name:>11}" for name in sides) + "".join(f"{f'{a}/{b}':>18}" for a, b in pairs)]
+    by_figure = zip(*pairs.values(), strict=True)
+    is_kept = True
+    for found in by_figure:
+        scale, title = NAMES[found[0].name]
+        values = "".join(f"{getattr(side, found[0].name) * scale:11.3f}" for side in sides.values())
+        lines.append(f"{title:18}{values}" + "".join(f"{one.error:>+18.2%}" for one in found))
+        is_kept &= all(_is_within(one) for one in found)
+    return lines, is_kept
+
+
+def _is_within(one: Agreement) -> bool:
+    return abs(one.error) <= LIMIT
+
+
+def main(arguments: list[str]) -> int:
+    """0 when all three agree."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.agreement_check", description=(__doc__ or "").splitlines()[0]
+    )
+    for name, of in (("request_rate", float), ("num_prompts", int), ("slots", int), ("seed", int)):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=of, default=getattr(Question(), name))
+    parser.add_argument("--batching", choices=get_args(Batching), default="continuous")
+    asked, of_serve = parser.parse_known_args(arguments)
+    question = Question(**vars(asked))
+    sent = make_plan(question.scenario, question.seed)
+    workload = arrivals(sent)
+    report, candidate = planned(question, workload)
+    sides = {"plan": Figures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
+    with running(neuronserve_command([*serve_flags(candidate, question), *of_serve])) as url:
+        price = httpx.get(f"{url}/inventory").raise_for_status().json()["price"]
+        run = load(paced_scenario(url, {"request_rate": question.request_rate}, question.num_prompts, question.seed))
+        sides["paced"] = measured(run, report, price["usd_per_hour"] if price else None)
+        late = late_share(url)
+    lines, is_kept = verdict(sides)
+    print(
+        f"{len(workload)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens, {trace_rate(workload):.2f} a second, ", end=""
+    )
+    print(f"{question.batching} batching, {candidate.batch} slots on {candidate.device}", *lines, sep="\n")
+    print(f"{late:.1%} of the server's steps were late; all figures {'' if is_kept else 'NOT '}within {LIMIT:.0%}")
+    return 0 if is_kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
