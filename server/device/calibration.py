@@ -110,6 +110,32 @@ class GroupError:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """From the smallest to the largest dense model that a calibration saw; what lies outside is extrapolated."""
+
+    num_params: tuple[int, int]
+    hidden_size: tuple[int, int]
+
+    @classmethod
+    def of(cls, models: Iterable[tuple[int, int]]) -> Seen | None:
+        """Of (parameters, hidden size) of each; None when there is none."""
+        found = list(zip(*models, strict=True))
+        return cls(*((min(values), max(values)) for values in found)) if found else None
+
+    def why_outside(self, num_params: int, hidden_size: int) -> list[str]:
+        """What of a model lies outside."""
+        reasons = []
+        low, high = self.num_params
+        if not low <= num_params <= high:
+            size = f"{num_params / 1e9:.3g}B parameters"
+            reasons.append(f"{size} are outside of the {low / 1e9:.1f}B to {high / 1e9:.1f}B of the measured models")
+        low, high = self.hidden_size
+        if not low <= hidden_size <= high:
+            reasons.append(f"hidden size {hidden_size} is outside of the {low} to {high} of the measured models")
+        return reasons
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """Coefficients, the data they come from, and how wrong they are on it."""
 
@@ -119,6 +145,7 @@ class Calibration:
     num_rows: int  # that took part in the fit
     errors: dict[str, GroupError]
     serving: ServingCoefficients = ServingCoefficients()
+    seen: Seen | None = None  # None: no dense model
 
     @property
     def version(self) -> str:
@@ -132,6 +159,9 @@ class Calibration:
             "date": self.date,
             "data_sha256": self.data_sha256,
             "num_rows": self.num_rows,
+            "models_seen": None
+            if self.seen is None
+            else {name: list(ends) for name, ends in asdict(self.seen).items()},
             "coefficients": _stored(asdict(self.coefficients), MEANING),
             "serving": _stored(asdict(self.serving), SERVING_MEANING),
             "errors": {name: error.as_dict() for name, error in self.errors.items()},
@@ -170,7 +200,15 @@ def _parse(record: Any) -> Calibration:
         int(record["num_rows"]),
         {name: GroupError.from_dict(entry) for name, entry in record["errors"].items()},
         ServingCoefficients(**_values(record["serving"], SERVING_MEANING)),
+        _seen(record["models_seen"]),
     )
+
+
+def _seen(entry: Any) -> Seen | None:
+    if entry is None:
+        return None
+    ends = {name: (int(low), int(high)) for name, (low, high) in entry.items()}
+    return Seen(ends["num_params"], ends["hidden_size"])
 
 
 def _values(entries: Any, names: Iterable[str]) -> dict[str, float]:

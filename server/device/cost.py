@@ -56,7 +56,7 @@ class CostModel:
     def __init__(self, calibration: Calibration, workload: Workload, instance: Instance) -> None:
         self.calibration, self.workload = calibration, workload
         self._prices = prices(calibration.coefficients)
-        self._extrapolated = _why_extrapolated(workload, instance)
+        self._extrapolated = _why_extrapolated(workload, instance, calibration)
         self._decoded: dict[tuple[int, int, int], StepCost] = {}
         self._prefilled: dict[tuple[int, int], StepCost] = {}
 
@@ -136,7 +136,7 @@ class CostModel:
         )
 
 
-def _why_extrapolated(load: Workload, instance: Instance) -> str:
+def _why_extrapolated(load: Workload, instance: Instance, calibration: Calibration) -> str:
     """What of the model and the part no usable measurement covers; empty when nothing."""
     reasons = []
     if instance.chip.name not in CALIBRATED_CHIPS:
@@ -145,6 +145,8 @@ def _why_extrapolated(load: Workload, instance: Instance) -> str:
         reasons.append(f"figures of {instance.name} are from a catalogue file, not from the part that was measured")
     if load.shape.num_experts:
         reasons.append("no usable mixture-of-experts measurement was published")
+    elif calibration.seen is not None:
+        reasons += calibration.seen.why_outside(load.shape.num_params, load.shape.hidden_size)
     if load.core.tp > MAX_TP:
         reasons.append(f"tensor parallelism {load.core.tp} is above the measured {MAX_TP}")
     return "; ".join(reasons)

@@ -74,6 +74,8 @@ class PipelineModel:
             for stage, count in enumerate(layers)
         ]
         used = calibration or default_calibration()
+        if stages > 1:  # which is extrapolated whatever the model; a stage is no model of its size
+            used = replace(used, seen=None)
         known = {part: CostModel.of(part, instance, tp, runtime, used) for part in parts}
         return cls(tuple(known[part] for part in parts), shape.hidden_size, instance)
 

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.device.calibration import Calibration, Coefficients, ErrorStats, GroupError, default_calibration
+from server.device.calibration import (
+    Calibration,
+    Coefficients,
+    ErrorStats,
+    GroupError,
+    Seen,
+    default_calibration,
+)
 from server.errors import SettingsError
 from server.planner.calibrate_serving import ServingError, ServingOutcome, calibrate_serving, check_serving
 from server.planner.fit import Problem, fit
@@ -74,6 +81,7 @@ def run_calibrate(data: Path, date: str | None = None) -> Report:
         data_sha256=data_hash(data),
         num_rows=len({o.row_id for o in observations}),
         errors=_groups(observations, errors, left_out),
+        seen=Seen.of({(o.shape.num_params, o.shape.hidden_size) for o in observations if not o.shape.num_experts}),
     )
     served = calibrate_serving(rows, calibration)
     groups = calibration.errors | serving_groups(served.errors)

@@ -189,11 +189,13 @@ def test_encoders_reach_the_published_rate_of_a_chip(shape: CostShape, texts_per
         (model(name="inf1.24xlarge").decode(1, 128), "Inferentia1"),
         (model(name="trn2.48xlarge").decode(1, 128), "Trainium2"),
         (model(MIXTRAL).decode(1, 128), "mixture-of-experts"),
+        (model(replace(LLAMA3_8B, num_layers=16)).decode(1, 128), "4.54B parameters are outside of the 6.7B to 70.6B"),
+        (model(replace(LLAMA3_8B, hidden_size=3584)).decode(1, 128), "hidden size 3584 is outside of the 4096 to 8192"),
         (model().decode(300, 128), "batch 300 is above the measured 256"),
         (model().prefill(1, 32768), "bucket 32768 is above the measured 16512"),
         (model(tp=64, name="trn2.48xlarge").decode(1, 128), "tensor parallelism 64"),
     ],
-    ids=["Inf1", "Trn2", "MoE", "batch", "context", "tp"],
+    ids=["Inf1", "Trn2", "MoE", "small", "narrow", "batch", "context", "tp"],
 )
 def test_what_was_never_measured_says_so(cost: StepCost, reason: str) -> None:
     assert cost.is_extrapolated

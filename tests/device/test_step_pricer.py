@@ -10,6 +10,7 @@ from server.device.buckets import powers_of_two, smallest
 from server.device.catalog import instance
 from server.device.cost import CostModel
 from server.device.step_pricer import StepPricer, extrapolated_ids
+from server.planner.models import NAMED
 from server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.engine.pricing import SMALL, small_pricer
 
@@ -80,10 +81,22 @@ def test_what_lies_behind_a_chunk_adds_attention_and_a_stream_of_kv() -> None:
     (alone,), (behind,) = PRICER.charge(plan([(0, 100)], [])).prefills, PRICER.charge(plan([(300, 100)], [])).prefills
     assert behind.ns > alone.ns
     assert behind.cost.hbm_bytes - alone.cost.hbm_bytes == 512 * 2 * SMALL.num_layers * 2 * SMALL.head_dim * 2
-    assert "cached or earlier part" in behind.cost.extrapolated
-    assert not alone.cost.extrapolated
+
+
+def test_only_what_lies_behind_a_chunk_of_a_measured_model_is_extrapolated() -> None:
+    measured = CostModel.of(NAMED["llama-8b"], instance("inf2.xlarge"), 2)
+    pricer = StepPricer(measured, SLOTS, (128, LONGEST), (LONGEST,))
     step = plan([(0, 100), (300, 100)], [5])
-    assert extrapolated_ids(step, PRICER.charge(step)) == {"p1"}
+    charge = pricer.charge(step)
+    assert "cached or earlier part" in charge.prefills[1].cost.extrapolated
+    assert not charge.prefills[0].cost.extrapolated
+    assert extrapolated_ids(step, charge) == {"p1"}
+
+
+def test_everything_of_a_model_far_smaller_than_the_measured_ones_is_extrapolated() -> None:
+    step = plan([(0, 100)], [5])
+    assert extrapolated_ids(step, PRICER.charge(step)) == {"p0", "d0"}
+    assert any("hidden size 256 is outside of the 4096 to 8192" in reason for reason in PRICER.why_extrapolated())
 
 
 def test_prompts_cut_to_a_short_longest_bucket_may_lie_far_behind() -> None:

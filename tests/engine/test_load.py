@@ -171,7 +171,12 @@ def test_eight_bit_weights_are_priced_as_such(config_of: Any) -> None:
 def test_a_part_without_measurements_is_told_as_extrapolated(config_of: Any) -> None:
     loaded = load_engine(config_of("tiny-qwen2", device="inf1.xlarge"), silent)
     loaded.runner.close()
-    assert loaded.info.facts.extrapolated == ("no LLM measurement on Inferentia1 was published",)
+    part, *of_model = loaded.info.facts.extrapolated
+    assert part == "no LLM measurement on Inferentia1 was published"
+    assert [reason.partition(" outside of the ")[2] for reason in of_model] == [
+        "6.7B to 70.6B of the measured models",
+        "4096 to 8192 of the measured models",
+    ]
 
 
 def test_the_group_takes_the_visible_cores_and_the_account_names_them(config_of: Any) -> None:

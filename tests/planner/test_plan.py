@@ -120,10 +120,16 @@ UNMEASURED = {"inf1", "trn2", "trn2u", "u-trn2x64", "trn3-gen1", "trn3-gen2"}
 
 
 def test_only_parts_without_measurements_are_marked_extrapolated() -> None:
-    report = plan(replace(SMALL, devices=()))
-    assert {c.device.split(".")[0] for c in report.candidates if c.extrapolated} == UNMEASURED
+    report = plan(replace(SMALL, model="llama-8b", devices=()))
+    assert {c.device.split(".")[0] for c in report.candidates if c.extrapolated} == UNMEASURED - {"inf1"}  # too small
     assert {c.device.split(".")[0] for c in report.candidates if not c.extrapolated} == {"inf2", "trn1", "trn1n"}
     assert "rows marked * are extrapolated: no measurement stands behind their times" in report.notes
+
+
+def test_a_model_smaller_than_all_measured_ones_is_marked_on_every_part() -> None:
+    for candidate in plan(SMALL).candidates:
+        assert "1.1B parameters are outside of the 6.7B to 70.6B of the measured models" in candidate.extrapolated
+        assert "hidden size 2048 is outside of the 4096 to 8192" in candidate.extrapolated
 
 
 def test_an_unknown_price_gives_no_figure_and_says_so(chat: PlanReport) -> None:

@@ -18,6 +18,7 @@ from server.device.catalog import instance
 from server.device.cost import CostModel
 from server.device.step_pricer import StepPricer
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
+from server.planner.models import NAMED
 from server.planner.sim_options import SimulationOptions, Slo
 from server.planner.sim_statistics import Spread
 from server.planner.simulate_table import render
@@ -154,10 +155,10 @@ def test_a_shared_prefix_is_computed_once() -> None:
     report = run_simulation(replace(BASE, workload=requests))
     assert list(report.records.num_cached) == [0, 512, 0]
     assert report.ttft_ms[1] < report.ttft_ms[0] == report.ttft_ms[2]
-    assert "cached" in report.extrapolated[0]
+    assert any("cached" in reason for reason in report.extrapolated)
     uncached = run_simulation(replace(BASE, workload=requests, enable_prefix_caching=False))
     assert list(uncached.records.num_cached) == [0, 0, 0]
-    assert uncached.extrapolated == ()
+    assert not any("cached" in reason for reason in uncached.extrapolated)
 
 
 def test_work_behind_a_prefix_costs_more_than_the_same_tokens_alone_and_less_than_all() -> None:
@@ -180,10 +181,16 @@ def test_a_workload_that_is_refused_as_a_whole_has_figures() -> None:
 
 
 def test_a_part_without_measurements_is_marked() -> None:
-    options = replace(BASE, instance="trn2.48xlarge", usd_per_hour=10.0)
+    known = replace(BASE, model=NAMED["llama-8b"])
+    options = replace(known, instance="trn2.48xlarge", usd_per_hour=10.0)
     assert run_simulation(options).as_json()["is_extrapolated"]
     assert "EXTRAPOLATED" in text(options)
-    assert "EXTRAPOLATED" not in text(BASE)
+    assert "EXTRAPOLATED" not in text(known)
+
+
+def test_a_model_smaller_than_all_measured_ones_is_marked() -> None:
+    assert run_simulation(BASE).extrapolated[0].endswith("are outside of the 6.7B to 70.6B of the measured models")
+    assert "EXTRAPOLATED" in text(BASE)
 
 
 def test_the_table_shows_the_figures() -> None:

@@ -76,12 +76,8 @@ async def test_load_tests_ask_for_device_seconds_and_price_them(server: Server) 
 
 
 def test_what_no_measurement_stands_behind_is_marked(server: Server) -> None:
-    marks = []
-    for prompt in ("x" * 40, "x" * 40, "y" * 40):  # the second finds a block of 32 in the cache
-        body = {**BODY, "prompt": prompt, "cache_salt": "marks"}
-        usage = httpx.post(server.url + "/v1/completions", json=body, headers=ASK).json()["usage"]
-        marks.append(usage["neuronserve"]["is_extrapolated"])
-    assert marks == [False, True, False]
+    usage = httpx.post(server.url + "/v1/completions", json=BODY, headers=ASK).json()["usage"]
+    assert usage["neuronserve"]["is_extrapolated"], "the model is far smaller than any that was measured"
 
 
 def test_choices_of_one_request_add_up(server: Server) -> None:
