@@ -125,10 +125,7 @@ class EngineGroups:
 
         def turn(tokens: Tokens) -> None:
             for event in tokens.events:
-                if event.finish_reason is not None:
-                    router.end(event.request_id)
-                else:
-                    router.generated(event.request_id)
+                router.tell(event)
 
         for client in self.clients:
             client.observe(turn)

@@ -1,28 +1,16 @@
-"""Which engine of a simulated deployment gets the next request. Knows loads and what lies in caches; moves no time."""
+"""Which engine of a simulated deployment gets the next request. Moves no time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, get_args
 
-from server.kv_cache.manager import SequenceBlocks
+from server.config import CacheConfig
+from server.scheduler import router
+from server.types import Request, TokenEvent
 
 Routing = Literal["least-loaded", "round-robin", "prefix-aware"]
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
-
-# An engine that has a prefix may have so many times the open requests of the least loaded, and so many more, before
-# the prefix is not worth the wait: computing it again costs one prefill, a queue costs many.
-LOAD_MARGIN = 1.25
-MORE_OPEN = 2
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPrompt:
-    """A prompt and the names of its blocks."""
-
-    token_ids: tuple[int, ...]
-    blocks: SequenceBlocks
 
 
 class Router(Protocol):
@@ -32,12 +20,19 @@ class Router(Protocol):
         """The number of the engine for request `index`; `loads` are the open requests of each."""
         ...
 
+    def refused(self, index: int) -> None:
+        """The engine chosen for request `index` did not take it."""
+        ...
+
 
 class LeastLoaded:
     """The fewest open requests; the first of equals."""
 
     def choose(self, index: int, loads: Sequence[int]) -> int:  # noqa: ARG002 - does not look at the request
         return loads.index(min(loads))
+
+    def refused(self, index: int) -> None:
+        """Nothing was noted."""
 
 
 class RoundRobin:
@@ -51,27 +46,24 @@ class RoundRobin:
         self._next = (chosen + 1) % len(loads)
         return chosen
 
-
-class PrefixCache(Protocol):
-    """An engine of which can be asked what it has. A prompt is named once, for all of them."""
-
-    def open_prompt(self, index: int) -> NamedPrompt:
-        """The prompt of request `index`."""
-        ...
-
-    def num_cached_tokens(self, prompt: NamedPrompt) -> int:
-        """Leading tokens of it that are in the prefix cache now; changes nothing."""
-        ...
+    def refused(self, index: int) -> None:
+        """A turn is a turn."""
 
 
 class PrefixAware:
-    """The longest cached prefix among the engines that are not overloaded; of equals the least loaded."""
+    """The server's own choice among its engines: open tokens, and the prefixes that each was sent before."""
 
-    def __init__(self, engines: Sequence[PrefixCache]) -> None:
-        self._engines = engines
+    def __init__(self, num_engines: int, cache: CacheConfig, request: Callable[[int], Request]) -> None:
+        """`cache` is that of one engine; `request` makes the request of an index, under the id that engines use."""
+        self._router = router.Router(num_engines, cache)
+        self._request = request
 
-    def choose(self, index: int, loads: Sequence[int]) -> int:
-        most = LOAD_MARGIN * min(loads) + MORE_OPEN
-        welcome = [number for number, load in enumerate(loads) if load <= most]
-        prompt = self._engines[0].open_prompt(index)
-        return min(welcome, key=lambda number: (-self._engines[number].num_cached_tokens(prompt), loads[number]))
+    def choose(self, index: int, loads: Sequence[int]) -> int:  # noqa: ARG002 - counts tokens, not requests
+        return self._router.place(self._request(index))
+
+    def refused(self, index: int) -> None:
+        self._router.end(self._request(index).request_id)
+
+    def tell(self, event: TokenEvent) -> None:
+        """What an engine made of a request."""
+        self._router.tell(event)

@@ -6,11 +6,12 @@ what the workload says is shared.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.device.step_pricer import StepPricer
 from server.kv_cache.manager import KVCacheManager
-from server.planner.routing import NamedPrompt
 from server.planner.sim_records import NEVER, SHARES, EngineTotals, Records
 from server.planner.workload import Workload
 from server.scheduler.scheduler import Scheduler
@@ -23,12 +24,12 @@ class ScheduledEngine:
     def __init__(
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
     ) -> None:
-        self._cache = KVCacheManager(cache)
-        self.scheduler = Scheduler(config, self._cache)
+        self.scheduler = Scheduler(config, KVCacheManager(cache))
         self.totals, self.end_ns = EngineTotals(), NEVER
         self._max_model_len = config.max_model_len
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
+        self.watch: Callable[[TokenEvent], None] | None = None  # is told of every token
         self._last_ns: dict[str, int] = {}  # time of the last token of each open request that has one
         self._plan: StepPlan | None = None
 
@@ -36,21 +37,12 @@ class ScheduledEngine:
     def num_open(self) -> int:
         return len(self._arrived) + self.scheduler.num_running + self.scheduler.num_waiting
 
-    def open_prompt(self, index: int) -> NamedPrompt:
-        """The prompt of request `index`, its blocks named as this cache names them."""
-        prompt = _prompt(self._workload, index, int(self._workload.input_len[index]))
-        return NamedPrompt(prompt, self._cache.open(""))
-
-    def num_cached_tokens(self, prompt: NamedPrompt) -> int:
-        """Leading tokens that its prefix cache holds now; changes nothing."""
-        return len(self._cache.lookup(prompt.blocks, prompt.token_ids)) * self._cache.config.block_size
-
     def add(self, index: int, now_ns: int) -> None:  # noqa: ARG002 - this engine stops after every step anyway
         self._arrived.append(index)
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
-            self.scheduler.add(_request(self._workload, index, self._max_model_len))
+            self.scheduler.add(request_of(self._workload, index, self._max_model_len))
         self._arrived.clear()
         if not self.scheduler.has_work:
             return
@@ -69,6 +61,8 @@ class ScheduledEngine:
         }
         for event in self.scheduler.apply(self._plan, StepResult(self._plan.step_id, sampled, 0.0), self.end_ns / NS):
             self._record(event)
+            if self.watch is not None:
+                self.watch(event)
         self._plan, self.end_ns = None, NEVER
 
     def _charge(self, plan: StepPlan, now_ns: int) -> int:
@@ -101,7 +95,7 @@ class ScheduledEngine:
             del self._last_ns[event.request_id]
 
 
-def _request(workload: Workload, index: int, max_model_len: int) -> Request:
+def request_of(workload: Workload, index: int, max_model_len: int) -> Request:
     """Request `index`; ids sort as indices do, so that ties are served in order of the workload."""
     num_input = int(workload.input_len[index])
     num_output = min(int(workload.output_len[index]), max_model_len - num_input)

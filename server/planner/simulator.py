@@ -7,6 +7,7 @@ data-parallel group on every instance, by load alone unless told otherwise (rout
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from server.config import CacheConfig, SchedulerConfig
@@ -15,8 +16,8 @@ from server.device.cost_work import Runtime
 from server.device.step_pricer import StepPricer
 from server.errors import InvalidRequest, QueueFull
 from server.planner.lean_engine import LeanEngine
-from server.planner.routing import LeastLoaded, PrefixAware, RoundRobin, Router, Routing
-from server.planner.scheduled_engine import ScheduledEngine
+from server.planner.routing import LeastLoaded, PrefixAware, RoundRobin, Router
+from server.planner.scheduled_engine import ScheduledEngine, request_of
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_records import NEVER, Engine, Records
 from server.planner.sim_report import SimulationReport
@@ -38,23 +39,34 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
         model, options.max_num_seqs, options.buckets(options.prefill_buckets), options.buckets(options.decode_buckets)
     )
     records = Records(len(options.workload))
-    is_lean = options.workload.prefixes is None and options.batching == "continuous" and not options.step_by_step
+    is_lean = (
+        options.workload.prefixes is None
+        and options.batching == "continuous"
+        and options.routing != "prefix-aware"
+        and not options.step_by_step
+    )
     kind = LeanEngine if is_lean else ScheduledEngine
     engines: list[Engine] = [
         kind(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
     ]
-    router = _router(options.routing, engines)
+    router = _router(options, engines, cache)
     Driver(engines, options.workload, records, options.scheduler, cache, router).run(options.max_concurrency)
     totals = [engine.totals for engine in engines]
     return SimulationReport(options, cache.num_blocks, records, totals, tuple(pricer.extrapolated))
 
 
-def _router(routing: Routing, engines: Sequence[Engine]) -> Router:
-    """Where prompts share nothing there is no prefix to look for, and the load alone decides."""
-    caches = [engine for engine in engines if isinstance(engine, ScheduledEngine)]
-    if routing == "round-robin":
+def _router(options: SimulationOptions, engines: Sequence[Engine], cache: CacheConfig) -> Router:
+    if options.routing == "round-robin":
         return RoundRobin()
-    return PrefixAware(caches) if routing == "prefix-aware" and caches else LeastLoaded()
+    if options.routing == "least-loaded":
+        return LeastLoaded()
+    router = PrefixAware(
+        len(engines), cache, partial(request_of, options.workload, max_model_len=options.max_model_len)
+    )
+    for engine in engines:
+        assert isinstance(engine, ScheduledEngine)
+        engine.watch = router.tell
+    return router
 
 
 class Driver:
@@ -124,6 +136,7 @@ class Driver:
             index, self._next = self._next, self._next + 1
             number = self._router.choose(index, self._loads)
             if not self._is_welcome(index, number):
+                self._router.refused(index)
                 continue
             engine = self._engines[number]
             before = engine.end_ns

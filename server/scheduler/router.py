@@ -1,7 +1,8 @@
 """Which of several engines takes a request: the one that has most of its prompt cached, unless it is overloaded.
 
-Pure: it is told what is sent, generated and ended, and asks no clock and no engine. Only the router places requests, so
-its account of open tokens is exact; what an engine has cached is a belief (prefix_index.py).
+The server's data-parallel engines and those of a simulation are chosen by it. Pure: it is told what is sent,
+generated and ended, and asks no clock and no engine. Only the router places requests, so its account of open tokens
+is exact; what an engine has cached is a belief (prefix_index.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from server.config import CacheConfig
 from server.errors import EngineDead
 from server.kv_cache.hashing import HashChain
 from server.scheduler.prefix_index import PrefixIndex
-from server.types import Request
+from server.types import Request, TokenEvent
 
 # An engine is overloaded for a request when its open tokens exceed
 #     LOAD_MARGIN x those of the least loaded + TOKENS_PER_HIT x the tokens of the prompt it has cached.
@@ -102,6 +103,13 @@ class Router:
         engine.num_open_tokens += num_tokens
         self._open[request.request_id] = (index, num_tokens)
         return index
+
+    def tell(self, event: TokenEvent) -> None:
+        """What an engine says of a request: a token more, or its end."""
+        if event.finish_reason is not None:
+            self.end(event.request_id)
+        else:
+            self.generated(event.request_id)
 
     def generated(self, request_id: str) -> None:
         """One more token of an open request; unknown ids are ignored."""

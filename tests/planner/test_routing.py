@@ -8,28 +8,19 @@ import numpy as np
 import pytest
 
 from server.clock import NS
+from server.config import CacheConfig
 from server.errors import SettingsError
 from server.planner.models import resolve_shape
-from server.planner.routing import LOAD_MARGIN, MORE_OPEN, LeastLoaded, NamedPrompt, PrefixAware, RoundRobin, Routing
+from server.planner.routing import LeastLoaded, PrefixAware, RoundRobin, Routing
+from server.planner.scheduled_engine import request_of
 from server.planner.sim_options import SimulationOptions
 from server.planner.sim_report import SimulationReport
 from server.planner.simulator import run_simulation
 from server.planner.workload import Workload
+from server.scheduler.router import Router
+from server.types import Request, TokenEvent
 
 BLOCK = 128
-
-
-class Cache:
-    """Has the same number of cached tokens of every prompt."""
-
-    def __init__(self, num_cached: int) -> None:
-        self._num_cached = num_cached
-
-    def open_prompt(self, index: int) -> NamedPrompt:
-        return None  # type: ignore[return-value]
-
-    def num_cached_tokens(self, prompt: NamedPrompt) -> int:
-        return self._num_cached
 
 
 def conversations(num_users: int, num_turns: int) -> Workload:
@@ -51,6 +42,9 @@ TALK = SimulationOptions(
 )
 
 
+CACHE = CacheConfig(200, TALK.block_size)
+
+
 def served(routing: Routing) -> SimulationReport:
     return run_simulation(replace(TALK, routing=routing))
 
@@ -61,16 +55,44 @@ def test_turns_and_loads() -> None:
     assert LeastLoaded().choose(0, [2, 1, 1]) == 1
 
 
-def test_a_prefix_draws_until_its_engine_is_overloaded() -> None:
-    router = PrefixAware([Cache(0), Cache(64), Cache(32)])
-    assert router.choose(0, [0, 0, 0]) == 1
-    assert router.choose(0, [0, MORE_OPEN, 0]) == 1
-    assert router.choose(0, [0, MORE_OPEN + 1, 0]) == 2
-    assert router.choose(0, [8, int(8 * LOAD_MARGIN) + MORE_OPEN, 8]) == 1
+def asked(index: int) -> Request:
+    return request_of(TALK.workload, index, TALK.max_model_len)
 
 
-def test_without_a_prefix_the_load_decides() -> None:
-    assert PrefixAware([Cache(0), Cache(0), Cache(0)]).choose(0, [2, 1, 2]) == 1
+def test_prefix_aware_routing_is_the_servers_router() -> None:
+    mine, server = PrefixAware(4, CACHE, asked), Router(4, CACHE)
+    for index in range(len(TALK.workload)):
+        assert mine.choose(index, [0] * 4) == server.place(asked(index))
+        if index % 3 == 0:
+            event = TokenEvent(asked(index).request_id, 1, 0, 0.0, "length" if index % 2 else None)
+            mine.tell(event)
+            server.tell(event)
+        if index % 5 == 0:
+            mine.refused(index)
+            server.end(asked(index).request_id)
+
+
+def test_the_router_of_a_simulation_hears_of_every_token_and_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    routers: list[Router] = []
+
+    def kept(num_engines: int, cache: CacheConfig) -> Router:
+        routers.append(Watched(num_engines, cache))
+        return routers[-1]
+
+    class Watched(Router):
+        num_generated = 0
+
+        def generated(self, request_id: str) -> None:
+            self.num_generated += 1
+            super().generated(request_id)
+
+    monkeypatch.setattr("server.scheduler.router.Router", kept)
+    report = run_simulation(replace(TALK, routing="prefix-aware", max_num_queued_reqs=9))
+    (router,) = routers
+    assert isinstance(router, Watched)
+    assert report.completed + report.failed == len(TALK.workload)
+    assert (router.num_open, router.loads) == (0, [0] * 4)
+    assert router.num_generated == report.total_output_tokens - report.completed  # the last of each is its end
 
 
 def test_conversations_find_their_past_where_they_were_served() -> None:
@@ -88,10 +110,13 @@ def test_the_same_routing_gives_the_same_report() -> None:
     assert served("prefix-aware").as_json() == served("prefix-aware").as_json()
 
 
-def test_prompts_that_share_nothing_go_by_load() -> None:
-    alike = replace(TALK.workload, prefixes=None)
-    reports = [run_simulation(replace(TALK, workload=alike, routing=name)) for name in ("prefix-aware", "least-loaded")]
-    assert list(reports[0].records.finish_ns) == list(reports[1].records.finish_ns)
+def test_prompts_that_share_nothing_go_to_whoever_has_the_fewest_open_tokens() -> None:
+    lengths = np.array([900, 100, 100, 100])
+    alike = Workload("alike", np.arange(4) * NS // 1000, lengths, np.full(4, 200))
+    by_tokens = run_simulation(replace(TALK, workload=alike, replicas=2, routing="prefix-aware"))
+    by_requests = run_simulation(replace(TALK, workload=alike, replicas=2))
+    assert [engine.num_decode_tokens // 199 for engine in by_tokens.engines] == [1, 3]
+    assert [engine.num_decode_tokens // 199 for engine in by_requests.engines] == [2, 2]
 
 
 def test_an_unknown_routing_is_refused() -> None:
