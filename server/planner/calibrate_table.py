@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from rich.console import Group
 from rich.table import Table
 
 from server.device.calibration import MEANING, SERVING_MEANING
-from server.planner.calibrate import Report
+from server.planner.calibrate import Report, RowError
+from server.planner.calibrate_serving import ServingError
 
 
 def render(report: Report, with_rows: bool = True) -> Group:
@@ -50,32 +52,22 @@ def _groups(report: Report) -> Table:
 
 
 def _rows(report: Report) -> Table:
-    table = Table("row", "group", "model", "measured ms", "predicted ms", "error", title="Rows")
-    if report.is_fit:
-        table.add_column("error, model left out", justify="right")
-    for row in report.rows:
-        cells = [
-            row.row_id,
-            row.group,
-            row.model,
-            f"{row.measured_ms:.2f}",
-            f"{row.predicted_ms:.2f}",
-            f"{row.error:+.1%}",
-        ]
-        if report.is_fit:
-            cells.append("" if row.left_out is None else f"{row.left_out:+.1%}")
-        table.add_row(*cells)
-    return table
+    rows = [(row, (f"{row.measured_ms:.2f}", f"{row.predicted_ms:.2f}")) for row in report.rows]
+    return _errors("Rows", ("measured ms", "predicted ms"), rows, report.is_fit)
 
 
 def _serving(report: Report) -> Table:
-    table = Table("row", "group", "model", "measured", "predicted", "unit", "error", title="Load tests")
-    if report.is_fit:
+    rows = [(row, (f"{row.measured:.1f}", f"{row.predicted:.1f}", row.unit)) for row in report.serving]
+    return _errors("Load tests", ("measured", "predicted", "unit"), rows, report.is_fit)
+
+
+def _errors(
+    title: str, columns: Iterable[str], rows: Iterable[tuple[RowError | ServingError, Iterable[str]]], is_fit: bool
+) -> Table:
+    table = Table("row", "group", "model", *columns, "error", title=title)
+    if is_fit:
         table.add_column("error, model left out", justify="right")
-    for row in report.serving:
-        figures = (f"{row.measured:.1f}", f"{row.predicted:.1f}")
-        cells = [row.row_id, row.group, row.model, *figures, row.unit, f"{row.error:+.1%}"]
-        if report.is_fit:
-            cells.append("" if row.left_out is None else f"{row.left_out:+.1%}")
-        table.add_row(*cells)
+    for row, figures in rows:
+        held = [("" if row.left_out is None else f"{row.left_out:+.1%}")] if is_fit else []
+        table.add_row(row.row_id, row.group, row.model, *figures, f"{row.error:+.1%}", *held)
     return table
