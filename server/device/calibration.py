@@ -127,8 +127,10 @@ class Seen:
         reasons = []
         low, high = self.num_params
         if not low <= num_params <= high:
-            size = f"{num_params / 1e9:.3g}B parameters"
-            reasons.append(f"{size} are outside of the {low / 1e9:.1f}B to {high / 1e9:.1f}B of the measured models")
+            size = f"{num_params / 1e9:.3g}B" if num_params >= 1e9 else f"{num_params / 1e6:.3g}M"
+            reasons.append(
+                f"{size} parameters are outside of the {low / 1e9:.1f}B to {high / 1e9:.1f}B of the measured models"
+            )
         low, high = self.hidden_size
         if not low <= hidden_size <= high:
             reasons.append(f"hidden size {hidden_size} is outside of the {low} to {high} of the measured models")
