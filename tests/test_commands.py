@@ -62,6 +62,18 @@ def test_plan_answers_with_tables_json_and_a_picture(tmp_path: Path, capsys: pyt
     assert "<svg" in picture.read_text()
 
 
+def test_plan_takes_the_batching_of_the_server(tmp_path: Path) -> None:
+    found = {}
+    for batching in ("continuous", "neuron"):
+        out = tmp_path / f"{batching}.json"
+        argv = ["plan", "llama-8b", "--device", "inf2.xlarge", "--input-len", "100", "--output-len", "900"]
+        assert main([*argv, "--batching", batching, "--json", str(out)]) == 0
+        report = json.loads(out.read_text())
+        assert report["options"]["batching"] == batching
+        found[batching] = max(row["saturated_output_tokens_s"] for row in report["candidates"])
+    assert found["neuron"] > found["continuous"]
+
+
 def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     reports = []
     for name in ("a", "b"):
@@ -77,6 +89,7 @@ def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     ("argv", "words"),
     [
         (["plan", "llama-8c"], "llama-8"),
+        (["plan", "llama-8b", "--batching", "static"], "--batching"),
         (["plan", "llama-8b", "--request-rate", "-1"], "-1"),
         (["simulate", "llama-8b", "--device", "inf9.xlarge"], "inf9.xlarge"),
         (["simulate", "llama-1b", "--trace", "/nowhere.csv"], "/nowhere.csv"),
