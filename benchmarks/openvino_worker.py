@@ -34,6 +34,7 @@ class Bench:
     def measure(self, kind: str, seed: int) -> dict[str, float]:
         words = random.Random(seed)
         if kind == "prefill":
+            self._generate(self._ids(words, self._prefill), 1)  # llama-bench warms up in each call too
             begin = time.perf_counter()
             self._generate(self._ids(words, self._prefill), 1)
             return {"prefill_tokens_per_s": self._prefill / (time.perf_counter() - begin)}
