@@ -18,7 +18,7 @@ from typing import get_args
 
 import numpy as np
 
-from server.config import Dtype, KVCacheDtype, Quantization
+from server.config import Dtype, KVCacheDtype
 from server.device import layout
 from server.device.formats import isas_of, linear_kernels_of, shared_kernels
 from server.device.kernels import executor
@@ -33,7 +33,7 @@ HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
 def kernels() -> Iterator[Kernel]:
     """Every kernel that serving may need with what Numba has been told to compile for."""
     isa = isas_of(compiled_features())[0]
-    for weights in (*get_args(Dtype), *get_args(Quantization)):
+    for weights in layout.WEIGHT_BYTES:
         linear = linear_kernels_of(weights, isa)
         yield from (*linear.kernels, linear.embed_tiles)
     for kv_dtype, head_dim in itertools.product(get_args(KVCacheDtype), HEAD_DIMS):
