@@ -1,0 +1,36 @@
+"""The image's kernels: whatever an engine would compile at its start is among them."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.config import EngineConfig
+from server.engine.load import load_engine
+from server.settings.model import DEFAULT_MODEL
+from tools.precompile import kernels
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int8-weight-only", "fp8", "fp8_e5m2"])
+def test_nothing_is_left_to_compile_at_the_start(quantization: str | None, pytestconfig: pytest.Config) -> None:
+    lines: list[str] = []
+    config = EngineConfig(
+        model_path=str(DEFAULT_MODEL),
+        device="inf2.xlarge",
+        tensor_parallel_size=1,
+        dtype="bfloat16",
+        quantization=quantization,  # type: ignore[arg-type]
+        max_model_len=64,
+        max_num_seqs=1,
+        max_num_batched_tokens=64,
+        max_num_queued_reqs=1,
+        block_size=32,
+        enable_prefix_caching=False,
+        device_memory_utilization=0.9,
+        num_blocks_override=8,
+        cpu_threads=1,
+        kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+    )
+    load_engine(config, lines.append).runner.close()
+    compiled = {line.split()[2] for line in lines if line.startswith("compiling kernel ")}
+    assert len(compiled) > 5
+    assert compiled <= {kernel.name for kernel in kernels()}
