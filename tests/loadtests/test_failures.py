@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -122,40 +123,46 @@ async def _talk_smtp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.close()
 
 
-async def _one_answer_per_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers the first request and, without a word of it before, closes on the second."""
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def _one_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers a connection's first request; on the second it closes without a word."""
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-    with contextlib.suppress(asyncio.IncompleteReadError):
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         await reader.readuntil(b"\r\n\r\n")
-    writer.close()
+
+
+async def _no_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+
+
+async def _fetch(handler: Handler, times: int) -> list[tuple[int, bytes]]:
+    """Answers to requests one after the other; all that was opened is closed when this returns."""
+    served: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
+        await handler(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
+    try:
+        return [await client.fetch("GET", "/") for _ in range(times)]
+    finally:
+        await client.close()
+        server.close()
+        await asyncio.gather(*[task for task in served if task is not None])
 
 
 def test_an_idle_connection_that_the_server_gave_up_is_no_failure() -> None:
-    async def fetch_three() -> list[tuple[int, bytes]]:
-        server = await asyncio.start_server(_one_answer_per_connection, "127.0.0.1", 0)
-        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
-        answers = [await client.fetch("GET", "/") for _ in range(3)]
-        await client.close()
-        server.close()
-        return answers
-
-    assert asyncio.run(fetch_three()) == [(200, b"ok")] * 3
+    assert asyncio.run(_fetch(_one_answer, 3)) == [(200, b"ok")] * 3
 
 
 def test_a_new_connection_without_an_answer_is_a_failure() -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-
-    async def fetch() -> None:
-        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {})
-        try:
-            await client.fetch("GET", "/")
-        finally:
-            await client.close()
-            server.close()
-
     with pytest.raises(Disconnected):
-        asyncio.run(fetch())
+        asyncio.run(_fetch(_no_answer, 1))
