@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.api.tool_answer import Speech
 from server.api.tool_text import CLOSE, OPEN, ToolText
 
 Result = tuple[str, list[tuple[str, str]]]
@@ -79,6 +80,18 @@ def test_arguments_come_as_early_as_they_can() -> None:
     first = text.feed('nts": {"city": "O').calls
     assert [(part.name, part.arguments) for part in first] == [("f", ""), (None, '{"city": "O')]
     assert [part.arguments for part in text.feed("sl").calls] == ["sl"]
+
+
+def test_each_part_of_a_text_is_a_fragment_of_its_call() -> None:
+    """How many parts there are is the engine's pace against the client's, so only here can they be counted."""
+    speech = Speech(ToolText())
+    parts = [OPEN, '{"name": "f", "arguments": ', '{"city": "O', "sl", 'o"}', "}" + CLOSE]
+    said = [delta for part in parts for delta in speech.say(part, part is parts[-1]).calls]
+    assert [(delta.function.name, delta.function.arguments) for delta in said] == [
+        ("f", '{"city": "O'),
+        (None, "sl"),
+        (None, 'o"}'),
+    ]
 
 
 def test_a_tag_is_held_back_only_while_it_may_be_one() -> None:
