@@ -137,7 +137,8 @@ async def test_aborting_one_sequence_leaves_the_other() -> None:
             stream.abort("a")
             stream.abort("unknown")
             events = await read_all(stream)
-        assert {e.request_id for e in events if e.index > 2} == {"b"}
+        assert sum(e.request_id == "b" for e in events) == 20
+        assert sum(e.request_id == "a" for e in events) < 400
 
 
 async def test_after_a_reset_of_the_prefix_cache_nothing_is_found_in_it() -> None:
