@@ -49,12 +49,11 @@ def compile_host_functions() -> None:
         function.compile_for(0)
     executor.serve_steps.compile_for(0, 0)
     words, floats = np.zeros((16, 16), np.uint32), np.zeros((16, 16), np.float32)
-    read_only = words.copy()
-    read_only.flags.writeable = False  # as a mapped checkpoint's
-    for rows in (words, read_only):
-        layout.pack.compile_for(rows, np.zeros((1, 16, 16), np.uint32))
+    layout.pack.compile_for(words, np.zeros((1, 16, 16), np.uint32))
     scales, sums = np.zeros(16, np.float32), np.zeros(16, np.int32)
     quantize.int8_rows.compile_for(floats, floats.astype(np.int8), scales, sums)
+    groups = floats.reshape(-1, quantize.ROTATED, quantize.ROTATED_APART)
+    quantize.rotate_groups.compile_for(groups, groups)
     quantize.float8_rows.compile_for(floats, floats.astype(np.uint8), scales, 3, 7, quantize.E4M3_MAX)
 
 

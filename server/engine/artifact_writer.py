@@ -45,7 +45,7 @@ def compile_model(config: CompileConfig, report: Report) -> None:
     source, target = Path(config.model_path), Path(config.output_path).absolute()
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
-    model = open_model(source, config.asked_formats, config.tensor_parallel_size)
+    model = open_model(source, config.asked_formats, config.tensor_parallel_size, config.cpu_threads)
     buckets = _buckets(config, model)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")

@@ -5,9 +5,9 @@ Sizes come from server/device/footprint.py, the same that decided whether the mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from server.device.core import NeuronCore
 from server.device.footprint import ActivationSizes, ServingShape, Widths
 from server.device.hbm import Buffer
 from server.device.shard import ShardSpec
-from server.engine.rope_tables import rope_tables
+from server.engine.rope_tables import fill_rope_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,16 @@ class ConstantTables:
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
         """Raises DeviceMemoryError when the tables do not fit."""
-        cos, sin = rope_tables(spec.rope, spec.head_dim, num_positions)
-        self.cos = _constant(cores[0], "rope", cos)
-        self.sin = _constant(cores[0], "rope", sin)
-        self.groups = tuple(
-            _constant(core, "head groups", np.array(shard.q_per_kv(core.index), np.int32)) for core in cores
-        )
+        shape = num_positions, spec.head_dim // 2
+        self.cos, self.sin = (cores[0].allocate("scratchpad", "rope", 4 * math.prod(shape)) for _ in range(2))
+        fill_rope_tables(spec.rope, *(table.array(np.float32, *shape) for table in (self.cos, self.sin)))
+        self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
 
 
-def _constant(core: NeuronCore, name: str, values: npt.NDArray[Any]) -> Buffer:
-    buffer = core.allocate("scratchpad", name, values.nbytes)
-    buffer.array(values.dtype, *values.shape)[:] = values
+def _head_groups(core: NeuronCore, ranges: Sequence[tuple[int, int]]) -> Buffer:
+    values = np.array(ranges, np.int32)
+    buffer = core.allocate("scratchpad", "head groups", values.nbytes)
+    buffer.array(np.int32, *values.shape)[:] = values
     return buffer
 
 

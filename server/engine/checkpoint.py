@@ -1,11 +1,13 @@
 """The weights of one checkpoint directory: found, checked against the model's dimensions, and read slice by slice.
 
 Opens safetensors only, whole or sharded; never unpickles and never follows a name out of the directory. Holds no
-weights: each `load` reads just the asked slice, so that loading never needs the model twice.
+weights: each `load` reads just the asked slice (whole rows where columns are asked for), a chunk at a time, so that
+loading never needs the model twice. May be asked by several threads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,7 +30,7 @@ MAX_INDEX_BYTES = 32 << 20
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 READABLE = ("F32", "F16", "BF16")
 CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
-CHUNK = 1 << 18  # elements converted at once: the temporaries stay in the L2 cache
+CHUNK = 1 << 18  # elements read and converted at once: the temporaries stay in the L2 cache
 
 
 class Checkpoint:
@@ -40,7 +42,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: Path, spec: ModelSpec, stored: StoredQuantization | None = None) -> Checkpoint:
-        """Map the files of `directory` and check them against `spec`, and the modules that are `stored` quantized.
+        """Open the files of `directory` and check them against `spec`, and the modules that are `stored` quantized.
 
         Raises CheckpointError for pickle-only directories, missing or lying files, and tensors that are missing, of
         another shape than `spec` says, or of a dtype that is not BF16, F16 or F32 (of `stored`, for its modules).
@@ -80,14 +82,13 @@ class Checkpoint:
         """
         if self.is_quantized(name):
             return self._dequantized(name, rows, columns)
-        source = self._slice(name, rows, columns)
-        out = np.empty(source.shape, np.float32)
+        out = np.empty(self._shape_of(name, rows, columns), np.float32)
         dtype = self.dtype(name)
-        for part in _chunks(source):
+        for part in _chunks(out):
             if dtype == "BF16":
-                widen(source[part], out[part])
+                widen(self._read(name, rows, columns, part), out[part])
             else:
-                out[part] = source[part]
+                out[part] = self._read(name, rows, columns, part)
             if not np.isfinite(out[part]).all():
                 raise self._not_finite(name, rows, part)
         return out
@@ -97,12 +98,11 @@ class Checkpoint:
 
         Raises CheckpointError when a value of the slice is NaN, infinite, or beyond the range of bfloat16.
         """
-        quantized, dtype = self.is_quantized(name), self.dtype(name)
-        source = self._dequantized(name, rows, columns) if quantized else self._slice(name, rows, columns)
-        out = np.empty(source.shape, np.uint16)
-        for part in _chunks(source):
-            chunk = source[part]
-            if dtype == "BF16":
+        values = self._dequantized(name, rows, columns) if self.is_quantized(name) else None
+        out = np.empty(self._shape_of(name, rows, columns), np.uint16)
+        for part in _chunks(out):
+            chunk = self._read(name, rows, columns, part) if values is None else values[part]
+            if self.dtype(name) == "BF16":
                 out[part] = chunk
             elif np.isfinite(chunk).all():
                 round_to_bf16(chunk.astype(np.float32), out[part])
@@ -113,9 +113,8 @@ class Checkpoint:
         return out
 
     def load_codes(self, name: str, rows: slice | None = None, columns: slice | None = None) -> npt.NDArray[np.uint8]:
-        """The codes of a quantized tensor as bytes, contiguous, read-only; CheckpointError when a float8 is NaN."""
-        source = self._slice(name, rows, columns)
-        codes: npt.NDArray[np.uint8] = np.ascontiguousarray(source).view(np.uint8)
+        """The codes of a quantized tensor as bytes, contiguous; CheckpointError when a float8 is NaN."""
+        codes: npt.NDArray[np.uint8] = np.ascontiguousarray(self._read(name, rows, columns)).view(np.uint8)
         if self.dtype(name) == "F8_E4M3" and ((codes & 0x7F) == 0x7F).any():
             raise self._not_finite(name, rows, slice(0, 0))
         return codes
@@ -136,22 +135,36 @@ class Checkpoint:
         values *= self.load_scales(name, rows)[:, None]
         return values
 
-    def _slice(self, name: str, rows: slice | None, columns: slice | None) -> npt.NDArray[Any]:
-        view = np.atleast_1d(self._files[name].array(name))
-        if rows is not None:
-            view = view[rows]
-        return view if columns is None else view[:, columns]
+    def _shape_of(self, name: str, rows: slice | None, columns: slice | None) -> tuple[int, ...]:
+        """The shape of `name[rows, columns]`; of a tensor without dimensions (1,)."""
+        shape = self.shape(name) or (1,)
+        asked = (rows, columns)[: len(shape)]
+        return (*(len(range(size)[part or slice(None)]) for size, part in zip(shape, asked, strict=False)), *shape[2:])
+
+    def _read(
+        self, name: str, rows: slice | None, columns: slice | None, part: slice = slice(None)
+    ) -> npt.NDArray[Any]:
+        """Rows `part` of `name[rows, columns]`, read from the file."""
+        file = self._files[name]
+        if not self.shape(name):
+            return np.atleast_1d(file.array(name))
+        asked = range(self.shape(name)[0])[rows or slice(None)][part]
+        values = file.rows(name, asked.start, max(asked.start, asked.stop))
+        return values if columns is None else values[:, columns]
 
     def _not_finite(self, name: str, rows: slice | None, part: slice) -> CheckpointError:
-        first = (0 if rows is None else rows.indices(self.shape(name)[0])[0]) + part.start
+        first = (0 if rows is None else rows.indices(self.shape(name)[0])[0]) + (part.start or 0)
         reason = f"NaN, infinite or too large values at or soon after row {first}"
         return CheckpointError(str(self._files[name].path), reason, name)
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterator[slice]:
     """Slices of the first axis of `array` of about CHUNK elements each."""
-    num_rows = array.shape[0]
-    step = max(1, CHUNK * num_rows // max(1, array.size))
+    return _chunk_rows(array.shape[0], array.size)
+
+
+def _chunk_rows(num_rows: int, num_elements: int) -> Iterator[slice]:
+    step = max(1, CHUNK * num_rows // max(1, num_elements))
     return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
 
 
@@ -228,11 +241,14 @@ def _check_scales(directory: Path, files: dict[str, SafetensorsFile], name: str,
 
 def _check_tie(files: dict[str, SafetensorsFile]) -> None:
     """Refuse an output layer that differs from the embedding it is said to be tied to: one of the two is wrong."""
-    head, embedding = files[LM_HEAD].array(LM_HEAD), files[EMBEDDING].array(EMBEDDING)
+    head, embedding = files[LM_HEAD], files[EMBEDDING]
+    shape, num_rows = head.tensors[LM_HEAD].shape, embedding.tensors[EMBEDDING].shape[0]
     is_same = (
-        head.shape == embedding.shape
-        and files[LM_HEAD].tensors[LM_HEAD].dtype == files[EMBEDDING].tensors[EMBEDDING].dtype
+        shape == embedding.tensors[EMBEDDING].shape
+        and head.tensors[LM_HEAD].dtype == embedding.tensors[EMBEDDING].dtype
     )
-    if not is_same or not all(np.array_equal(head[part], embedding[part]) for part in _chunks(head)):
+    parts = [(part.start, part.stop) for part in _chunk_rows(num_rows, math.prod(shape))] if is_same else []
+    same = (np.array_equal(head.rows(LM_HEAD, *part), embedding.rows(EMBEDDING, *part)) for part in parts)
+    if not is_same or not all(same):
         reason = f"differs from {EMBEDDING}, though tie_word_embeddings in config.json says they are one"
         raise CheckpointError(str(files[LM_HEAD].path), reason, LM_HEAD)

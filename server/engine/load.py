@@ -72,7 +72,7 @@ class _Loading:
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         use_catalog(config.catalog)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        self._model = open_model(Path(config.model_path), config.asked_formats, tp)
+        self._model = open_model(Path(config.model_path), config.asked_formats, tp, config.cpu_threads)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = _context_length(config.max_model_len or compiled_len, self._spec)

@@ -29,8 +29,8 @@ class ModelSource:
     buckets: BucketLists | None = None  # that it was compiled for ahead of time
 
 
-def open_model(directory: Path, asked: AskedFormats, tp: int) -> ModelSource:
-    """The model in `directory`, to be laid over `tp` cores.
+def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int = 1) -> ModelSource:
+    """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
 
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
     for another number of cores, than what is asked.
@@ -44,7 +44,7 @@ def open_model(directory: Path, asked: AskedFormats, tp: int) -> ModelSource:
     stored = read_stored_quantization(config, spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
     formats = _formats(directory, asked, stored)
-    source = CheckpointWeights(checkpoint, spec, ShardSpec.of(spec, tp), formats)
+    source = CheckpointWeights(checkpoint, spec, ShardSpec.of(spec, tp), formats, num_threads)
     surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
     return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
 

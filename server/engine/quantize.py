@@ -13,6 +13,7 @@ of order 4, on elements 16 apart of each 64: for a kernel two additions a value.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from server.config import WeightFormat
 from server.device.kernels.jit import HostFunction, inline
 from server.engine.float8 import e4m3fn_table
 
+ROUNDER = np.float32(1.5 * 2**23)  # added and taken away again it rounds to a whole number, ties to even
 ROTATED, ROTATED_APART = 4, 16  # values that are mixed with each other, and their distance
 FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on so many of its values
 
@@ -74,6 +76,7 @@ def stored_rows(codes: Codes, scales: Float32, quantization: WeightFormat) -> Qu
     return QuantizedRows(rounded, np.where(is_beyond, 2 * scales, scales).astype(np.float32), sums)
 
 
+@cache
 def _e4m3_codes(factor: float) -> Codes:
     """For each e4m3fn code the nearest code of `factor` times its value; meaningless beyond 240, [256]."""
     values = np.nan_to_num(np.abs(e4m3fn_table()) * np.float32(factor))
@@ -87,17 +90,19 @@ def _e4m3_codes(factor: float) -> Codes:
 
 @HostFunction
 def int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums: npt.NDArray[np.int32]) -> None:
+    bits = rows.view(np.uint32)
     for n in range(rows.shape[0]):
-        largest = np.float32(0.0)
+        largest_bits = np.uint32(0)  # of magnitudes, which are in order as integers too: a loop that takes all lanes
         for k in range(rows.shape[1]):
-            largest = max(largest, abs(rows[n, k]))
+            largest_bits = np.uint32(max(largest_bits, bits[n, k] & np.uint32(0x7FFFFFFF)))
+        largest = np.uint32(largest_bits).view(np.float32)
         scales[n] = largest / np.float32(127.0)
         inverse = np.float32(127.0) / largest if largest > 0 else np.float32(0.0)
-        total = 0
+        total = np.int32(0)
         for k in range(rows.shape[1]):
-            code = int(np.rint(rows[n, k] * inverse))
+            code = np.int32((rows[n, k] * inverse + ROUNDER) - ROUNDER)
             codes[n, k] = code
-            total += code
+            total = np.int32(total + code)
         sums[n] = total
 
 
@@ -153,9 +158,22 @@ def float8_rows(
 
 def rotated(rows: Float32) -> Float32:
     """Each row times the rotation, [N, K] with K a multiple of 64; twice is the row itself."""
-    a, b, c, d = np.moveaxis(rows.reshape(len(rows), -1, ROTATED, ROTATED_APART), 2, 0) * np.float32(0.5)
-    turned = np.stack([(a + b) + (c + d), (a - b) + (c - d), (a + b) - (c + d), (a - b) - (c - d)], axis=2)
-    return turned.reshape(rows.shape)
+    turned = np.empty(rows.shape, np.float32)
+    rotate_groups(*(each.reshape(-1, ROTATED, ROTATED_APART) for each in (np.ascontiguousarray(rows), turned)))
+    return turned
+
+
+@HostFunction
+def rotate_groups(groups: Float32, turned: Float32) -> None:
+    """Both [groups, 4, 16]."""
+    half = np.float32(0.5)
+    for i in range(groups.shape[0]):
+        for k in range(ROTATED_APART):
+            a, b, c, d = groups[i, 0, k] * half, groups[i, 1, k] * half, groups[i, 2, k] * half, groups[i, 3, k] * half
+            turned[i, 0, k] = (a + b) + (c + d)
+            turned[i, 1, k] = (a - b) + (c - d)
+            turned[i, 2, k] = (a + b) - (c + d)
+            turned[i, 3, k] = (a - b) - (c - d)
 
 
 def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Float32:

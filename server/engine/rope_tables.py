@@ -16,6 +16,8 @@ from server.config import RopeSpec
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
 
+BLOCK = 1024  # positions computed at once
+
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64:
     """Radians per position of each pair of dimensions, [head_dim / 2]."""
@@ -53,8 +55,13 @@ def _yarn(rope: RopeSpec, plain: Float64, head_dim: int) -> Float64:
     return interpolate * plain / rope.factor + (1 - interpolate) * plain
 
 
-def rope_tables(rope: RopeSpec, head_dim: int, num_positions: int) -> tuple[Float32, Float32]:
-    """cos and sin, each float32 [num_positions, head_dim / 2], YaRN's attention factor included."""
-    angles = np.outer(np.arange(num_positions, dtype=np.float64), inverse_frequencies(rope, head_dim))
-    scale = rope.attention_factor
-    return (np.cos(angles) * scale).astype(np.float32), (np.sin(angles) * scale).astype(np.float32)
+def fill_rope_tables(rope: RopeSpec, cos: Float32, sin: Float32) -> None:
+    """Write cos and sin, each [positions, head_dim / 2], YaRN's attention factor included.
+
+    By blocks: computed in float64 at once, the tables of a long context would need several times their own memory.
+    """
+    frequencies, scale = inverse_frequencies(rope, 2 * cos.shape[1]), rope.attention_factor
+    for begin in range(0, len(cos), BLOCK):
+        positions = np.arange(begin, min(begin + BLOCK, len(cos)), dtype=np.float64)
+        angles = np.outer(positions, frequencies)
+        cos[begin : begin + BLOCK], sin[begin : begin + BLOCK] = np.cos(angles) * scale, np.sin(angles) * scale

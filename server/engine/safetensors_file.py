@@ -1,4 +1,7 @@
-"""One safetensors file: its header parsed and distrusted here, its data memory-mapped and never copied.
+"""One safetensors file: its header parsed and distrusted here, its data read piece by piece, as it is asked for.
+
+Nothing is mapped: what was read once would stay in the process beside the weights that were made of it, and a file that
+shrinks while it is read would end the process instead of the load.
 
 The format (https://github.com/huggingface/safetensors): 8 bytes of little-endian header length, the header as JSON,
 then the data, which the tensors cover from end to end without holes or overlap. Converts nothing: see `checkpoint.py`.
@@ -8,6 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,39 +61,71 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """A memory-mapped safetensors file. Raises CheckpointError when the header and the file do not agree."""
+    """An open safetensors file. Raises CheckpointError when the header and the file do not agree."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            mapped = np.memmap(path, dtype=np.uint8, mode="r")
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise CheckpointError(str(path), "no such file") from None
-        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-            raise CheckpointError(str(path), f"cannot be mapped: {error}") from None
-        header = _read_header(str(path), mapped)
-        self._data = np.asarray(mapped)[LENGTH_BYTES + len(header) :]
-        self.tensors = _parse_header(str(path), header, len(self._data))
+        except OSError as error:
+            raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+        weakref.finalize(self, os.close, self._descriptor)
+        num_bytes = os.fstat(self._descriptor).st_size
+        header = self._read_header(num_bytes)
+        self._data_begin = LENGTH_BYTES + len(header)
+        self.tensors = _parse_header(str(path), header, num_bytes - self._data_begin)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.tensors)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The tensor as a read-only view of the file, in its own shape; element types as in `VIEWS`."""
+        """The whole tensor in its own shape, read from the file; element types as in `VIEWS`.
+
+        Raises CheckpointError when the file has become shorter, or cannot be read.
+        """
         info = self.tensors[name]
-        return self._data[info.begin : info.end].view(VIEWS[info.dtype]).reshape(info.shape)
+        out = np.empty(info.shape, VIEWS[info.dtype])
+        self._read_into(out, self._data_begin + info.begin, name)
+        return out
 
+    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
+        """As `array`, only [begin, end) of the first axis, which must be within the shape."""
+        info = self.tensors[name]
+        out = np.empty((end - begin, *info.shape[1:]), VIEWS[info.dtype])
+        skipped = begin * (out.nbytes // max(1, end - begin))
+        self._read_into(out, self._data_begin + info.begin + skipped, name)
+        return out
 
-def _read_header(file: str, mapped: npt.NDArray[np.uint8]) -> bytes:
-    if len(mapped) < LENGTH_BYTES:
-        raise CheckpointError(file, f"truncated: {len(mapped)} bytes, too short for a safetensors file")
-    length = int.from_bytes(mapped[:LENGTH_BYTES].tobytes(), "little")
-    if length > MAX_HEADER_BYTES:
-        raise CheckpointError(file, f"header of {length} bytes is over the {MAX_HEADER_BYTES} allowed")
-    if length > len(mapped) - LENGTH_BYTES:
-        raise CheckpointError(file, f"truncated: header of {length} bytes in a file of {len(mapped)}")
-    return mapped[LENGTH_BYTES : LENGTH_BYTES + length].tobytes()
+    def _read_into(self, out: npt.NDArray[Any], begin: int, name: str | None) -> None:
+        """Fill `out` from byte `begin` of the file. May be called by several threads."""
+        memory, done = out.reshape(-1).view(np.uint8).data, 0
+        try:
+            while done < out.nbytes:
+                count = os.preadv(self._descriptor, [memory[done:]], begin + done)
+                if not count:
+                    raise CheckpointError(str(self.path), "truncated: has become shorter while it was read", name)
+                done += count
+        except OSError as error:
+            raise CheckpointError(str(self.path), f"cannot be read: {error.strerror}", name) from None
+
+    def _read_header(self, num_bytes: int) -> bytes:
+        file = str(self.path)
+        if num_bytes < LENGTH_BYTES:
+            raise CheckpointError(file, f"truncated: {num_bytes} bytes, too short for a safetensors file")
+        length = int.from_bytes(self._bytes_at(0, LENGTH_BYTES), "little")
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointError(file, f"header of {length} bytes is over the {MAX_HEADER_BYTES} allowed")
+        if length > num_bytes - LENGTH_BYTES:
+            raise CheckpointError(file, f"truncated: header of {length} bytes in a file of {num_bytes}")
+        return self._bytes_at(LENGTH_BYTES, length)
+
+    def _bytes_at(self, begin: int, num_bytes: int) -> bytes:
+        out = np.empty(num_bytes, np.uint8)
+        self._read_into(out, begin, None)
+        return out.tobytes()
 
 
 def _parse_header(file: str, header: bytes, data_bytes: int) -> dict[str, TensorInfo]:

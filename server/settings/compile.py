@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Self
 
@@ -31,6 +32,7 @@ class CompileSettings(LengthSettings):
             asked_formats=self.asked_formats,
             kernel_cache_dir=self.kernel_cache,
             max_model_len=self.max_model_len,
+            cpu_threads=len(os.sched_getaffinity(0)),
             context_encoding_buckets=self.context_encoding_buckets,
             token_generation_buckets=self.token_generation_buckets,
         )

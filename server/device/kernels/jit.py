@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -63,6 +64,7 @@ class HostFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._compiled: Any = None
+        self._lock = threading.Lock()  # the first call may come from several threads at once
 
     def __call__(self, *arguments: Any) -> Any:
         return self._dispatcher()(*arguments)
@@ -72,9 +74,10 @@ class HostFunction:
         self._dispatcher().compile(tuple(map(numba.typeof, arguments)))
 
     def _dispatcher(self) -> Any:
-        if self._compiled is None:
-            self._compiled = numba.njit(nogil=True, **OPTIONS)(self._function)
-        return self._compiled
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = numba.njit(nogil=True, **OPTIONS)(self._function)
+            return self._compiled
 
 
 def kernel(function: Callable[..., None]) -> Kernel:
