@@ -1,0 +1,138 @@
+"""Packing by blocks of rows: the bytes are those of whole matrices, and what is there at once stays small."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.config import AskedFormats, ModelSpec, Quantization, RopeSpec, WeightFormats
+from server.device.footprint import MatrixShape, head_matrix, layer_matrices
+from server.device.hbm import Buffer, Hbm
+from server.device.layout import WEIGHT_BYTES, is_scaled, pack_weights
+from server.device.ledger import Use
+from server.device.shard import ShardSpec
+from server.engine import shard_reader
+from server.engine.checkpoint import Checkpoint
+from server.engine.checkpoint_weights import CheckpointWeights
+from server.engine.model_source import open_model
+from server.engine.quantize import quantize_rows
+from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequencies
+from server.engine.shard_reader import ShardReader, row_blocks
+from server.engine.weights import PackedShard, WeightLoader
+from server.errors import CheckpointError
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+MIB = 1 << 20
+ROTATED = WeightFormats("bfloat16", "int8", is_rotated=True)
+
+
+class Core:
+    """Memory that no ledger watches."""
+
+    index = 0
+
+    def __init__(self, num_bytes: int) -> None:
+        self._hbm = Hbm(num_bytes)
+
+    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+        del use, name
+        return self._hbm.allocate(num_bytes)
+
+
+def packed(source: CheckpointWeights, matrix: MatrixShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
+    """Tiles, scales and sums as the source writes them into memory that was not zero."""
+    weights = formats.of(*matrix.modules)
+    sizes = [matrix.n * matrix.k * WEIGHT_BYTES[weights], *((4 * matrix.n,) * 2 if is_scaled(weights) else ())]
+    buffers = [Buffer(np.full(size, 0xA5, np.uint8)) for size in sizes]
+    source.matrix(matrix, core, PackedShard(*buffers))
+    return [buffer.bytes for buffer in buffers]
+
+
+def packed_whole(reader: ShardReader, matrix: MatrixShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
+    """The same from the whole matrix at once."""
+    weights = formats.of(*matrix.modules)
+    tiles = np.zeros(matrix.n * matrix.k * WEIGHT_BYTES[weights], np.uint8)
+    if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type
+        pack_weights(reader.matrix(matrix, core, weights), tiles)
+        return [tiles]
+    rows = quantize_rows(reader.matrix(matrix, core, "float32"), weights)
+    pack_weights(rows.codes, tiles)
+    return [tiles, rows.scales.view(np.uint8), rows.sums.view(np.uint8)]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("shape", ["tiny-odd", "tiny-qwen2"])
+def test_blocks_give_the_bytes_of_whole_matrices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, tp: int, num_threads: int
+) -> None:
+    monkeypatch.setattr(shard_reader, "BLOCK", 1)  # the smallest blocks there are
+    write_checkpoint(shape, tmp_path / shape, Options())
+    spec = open_model(tmp_path / shape, AskedFormats("bfloat16"), tp).spec
+    checkpoint, shard = Checkpoint.open(tmp_path / shape, spec), ShardSpec.of(spec, tp)
+    reader = ShardReader(checkpoint, spec, shard)
+    matrices = [*layer_matrices(spec, shard, 1).values(), head_matrix(spec, shard)]
+    assert max(len(list(row_blocks(matrix))) for matrix in matrices) > 2
+    for formats in (WeightFormats("float32"), WeightFormats("bfloat16"), WeightFormats("bfloat16", "fp8"), ROTATED):
+        source = CheckpointWeights(checkpoint, spec, shard, formats, num_threads)
+        for matrix in matrices:
+            for core in range(tp):
+                for got, whole in zip(
+                    packed(source, matrix, core, formats), packed_whole(reader, matrix, core, formats), strict=True
+                ):
+                    np.testing.assert_array_equal(got, whole)
+        source.finish()
+
+
+def test_every_row_is_in_one_block() -> None:
+    for n, k in ((16, 64), (32, 1 << 20), (4096, 64), (9728, 896), (32000, 2048), (48, 64)):
+        blocks = list(row_blocks(MatrixShape(("x.gate_proj",), n, k)))
+        assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n))
+        assert all(block.start % 32 == 0 for block in blocks)
+        assert all((block.stop - block.start) * k <= max(shard_reader.BLOCK, 32 * k) for block in blocks)
+
+
+def wide_model(folder: Path) -> tuple[ModelSpec, Path]:
+    """Few layers of wide matrices, an output layer of 29 million elements."""
+    write_checkpoint("qwen-0.5b", folder, Options(layers=1, vocab=32000))
+    return open_model(folder, AskedFormats("bfloat16"), 1).spec, folder
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "fp8"])
+def test_loading_needs_little_beside_the_packed_weights(tmp_path: Path, quantization: Quantization | None) -> None:
+    spec, folder = wide_model(tmp_path / "wide")
+    model = open_model(folder, AskedFormats("bfloat16", quantization), 1, num_threads=2)
+    loader = WeightLoader(model.source, spec, ShardSpec.of(spec, 1), [Core(256 * MIB)], model.formats)
+    tracemalloc.start()  # numpy tells it of every array; the core's memory is a mapping of its own
+    try:
+        loader.load(lambda _: None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * MIB < spec.vocab_size * spec.hidden_size  # less than the largest matrix in 8 bits
+    maps = Path("/proc/self/maps").read_text()
+    assert str(folder) not in maps
+
+
+def test_a_block_that_cannot_be_read_ends_the_load(tmp_path: Path) -> None:
+    spec, folder = wide_model(tmp_path / "wide")
+    model = open_model(folder, AskedFormats("bfloat16", "int8"), 1, num_threads=2)
+    file = folder / "model.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+    loader = WeightLoader(model.source, spec, ShardSpec.of(spec, 1), [Core(256 * MIB)], model.formats)
+    with pytest.raises(CheckpointError, match="truncated: has become shorter"):
+        loader.load(lambda _: None)
+
+
+@pytest.mark.parametrize("num_positions", [1, BLOCK, 2 * BLOCK + 7])
+def test_rotary_tables_by_blocks_are_those_at_once(num_positions: int) -> None:
+    rope = RopeSpec(theta=5e5)
+    cos, sin = np.empty((2, num_positions, 40), np.float32)
+    fill_rope_tables(rope, cos, sin)
+    angles = np.arange(num_positions)[:, None] * inverse_frequencies(rope, 80)
+    np.testing.assert_allclose(cos, np.cos(angles), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(sin, np.sin(angles), rtol=0, atol=1e-7)
