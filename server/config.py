@@ -212,6 +212,6 @@ class CompileConfig:
     asked_formats: AskedFormats
     kernel_cache_dir: str
     max_model_len: int | None = None  # None = the model's own
-    cpu_threads: int = 1
     context_encoding_buckets: tuple[int, ...] = ()  # () = automatic
     token_generation_buckets: tuple[int, ...] = ()
+    cpu_threads: int = 1
