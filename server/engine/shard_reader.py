@@ -95,9 +95,12 @@ class ShardReader:
         self, matrix: MatrixShape, core: int, rows: slice | None, cell: npt.DTypeLike, read: Callable[..., Matrix]
     ) -> Matrix:
         num_rows = matrix.n if rows is None else rows.stop - rows.start
+        parts = self._cut(matrix, core, rows)
+        pieces = [read(part.tensor, part.rows, part.columns) for part in parts]
+        if len(pieces) == 1 and pieces[0].shape == (num_rows, matrix.k):
+            return pieces[0]  # nothing to put together; gate and up are always two pieces
         out = np.zeros((num_rows, matrix.k), cell)
-        for part in self._cut(matrix, core, rows):
-            values = read(part.tensor, part.rows, part.columns)
+        for part, values in zip(parts, pieces, strict=True):
             out[part.row : part.row + len(values), part.column : part.column + values.shape[1]] = values
         return _in_order(matrix, out)
 
