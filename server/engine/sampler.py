@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.device.kernels.records import SampleOperands
-from server.device.kernels.sample import sample
+from server.device.kernels.sample import sample, scratch_floats
 from server.device.program import Program
 from server.device.workers import WorkerPool
 from server.engine.grammar_store import GrammarStore
@@ -29,7 +29,7 @@ class Sampler:
         self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
         self._guides = Guides(grammars, len(logits), vocab_size)
         rows, width = logits.shape
-        self._weights = np.zeros((pool.num_threads, width), np.float32)
+        self._scratch = np.zeros((pool.num_threads, scratch_floats(width)), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
         self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
         self.program = Program("sampler", self)
@@ -45,7 +45,8 @@ class Sampler:
             logits=self.logits.ctypes.data,
             ldc=self.logits.shape[1],
             vocab=self.vocab_size,
-            weights=self._weights.ctypes.data,
+            scratch=self._scratch.ctypes.data,
+            scratch_floats=self._scratch.shape[1],
             temperature=self._temperature.ctypes.data,
             top_k=self._top_k.ctypes.data,
             top_p=self._top_p.ctypes.data,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.device.kernels.records import SampleOperands
-from server.device.kernels.sample import sample
+from server.device.kernels.sample import sample, scratch_floats
 from server.device.workers import WorkerPool
 from tests.device.kernel_bench import Array, address, run, step_record
 
@@ -25,14 +25,15 @@ def draw(pool: WorkerPool, logits: Array, masks: dict[int, Array] | None = None,
         name: np.ascontiguousarray(np.broadcast_to(params.get(name, value), (rows,)), kinds.get(name, np.float32))
         for name, value in defaults.items()
     }
-    weights, chosen = np.zeros((pool.num_threads, ldc), np.float32), np.zeros(rows, np.int64)
+    chosen = np.zeros(rows, np.int64)
+    scratch = np.zeros((pool.num_threads, scratch_floats(ldc)), np.float32)
     words = {
         row: np.packbits(np.resize(allowed, -(-vocab // 32) * 32), bitorder="little")
         for row, allowed in (masks or {}).items()
     }
     pointers = np.array([address(words[row]) if row in words else 0 for row in range(rows)], np.int64)
     operands = SampleOperands(
-        *(address(padded), ldc, vocab, address(weights)),
+        *(address(padded), ldc, vocab, address(scratch), scratch.shape[1]),
         *(address(arrays[name]) for name in defaults),
         *(address(pointers), address(chosen)),
     )
@@ -102,6 +103,37 @@ def test_only_what_the_cuts_keep_is_drawn(
     assert set(chosen.tolist()) <= allowed
     if len(allowed) == 1:
         assert set(chosen.tolist()) == allowed
+
+
+@pytest.mark.parametrize("vocab", [1000, 5003, 40_000])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(0, 0.9, 0.0), (0, 0.999, 0.0), (5, 1.0, 0.0), (700, 0.5, 0.0), (3000, 1.0, 0.0), (0, 0.8, 0.02), (50, 0.9, 0.3)],
+)
+def test_the_cuts_over_rows_of_many_blocks(
+    pool: WorkerPool, vocab: int, top_k: int, top_p: float, min_p: float
+) -> None:
+    """Everything that is kept is drawn about as often as it weighs, nothing else ever."""
+    logits = (np.random.default_rng(vocab).standard_normal(vocab) * 2).astype(np.float32)
+    num_draws = 1500
+    rows = np.tile(logits, (num_draws, 1))
+    chosen = draw(pool, rows, top_k=top_k, top_p=top_p, min_p=min_p, seed=np.arange(num_draws))
+    allowed = kept(logits.astype(np.float64), top_k, top_p, min_p)
+    assert set(chosen.tolist()) <= allowed
+    p = np.zeros(vocab)
+    p[list(allowed)] = np.exp(logits[list(allowed)].astype(np.float64))
+    below = np.cumsum(p / p.sum())  # the share of the mass up to a token: uniform over the draws
+    shares = np.sort(below[chosen])
+    distance = np.abs(shares - (np.arange(num_draws) + 0.5) / num_draws).max()
+    assert distance < 2.0 / num_draws**0.5 + (p / p.sum()).max()  # Kolmogorov and Smirnov: 1 in 1,500 at 2
+
+
+def test_equals_of_the_last_all_stay_in_any_block(two_threads: WorkerPool) -> None:
+    logits = np.full(4000, -1.0, np.float32)
+    tied = [3, 260, 1999, 2000, 3998]
+    logits[tied] = 2.0
+    chosen = draw(two_threads, np.tile(logits, (300, 1)), top_k=2, seed=np.arange(300))
+    assert set(chosen.tolist()) == set(tied)
 
 
 def test_a_draw_depends_on_seed_and_index_alone(pool: WorkerPool) -> None:

@@ -160,7 +160,8 @@ class SampleOperands(NamedTuple):
     logits: int  # float32 [S, ldc]
     ldc: int
     vocab: int
-    weights: int  # scratch, float32, `ldc` for each worker
+    scratch: int  # float32, `scratch_floats` for each worker
+    scratch_floats: int
     temperature: int  # float32, 0 = greedy
     top_k: int  # int64, 0 = all
     top_p: int  # float32

@@ -1,29 +1,26 @@
 """One token from each row of logits, among those its mask allows: greedy, or by weight after top-k, top-p and min-p.
 
-No sorting: a cut is the smallest weight that stays, found by bisection over the bits of a float32, each probe one pass
-of vector code. Randomness is a hash of (seed, index), so a draw depends on nothing but the request itself.
+Randomness is a hash of (seed, index), and a row is one worker's, so a draw depends on nothing but the request itself.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from llvmlite import ir
-from numba import types, uint64
+from numba import uint64
 
 from server.device.kernels import simd
+from server.device.kernels.candidates import BLOCK, cut_for, first_of, gather, survey, token_of, weigh
 from server.device.kernels.jit import inline, kernel, share_begin
-from server.device.kernels.memory import emitted, load_f32, load_i32, load_i64, store_f32, store_i64
+from server.device.kernels.memory import load_f32, load_i32, load_i64, store_f32, store_i64
 from server.device.kernels.records import SAMPLE, STEP
 
-_LEAST = -3.4028234663852886e38  # the smallest float32 that is a number
-_ONE_BITS = 0x3F800000  # float32 1.0: the weight of the likeliest token
+_UNSEEN = 2.0**-25  # a share of the mass that no draw could tell from nothing: random numbers have 24 bits
 
 
-@emitted(types.float32, types.int64)
-def _from_bits(builder: Any, bits: Any) -> Any:
-    return builder.bitcast(builder.trunc(bits, ir.IntType(32)), ir.FloatType())
+def scratch_floats(width: int) -> int:
+    """float32 of scratch that a worker needs for rows of `width` logits: weights, room, maxima, starts."""
+    return 2 * (width + 16) + 18 * (width // BLOCK + 1)
 
 
 @inline
@@ -51,136 +48,101 @@ def _forbid(row, mask, vocab):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _greedy(row, vocab):  # type: ignore[no-untyped-def]
-    """Index of the largest logit, the first of equals; -1 when one is NaN or +infinity, or all are -infinity."""
-    lowest, one, zero = simd.splat(-math.inf), simd.splat(1.0), simd.splat(0.0)
-    highest, numbers = lowest, zero
-    for i in range(0, vocab, 16):
-        value = simd.select_range(0, vocab - i, simd.load(row + i * 4), lowest)
-        highest = simd.maximum(highest, value)
-        numbers = simd.add(numbers, simd.where_at_least(value, lowest, one))  # NaN is not at least anything
-    best = simd.max_lanes(highest)
-    if simd.sum_lanes(numbers) < (vocab + 15) // 16 * 16 or best == math.inf:
-        return -1
-    for i in range(vocab):
-        if load_f32(row + i * 4) == best and best > -math.inf:
-            return i
-    return -1
-
-
-@inline
-def _weigh(row, weights, vocab, highest, temperature):  # type: ignore[no-untyped-def]
-    """weights = exp((logit - highest) / temperature), zero from `vocab` to the end of its last vector.
-
-    Zero for a logit of -infinity too, which `simd.exp` would make a very small number.
-    """
-    by = simd.splat(1.0 / temperature)
-    least = simd.splat(_LEAST)
-    shift = simd.splat(highest)
-    for i in range(0, vocab, 16):
-        logit = simd.load(row + i * 4)
-        value = simd.where_at_least(logit, least, simd.exp(simd.mul(simd.sub(logit, shift), by)))
-        simd.store(weights + i * 4, simd.select_range(0, vocab - i, value, simd.splat(0.0)))
-
-
-@inline
-def _mass(weights, vocab, cut):  # type: ignore[no-untyped-def]
+def _mass(weights, count, cut):  # type: ignore[no-untyped-def]
     """Sum of the weights that are at least `cut`."""
     total, limit = simd.splat(0.0), simd.splat(cut)
-    for i in range(0, vocab, 16):
+    for i in range(0, count, 16):
         value = simd.load(weights + i * 4)
-        total = simd.add(total, simd.where_at_least(value, limit, value))
+        total = simd.add_where_at_least(total, value, limit, value)
     return simd.sum_lanes(total)
 
 
 @inline
-def _count(weights, vocab, cut):  # type: ignore[no-untyped-def]
-    """How many weights are at least `cut`."""
-    total, limit, one = simd.splat(0.0), simd.splat(cut), simd.splat(1.0)
-    for i in range(0, vocab, 16):
-        total = simd.add(total, simd.where_at_least(simd.load(weights + i * 4), limit, one))
-    return simd.sum_lanes(total)
-
-
-@inline
-def _top_k_cut(weights, vocab, k):  # type: ignore[no-untyped-def]
-    """The largest cut that keeps at least k weights; equals of the k-th all stay."""
-    low, high = 0, _ONE_BITS + 1  # `low` keeps enough, `high` does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _count(weights, vocab, _from_bits(middle)) >= k:
-            low = middle
-        else:
-            high = middle
-    return _from_bits(low)
-
-
-@inline
-def _top_p_cut(weights, vocab, least, share):  # type: ignore[no-untyped-def]
-    """The largest cut that keeps `share` of the mass of the weights that are at least `least`."""
-    goal = _mass(weights, vocab, least) * share
-    low, high = 0, _ONE_BITS + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _mass(weights, vocab, max(least, _from_bits(middle))) >= goal:
-            low = middle
-        else:
-            high = middle
-    return max(least, _from_bits(low))
-
-
-@inline
-def _draw(weights, vocab, cut, u):  # type: ignore[no-untyped-def]
-    """The token at share `u` of the mass of the weights that are at least `cut`."""
-    goal = _mass(weights, vocab, cut) * u
-    limit, before = simd.splat(cut), 0.0
-    for i in range(0, vocab, 16):
-        value = simd.load(weights + i * 4)
-        mass = simd.sum_lanes(simd.where_at_least(value, limit, value))
-        if mass > 0.0 and before + mass >= goal:
-            for j in range(i, min(i + 16, vocab)):
-                weight = load_f32(weights + j * 4)
-                if weight >= cut and weight > 0.0:
-                    before += weight
-                    if before >= goal:
-                        return j
-        else:
-            before += mass
-    for j in range(vocab - 1, -1, -1):  # rounding left the goal beyond the sum
+def _draw(weights, count, cut, u, sums):  # type: ignore[no-untyped-def]
+    """Which weight is at share `u` of the mass of those that are at least `cut`; `sums` is for one of each block."""
+    total = 0.0
+    for first in range(0, count, BLOCK):
+        mass = _mass(weights + first * 4, min(BLOCK, count - first), cut)
+        store_f32(sums + first // BLOCK * 4, mass)
+        total += mass
+    goal, before, first = total * u, 0.0, 0
+    while first + BLOCK < count and before + load_f32(sums + first // BLOCK * 4) < goal:
+        before += load_f32(sums + first // BLOCK * 4)
+        first += BLOCK
+    last = -1
+    for j in range(first, count):
         weight = load_f32(weights + j * 4)
-        if weight >= cut and weight > 0.0:
-            return j
-    return -1
+        if weight >= cut:
+            last = j
+            before += weight
+            if before >= goal:
+                break
+    return last  # where the sum in another order did not reach the goal, the last there is
 
 
 @inline
-def _choose(operands, r, weights):  # type: ignore[no-untyped-def]
-    vocab = load_i64(operands + SAMPLE.vocab)
-    row = load_i64(operands + SAMPLE.logits) + r * load_i64(operands + SAMPLE.ldc) * 4
+def _least(operands, r, end, highest, maxima, scratch):  # type: ignore[no-untyped-def]
+    """What a weight must be at least to be drawn, as far as min-p and a look at the row's maxima tell."""
+    vocab, width = load_i64(operands + SAMPLE.vocab), load_i64(operands + SAMPLE.ldc)
+    least = max(load_f32(load_i64(operands + SAMPLE.min_p) + r * 4), _UNSEEN / vocab)
+    k = load_i64(load_i64(operands + SAMPLE.top_k) + r * 8)
+    if 0 < k < vocab:
+        temperature = load_f32(load_i64(operands + SAMPLE.temperature) + r * 4)
+        count = weigh(maxima, end, highest, temperature, scratch)
+        least = cut_for(scratch, count, k, False, least, scratch + (width + 16) * 4)  # k maxima have that weight
+    return least
+
+
+@inline
+def _draw_from(operands, r, end, highest, maxima, scratch):  # type: ignore[no-untyped-def]
+    """A token of row `r` by its weights; `scratch` has the two rows."""
+    vocab, width = load_i64(operands + SAMPLE.vocab), load_i64(operands + SAMPLE.ldc)
+    row = load_i64(operands + SAMPLE.logits) + r * width * 4
+    room, starts = scratch + (width + 16) * 4, maxima + (width // BLOCK + 1) * 64
+    temperature = load_f32(load_i64(operands + SAMPLE.temperature) + r * 4)
+    k = load_i64(load_i64(operands + SAMPLE.top_k) + r * 8)
+    share = load_f32(load_i64(operands + SAMPLE.top_p) + r * 4)
+    cut = _least(operands, r, end, highest, maxima, scratch)
+    is_plain = cut <= _UNSEEN / vocab
+    # All that weigh less than (1 - share) / vocab, together do not weigh the part of the mass that top-p leaves out.
+    keep = max(cut, (1.0 - share) / vocab) if is_plain else cut
+    count, mass = gather(row, end, maxima, highest, temperature, cut, keep, scratch, starts)
+    if 0 < k < vocab:
+        cut = cut_for(scratch, count, k, False, cut, room)
+    if share < 1.0:
+        if not is_plain:
+            mass = _mass(scratch, count, cut)
+        # What top-p leaves out is of weights below its cut, so that part of the mass is at most count times the cut.
+        cut = cut_for(scratch, count, mass * share, True, max(cut, 0.999 * (1.0 - share) * mass / max(count, 1)), room)
+    seed, drawn = load_i64(operands + SAMPLE.seed), load_i64(operands + SAMPLE.drawn)
+    chosen = _draw(scratch, count, cut, uniform(load_i64(seed + r * 8), load_i64(drawn + r * 8)), maxima)
+    return token_of(chosen, row, end, highest, temperature, keep, starts)
+
+
+@inline
+def _choose(operands, r, scratch):  # type: ignore[no-untyped-def]
+    vocab, width = load_i64(operands + SAMPLE.vocab), load_i64(operands + SAMPLE.ldc)
+    row = load_i64(operands + SAMPLE.logits) + r * width * 4
     mask = load_i64(load_i64(operands + SAMPLE.masks) + r * 8)
     if mask != 0:
         _forbid(row, mask, vocab)
-    best = _greedy(row, vocab)
-    temperature = load_f32(load_i64(operands + SAMPLE.temperature) + r * 4)
-    if best < 0 or temperature == 0.0:
-        return best
-    _weigh(row, weights, vocab, load_f32(row + best * 4), temperature)
-    cut = load_f32(load_i64(operands + SAMPLE.min_p) + r * 4)
-    k = load_i64(load_i64(operands + SAMPLE.top_k) + r * 8)
-    if 0 < k < vocab:
-        cut = max(cut, _top_k_cut(weights, vocab, k))
-    share = load_f32(load_i64(operands + SAMPLE.top_p) + r * 4)
-    if share < 1.0:
-        cut = _top_p_cut(weights, vocab, cut, share)
-    seed = load_i64(load_i64(operands + SAMPLE.seed) + r * 8)
-    return _draw(weights, vocab, cut, uniform(seed, load_i64(load_i64(operands + SAMPLE.drawn) + r * 8)))
+    end = (vocab + 15) // 16 * 16
+    last = row + (end - 16) * 4
+    simd.store(last, simd.select_range(0, vocab - end + 16, simd.load(last), simd.splat(-math.inf)))
+    maxima = scratch + (width + 16) * 8
+    highest = survey(row, end, maxima)
+    if abs(highest) == math.inf:
+        return -1
+    if load_f32(load_i64(operands + SAMPLE.temperature) + r * 4) == 0.0:
+        return first_of(row, end, maxima, highest)
+    return _draw_from(operands, r, end, highest, maxima, scratch)
 
 
 @kernel
 def sample(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Items are rows."""
     rows = load_i64(step + STEP.num_samples)
-    weights = load_i64(operands + SAMPLE.weights) + worker * load_i64(operands + SAMPLE.ldc) * 4
+    scratch = load_i64(operands + SAMPLE.scratch) + worker * load_i64(operands + SAMPLE.scratch_floats) * 4
     chosen = load_i64(operands + SAMPLE.chosen)
     for r in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
-        store_i64(chosen + r * 8, _choose(operands, r, weights))
+        store_i64(chosen + r * 8, _choose(operands, r, scratch))

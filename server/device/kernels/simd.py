@@ -181,6 +181,40 @@ def where_at_least(builder: Any, value: Any, limit: Any, inside: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">=", value, limit), inside, ir.Constant(_V, [0.0] * LANES))
 
 
+@emitted(float32x16, float32x16, float32x16, float32x16, float32x16)
+def add_where_at_least(builder: Any, total: Any, value: Any, limit: Any, more: Any) -> Any:
+    """total + `more` where value >= limit, else the total."""
+    return builder.select(builder.fcmp_ordered(">=", value, limit), builder.fadd(total, more), total)
+
+
+@emitted(types.int64, float32x16, float32x16)
+def bits_at_least(builder: Any, value: Any, limit: Any) -> Any:
+    """Bit i is set where lane i of value >= limit."""
+    bits = builder.bitcast(builder.fcmp_ordered(">=", value, limit), _I16)
+    return builder.zext(bits, ir.IntType(64))
+
+
+@emitted(types.int64, types.int64)
+def count_bits(builder: Any, bits: Any) -> Any:
+    """How many bits are set."""
+    return builder.ctpop(bits)
+
+
+@emitted(types.int64, types.int64)
+def lowest_bit(builder: Any, bits: Any) -> Any:
+    """Position of the lowest set bit; 64 where none is."""
+    return builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
+
+
+@emitted(types.void, types.int64, float32x16, types.int64)
+def compress(builder: Any, address: Any, value: Any, bits: Any) -> Any:
+    """The lanes whose bit is set to memory, side by side, and something in the rest of the sixteen places."""
+    mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), LANES))
+    side_by_side = call(builder, "llvm.experimental.vector.compress.v16f32", _V, value, mask, value)
+    builder.store(side_by_side, builder.inttoptr(address, _V.as_pointer()), align=4)
+    return NOTHING
+
+
 @emitted(float32x16, types.int64, types.int64, float32x16, float32x16)
 def select_range(builder: Any, begin: Any, end: Any, inside: Any, outside: Any) -> Any:
     """Lane i of `inside` where begin <= i < end, else of `outside`."""
@@ -226,7 +260,7 @@ def rint(builder: Any, value: Any) -> Any:
 
 
 @emitted(float32x16, float32x16)
-def _exp2_int(builder: Any, value: Any) -> Any:
+def exp2_int(builder: Any, value: Any) -> Any:
     """2 ** value for lanes that hold whole numbers in -126..127."""
     exponent = builder.fptosi(value, _VI)
     return builder.bitcast(builder.shl(builder.add(exponent, _const(127)), _const(23)), _V)
@@ -257,4 +291,4 @@ def exp(x: Any) -> Any:
     p = fma(p, r, splat(0.5))
     p = fma(p, r, splat(1.0))
     p = fma(p, r, splat(1.0))
-    return mul(p, _exp2_int(n))
+    return mul(p, exp2_int(n))
