@@ -1,10 +1,11 @@
 """Sequences through a loaded engine by hand: the real scheduler, cache and kernels, step by step, no HTTP.
 
-Requests are greedy, of random distinct prompts, and all arrive at once.
+Requests have random distinct prompts, and all arrive at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ class StepTime:
 
     wall_s: float
     kernel_s: float
+    sampling_s: float  # of both: kernel and what is around it
     num_prefill_tokens: int
     num_decode_tokens: int
 
@@ -87,18 +89,22 @@ class EngineDriver:
         return list(self._steps(loop, queue, scheduler))
 
     def _requests(self, workload: Workload, count: int) -> Iterator[Request]:
-        sampling = SamplingParams(max_tokens=workload.output_len, temperature=0.0, ignore_eos=True)
         for i in range(count):
             prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(workload.input_len))
+            sampling = SamplingParams(
+                max_tokens=workload.output_len, ignore_eos=True, seed=i, **dataclasses.asdict(workload.drawing)
+            )
             yield Request(f"bench-{i}", prompt, sampling, arrival_time=time.monotonic())
 
     def _steps(self, loop: EngineLoop, queue: _Queue, scheduler: Scheduler) -> Iterator[StepTime]:
-        pool = self._engine.runner.pool
+        runner = self._engine.runner
+        pool = runner.pool
         while queue.commands or scheduler.has_work:
-            busy, begin = pool.busy_s, time.perf_counter()
+            busy, sampling, begin = pool.busy_s, runner.sampling_s, time.perf_counter()
             loop.step()
             wall = time.perf_counter() - begin
             assert queue.last is not None
             report = queue.last.report
             self._on_tokens(report.num_prefill_tokens + report.num_decode_tokens)
-            yield StepTime(wall, pool.busy_s - busy, report.num_prefill_tokens, report.num_decode_tokens)
+            kernels, sampling = pool.busy_s - busy, runner.sampling_s - sampling
+            yield StepTime(wall, kernels, sampling, report.num_prefill_tokens, report.num_decode_tokens)

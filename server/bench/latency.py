@@ -37,6 +37,8 @@ class LatencyResult:
     decode_step_ms: float
     overhead_us: float  # of a decode step: all that is not a kernel
     overhead_fraction: float  # of the decode step's time
+    sampling_us: float  # of a decode step: choosing the tokens, kernel and all
+    sampling_fraction: float  # of the decode step's time
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
     decode_bandwidth_fraction: float
@@ -98,6 +100,7 @@ class LatencyBench:
         decode = [s for steps in runs for s in steps if s.num_decode_tokens == batch]
         step = statistics.median(s.wall_s for s in decode) if decode else float("nan")
         overhead = statistics.median(s.wall_s - s.kernel_s for s in decode) if decode else float("nan")
+        sampling = statistics.median(s.sampling_s for s in decode) if decode else float("nan")
         weights = weight_bytes_per_step(self._engine)
         prefill_tops = prefill_operations(self._engine, batch * workload.input_len, batch) / prefill / 1e12
         return LatencyResult(
@@ -111,6 +114,8 @@ class LatencyBench:
             decode_step_ms=step * 1e3,
             overhead_us=overhead * 1e6,
             overhead_fraction=overhead / step,
+            sampling_us=sampling * 1e6,
+            sampling_fraction=sampling / step,
             read_bandwidth_gb_s=host.read_gb_s,
             weight_gb_per_step=weights / 1e9,
             decode_bandwidth_fraction=weights / step / 1e9 / host.read_gb_s,

@@ -9,12 +9,23 @@ from server.config import WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
+class Drawing:
+    """How each token is chosen, as in a request; greedy by default."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """`batch_size` sequences at once, lengths in tokens."""
 
     batch_size: int
     input_len: int
     output_len: int
+    drawing: Drawing = Drawing()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ COLUMNS = (
     ("of reads", "decode_bandwidth_fraction", "{:.1%}"),
     ("step ms", "decode_step_ms", "{:,.2f}"),
     ("not kernels us", "overhead_us", "{:,.0f}"),
+    ("sampling us", "sampling_us", "{:,.0f}"),
+    ("of step", "sampling_fraction", "{:.1%}"),
 )
 
 

@@ -27,6 +27,7 @@ class ModelRunner:
         self._pool, self._program, self._inputs, self._sampler = pool, program, inputs, sampler
         self._cache = cache
         self._is_timed = False
+        self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
         self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and when
 
     @property
@@ -43,8 +44,11 @@ class ModelRunner:
             self.timed = self._program, self._pool.trace(self._program, self._inputs.address)
         else:
             self._pool.run(self._program, self._inputs.address)
+        decoded = time.perf_counter()
         sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
-        return StepResult(plan.step_id, sampled, time.perf_counter() - begin)
+        now = time.perf_counter()
+        self.sampling_s += now - decoded
+        return StepResult(plan.step_id, sampled, now - begin)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from server.bench.options import AccuracyOptions, LatencyOptions, ThroughputOptions, Workload
+from server.bench.options import AccuracyOptions, Drawing, LatencyOptions, ThroughputOptions, Workload
 from server.config import Dtype, Quantization, WeightFormat
 from server.settings.engine import EngineSettings
 
@@ -36,6 +36,10 @@ class LatencySettings(EngineSettings):
     batch_size: Sizes = Field((1,), description="sequences at once; several with commas")
     input_len: int = Field(128, ge=1, description="prompt tokens of each sequence")
     output_len: int = Field(32, ge=2, description="generated tokens of each sequence")
+    temperature: float = Field(0.0, ge=0.0, le=2.0, description="of the logits; 0 is greedy")
+    top_k: int = Field(0, ge=0, description="draw from that many likeliest tokens; 0 is all")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="draw from the likeliest tokens of that share together")
+    min_p: float = Field(0.0, ge=0.0, le=1.0, description="draw from tokens at least so likely beside the likeliest")
     num_iters: int = Field(5, ge=1, le=1000, description="runs that count, after one that does not")
     seed: int = Field(0, description="of the random prompts")
     json_file: str | None = JSON_FILE
@@ -44,7 +48,8 @@ class LatencySettings(EngineSettings):
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """One for each batch size."""
-        return tuple(Workload(size, self.input_len, self.output_len) for size in self.batch_size)
+        drawing = Drawing(self.temperature, self.top_k, self.top_p, self.min_p)
+        return tuple(Workload(size, self.input_len, self.output_len, drawing) for size in self.batch_size)
 
     @property
     def options(self) -> LatencyOptions:

@@ -63,6 +63,19 @@ def test_prefill_operations_are_two_for_each_weight_and_token(
     assert report["prefill_tops"] * report["prefill_s"] * 1e12 == pytest.approx(operations)
 
 
+def test_latency_says_what_choosing_tokens_takes(
+    model: Path, tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "latency.json"
+    argv = ["latency", str(model), "--output-len", "3", "--num-iters", "1", "--json", str(out)]
+    argv += ["--temperature", "0.8", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.01"]
+    assert bench(pytestconfig, *argv) == 0
+    assert "sampling us" in capsys.readouterr().out
+    report = report_of(out)
+    assert 0 < report["sampling_us"] < report["decode_step_ms"] * 1e3
+    assert report["sampling_fraction"] == pytest.approx(report["sampling_us"] / report["decode_step_ms"] / 1e3)
+
+
 def test_throughput_queues_what_does_not_fit_in_a_batch(
     model: Path, tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +99,7 @@ def test_throughput_queues_what_does_not_fit_in_a_batch(
         (["throughput", "--input-len", "8,x"], "valid integer"),
         (["throughput", "--num-prompts", "0"], "--num-prompts"),
         (["latency", "--batch-size", ""], "--batch-size"),
+        (["latency", "--top-p", "0"], "--top-p"),
     ],
 )
 def test_bad_settings_are_named(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +116,7 @@ def test_sequences_longer_than_the_context_are_refused(
 
 
 def test_rates_are_of_the_steps_that_they_are_about() -> None:
-    steps = [StepTime(2.0, 1.9, 100, 0), StepTime(1.0, 0.9, 20, 3), StepTime(0.5, 0.4, 0, 4), StepTime(0.5, 0.4, 0, 4)]
+    steps = [StepTime(2.0, 1.9, 0.0, 100, 0), StepTime(1.0, 0.9, 0.0, 20, 3), *[StepTime(0.5, 0.4, 0.0, 0, 4)] * 2]
     result = result_of(Workload(4, 30, 3), 4, [steps])
     assert result.elapsed_s == 4.0
     assert result.prefill_tokens_per_s == 40.0

@@ -160,9 +160,9 @@ def test_a_server_that_ends_before_it_is_ready_says_why() -> None:
 
 
 def test_figures_of_this_engine_are_of_the_steps_they_are_about() -> None:
-    steps = [StepTime(1.0, 0.9, 1, 0), *[StepTime(0.5, 0.4, 0, 1)] * 128]
+    steps = [StepTime(1.0, 0.9, 0.0, 1, 0), *[StepTime(0.5, 0.4, 0.0, 0, 1)] * 128]
     assert figures("decode", steps) == {"decode_tokens_per_s": 2.0}
-    assert figures("prefill", [StepTime(2.0, 1.9, 512, 0)]) == {"prefill_tokens_per_s": 256.0}
+    assert figures("prefill", [StepTime(2.0, 1.9, 0.0, 512, 0)]) == {"prefill_tokens_per_s": 256.0}
     assert figures("offline", steps) == {"output_tokens_per_s": 2048 / 65}
 
 
