@@ -29,7 +29,7 @@ class AttentionWork:
     """Divides the sequences of a step; `num_slots` partitions of divided contexts have a place for their states."""
 
     def __init__(self, tile_tokens: int, num_slots: int, num_workers: int) -> None:
-        self._tile_tokens, self._num_slots, self._num_workers = tile_tokens, num_slots, num_workers
+        self._tile_tokens, self._num_slots, self.num_workers = tile_tokens, num_slots, num_workers
 
     def most_entries(self, num_tokens: int, num_seqs: int) -> int:
         """Of the largest step."""
@@ -53,4 +53,4 @@ class AttentionWork:
     def _largest_piece(self, seqs: Sequence[ScheduledSeq]) -> float:
         """Partitions of keys, for one tile of queries, above which a worker would have too much in one piece."""
         total = sum(-(-len(seq.token_ids) // self._tile_tokens) * (seq.start // PARTITION + 1) for seq in seqs)
-        return max(1.0, total / (_SHARES * self._num_workers))
+        return max(1.0, total / (_SHARES * self.num_workers))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from server.device.kernels.attention_items import COUNTER_BYTES
 from server.device.kernels.records import STEP, WORD, StepRecord
 from server.engine.attention_work import AttentionWork
 from server.types import ScheduledSeq
@@ -30,7 +31,7 @@ class StepInputs:
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
-        self._counter: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        self._counters: npt.NDArray[np.int64] = np.zeros(work.num_workers * COUNTER_BYTES // WORD, np.int64)
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
 
     def _addresses(self) -> StepRecord:
@@ -49,7 +50,7 @@ class StepInputs:
             tile_seq=self.tile_seq.ctypes.data,
             tile_row=self.tile_row.ctypes.data,
             tile_split=self.tile_split.ctypes.data,
-            counter=self._counter.ctypes.data,
+            counters=self._counters.ctypes.data,
         )
 
     @property

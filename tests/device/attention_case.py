@@ -19,7 +19,7 @@ from server.device.layout import round_up
 from server.device.workers import WorkerPool
 from server.engine.attention_work import AttentionWork
 from server.types import SamplingParams, ScheduledSeq
-from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell
+from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell, work_counters
 
 LANES: tuple[KVCacheDtype, ...] = ("bfloat16", "float32", "int8", "fp8")
 TILES: tuple[KVCacheDtype, ...] = ("bfloat16", "int8", "fp8") if "amx" in host_isas() else ()
@@ -127,7 +127,7 @@ class Case:
         entries = np.array(AttentionWork(tile_tokens, num_slots, 8).divide(seqs), np.int32)
         tile_seq, tile_row, split = (np.ascontiguousarray(x) for x in (entries[:, 0], entries[:, 1], entries[:, 2:]))
         groups = np.array([(j * group, (j + 1) * group) for j in range(self.kv_heads)], np.int32)
-        rows, counter = tile_tokens * group, np.zeros(1, np.int64)
+        rows, counters = tile_tokens * group, work_counters(pool)
         work = max(LANES_WORK_BYTES, tile_work_bytes(rows, self.pad))
         stride = round_up(item_scratch_bytes(rows, self.pad) + work, 64)
         scratch, queries = aligned((stride * pool.num_threads,), np.uint8), to_cell(q, "bf16")
@@ -152,7 +152,7 @@ class Case:
             tile_seq=address(tile_seq),
             tile_row=address(tile_row),
             tile_split=address(split),
-            counter=address(counter),
+            counters=address(counters),
         )
         dtype = "float32" if self.dtype == "float32" else "bfloat16"
         head_dim, block = (64, 32) if self.isa == "amx" else (80, 16)

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from server.device.kernels.attention_items import COUNTER_BYTES
 from server.device.kernels.jit import Kernel
 from server.device.kernels.records import StepRecord
 from server.device.layout import pack_weights, round_up
@@ -82,6 +83,11 @@ def float_bits(value: float) -> int:
 
 def step_record(**fields: int) -> StepRecord:
     return StepRecord(**(dict.fromkeys(StepRecord._fields, 0) | fields))
+
+
+def work_counters(pool: WorkerPool, value: int = 0) -> Array:
+    """What attention counts each worker's share with."""
+    return np.full(pool.num_threads * COUNTER_BYTES // 8, value, np.int64)
 
 
 def run(pool: WorkerPool, kernel: Kernel, operands: Sequence[tuple[int, ...]], step: StepRecord) -> None:

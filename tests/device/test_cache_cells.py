@@ -11,7 +11,7 @@ from server.device.formats import Isa, shared_kernels
 from server.device.kernels.records import RopeOperands
 from server.device.workers import WorkerPool
 from tests.device.attention_case import CACHES
-from tests.device.kernel_bench import Array, address, aligned, float_bits, run, step_record
+from tests.device.kernel_bench import Array, address, aligned, float_bits, run, step_record, work_counters
 
 TOKENS, HEADS, KV_HEADS, BLOCK, BLOCKS = 9, 3, 2, 32, 3
 EIGHT_BITS = [cache for cache in CACHES if cache[0] in ("int8", "fp8")]
@@ -23,14 +23,16 @@ def written(pool: WorkerPool, cache: tuple[KVCacheDtype, Isa], qkv: Array, slots
     (dtype, isa), head_dim = cache, qkv.shape[-1]
     caches = [aligned((BLOCKS, KV_HEADS, (head_dim + 4) * BLOCK), np.uint8) for _ in "kv"]
     cos, sin = np.ones((1, head_dim // 2), np.float32), np.zeros((1, head_dim // 2), np.float32)
-    positions, counter, work = np.zeros(TOKENS, np.int32), np.zeros(1, np.int64), qkv.copy()
+    positions, counters, work = np.zeros(TOKENS, np.int32), work_counters(pool), qkv.copy()
     queries = np.zeros((TOKENS, HEADS * head_dim), np.uint16)
     operands = RopeOperands(
         *(address(work), work[0].size, 0, 0, 0, address(cos), address(sin), *map(address, caches)),
         *(HEADS, KV_HEADS, head_dim, head_dim, BLOCK, float_bits(1e-6), float_bits(1.0)),
         *(address(queries), HEADS * head_dim, caches[0].shape[-1]),
     )
-    step = step_record(num_tokens=TOKENS, positions=address(positions), slots=address(slots), counter=address(counter))
+    step = step_record(
+        num_tokens=TOKENS, positions=address(positions), slots=address(slots), counters=address(counters)
+    )
     kernel = shared_kernels("bfloat16", 64 if isa == "amx" else 80, BLOCK, isa, dtype).rope_kv
     run(pool, kernel, [operands], step)
     found = []

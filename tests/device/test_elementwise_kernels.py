@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.device.formats import linear_kernels, shared_kernels
+from server.device.formats import host_isas, linear_kernels, shared_kernels
+from server.device.kernels.attention_items import COUNTER_BYTES
 from server.device.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
 from server.device.kernels.rope import rope_kv_pairs
 from server.device.workers import WorkerPool
@@ -23,6 +24,7 @@ from tests.device.kernel_bench import (
     to_cell,
     to_panels,
     to_tiles,
+    work_counters,
 )
 
 LINEAR = {"bf16": linear_kernels("bfloat16"), "f32": linear_kernels("float32"), "i8": linear_kernels("int8")}
@@ -183,7 +185,7 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
             want[:, part] = want[:, part] / np.sqrt(mean + 1e-6) * weight
     turned = _rotated(want, cos[positions][:, None], sin[positions][:, None])
 
-    work, counter = qkv.copy(), np.array([77], np.int64)
+    work, counters = qkv.copy(), work_counters(pool, 77)
     k = to_cell(np.zeros((4, kv_heads, pad, block)), cell)
     v = to_cell(np.zeros((4, kv_heads, block, pad)), cell)
     q_norm, k_norm = (norms[0], norms[1]) if has_norm else (None, None)
@@ -192,16 +194,19 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
         *(address(k), address(v), heads, kv_heads, head_dim, pad, block, float_bits(1e-6), float_bits(0.25), 0, 0),
         pad * block * k.itemsize,
     )
-    step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
+    step = step_record(
+        num_tokens=tokens, positions=address(positions), slots=address(slots), counters=address(counters)
+    )
     run(pool, SHARED[cell].rope_kv, [operands], step)
     assert np.allclose(work[:, :heads], turned[:, :heads] * 0.25, rtol=2e-5, atol=2e-6)
     at, offset = slots // block, slots % block
     assert _close(from_cell(k)[at, :, :head_dim, offset], turned[:, heads : heads + kv_heads], cell)
     assert _close(from_cell(v)[at, :, offset, :head_dim], want[:, heads + kv_heads :], cell)
-    assert counter[0] == 0
+    assert not counters[:: COUNTER_BYTES // 8].any()
     assert np.count_nonzero(from_cell(v)) == tokens * kv_heads * head_dim
 
 
+@pytest.mark.skipif("amx" not in host_isas(), reason="this host has no tile unit")
 def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: WorkerPool) -> None:
     rng = np.random.default_rng(0)
     tokens, heads, kv_heads, head_dim, block = 7, 3, 2, 64, 32
@@ -211,7 +216,7 @@ def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: Worker
     positions = rng.integers(0, 50, tokens).astype(np.int32)
     slots = rng.permutation(4 * block)[:tokens].astype(np.int32)
     turned = _rotated(qkv, cos[positions][:, None], sin[positions][:, None])
-    work, counter = qkv.copy(), np.zeros(1, np.int64)
+    work, counters = qkv.copy(), work_counters(pool)
     queries = np.zeros((tokens, heads * head_dim), np.uint16)
     k = np.zeros((4, kv_heads, head_dim // 2, block, 2), np.uint16)
     v = np.zeros((4, kv_heads, block // 2, head_dim, 2), np.uint16)
@@ -220,7 +225,9 @@ def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: Worker
         *(heads, kv_heads, head_dim, head_dim, block, float_bits(1e-6), float_bits(1.0)),
         *(address(queries), heads * head_dim, head_dim * block * 2),
     )
-    step = step_record(num_tokens=tokens, positions=address(positions), slots=address(slots), counter=address(counter))
+    step = step_record(
+        num_tokens=tokens, positions=address(positions), slots=address(slots), counters=address(counters)
+    )
     run(pool, rope_kv_pairs, [operands], step)
     assert _close(from_cell(queries).reshape(tokens, heads, head_dim), turned[:, :heads], "bf16")
     at, offset = slots // block, slots % block

@@ -105,22 +105,22 @@ _e4m3 = attention_items(_prepare, _attend(cache_cells.FLOAT8))
 @kernel
 def attention_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over a bfloat16 KV cache."""
-    _bf16(operands, cores, step, worker)
+    _bf16(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over a float32 KV cache."""
-    _f32(operands, cores, step, worker)
+    _f32(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over an int8 KV cache."""
-    _i8(operands, cores, step, worker)
+    _i8(operands, cores, step, worker, workers)
 
 
 @kernel
 def attention_e4m3(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over a float8 KV cache."""
-    _e4m3(operands, cores, step, worker)
+    _e4m3(operands, cores, step, worker, workers)

@@ -41,12 +41,15 @@ def _prepare(item):  # type: ignore[no-untyped-def]
     op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
     head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.queries_width)
     source = load_i64(op + ATTENTION.queries) + load_i64(item + ITEM.first_head) * head_dim * 2
-    row, queries = load_i64(item + ITEM.row), _queries(load_i64(item + ITEM.work))
-    for r in range((rows + 15) // 16 * 16):
-        at = min(r, rows - 1)
-        q = source + ((row + at // group) * width + at % group * head_dim) * 2
-        for d in range(0, head_dim, 32):
-            simd.store(queries + (r * head_dim + d) * 2, simd.load(q + d * 2))  # 64 bytes as they are
+    source += load_i64(item + ITEM.row) * width * 2
+    to, token_bytes = _queries(load_i64(item + ITEM.work)), group * head_dim * 2
+    for _ in range(load_i64(item + ITEM.tokens)):
+        for i in range(0, token_bytes, 64):  # the heads of a token lie side by side
+            simd.store(to + i, simd.load(source + i))  # as they are
+        to, source = to + token_bytes, source + width * 2
+    for r in range(rows, (rows + 15) // 16 * 16):
+        for i in range(0, head_dim * 2, 64):
+            simd.store(to + (r - rows) * head_dim * 2 + i, simd.load(to - head_dim * 2 + i))
 
 
 def _score_loop(has_two: bool) -> Any:
@@ -209,7 +212,7 @@ _e4m3 = attention_items(_prepare, _attend_codes(cache_tiles.from_e4m3))
 def attention_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over a bfloat16 KV cache in pairs."""
     amx.configure(16)
-    _bf16(operands, cores, step, worker)
+    _bf16(operands, cores, step, worker, workers)
     amx.release()
 
 
@@ -217,7 +220,7 @@ def attention_amx(operands: int, cores: int, step: int, worker: int, workers: in
 def attention_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over an int8 KV cache in pairs."""
     amx.configure(16)
-    _i8(operands, cores, step, worker)
+    _i8(operands, cores, step, worker, workers)
     amx.release()
 
 
@@ -225,5 +228,5 @@ def attention_i8_amx(operands: int, cores: int, step: int, worker: int, workers:
 def attention_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Over a float8 KV cache in pairs."""
     amx.configure(16)
-    _e4m3(operands, cores, step, worker)
+    _e4m3(operands, cores, step, worker, workers)
     amx.release()

@@ -1,9 +1,9 @@
 """The work of attention: who does which queries against which keys, the same for every kernel that does it.
 
 An entry of the step is up to `tile_tokens` consecutive query tokens of one sequence, with all their keys or with one
-partition of them (attention_state.py); an entry and one kv head make an item. Items are handed out by a shared counter,
-the last entries first, since their sizes differ too much for equal shares. Of the items that share a query, whoever is
-last merges what all of them left.
+partition of them (attention_state.py); an entry and one kv head make an item. A worker takes its share of the items,
+the last first, because it has their tokens from the instruction before in its cache; then it helps the others, because the
+items' sizes differ too much for equal shares. Of the items that share a query, whoever is last merges what all left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from server.device.kernels.attention_state import (
     row_state_bytes,
     state_bytes,
 )
-from server.device.kernels.jit import inline
+from server.device.kernels.jit import inline, share_begin
 from server.device.kernels.memory import fetch_add, load_i32, load_i64, store_i64, store_release
 from server.device.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
 
@@ -44,6 +44,7 @@ class ItemRecord(NamedTuple):
 
 ITEM = offsets(ItemRecord)
 _ITEM_BYTES = 128
+COUNTER_BYTES = 64  # a cache line for each worker's count of items that were taken from its share
 
 
 def item_scratch_bytes(rows: int, head_pad: int) -> int:
@@ -95,13 +96,14 @@ def _merge(item, partition, parts):  # type: ignore[no-untyped-def]
 @inline
 def _finish(item, totals):  # type: ignore[no-untyped-def]
     """Final states to float32 rows of the output."""
-    op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
+    op, group, row = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.row)
     head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.output_width)
     size = state_bytes(load_i64(op + ATTENTION.head_pad))
-    first, row = load_i64(item + ITEM.first_head) * head_dim, load_i64(item + ITEM.row)
-    for r in range(rows):
-        at = (row + r // group) * width + first + r % group * head_dim
-        finish_row(load_i64(op + ATTENTION.output) + at * 4, totals + r * size, head_dim)
+    to = load_i64(op + ATTENTION.output) + (row * width + load_i64(item + ITEM.first_head) * head_dim) * 4
+    for _ in range(load_i64(item + ITEM.tokens)):
+        for head in range(group):
+            finish_row(to + head * head_dim * 4, totals + head * size, head_dim)
+        to, totals = to + width * 4, totals + group * size
 
 
 @inline
@@ -160,7 +162,7 @@ def _items(attend: Any) -> Any:
 
 
 def attention_items(prepare: Any, attend: Any) -> Any:
-    """The loop of a kernel `(operands, cores, step, worker)`.
+    """The loop of a kernel `(operands, cores, step, worker, workers)`.
 
     `prepare(item)` gets the queries ready; `attend(item, begin, end)` takes the keys begin <= t < end, and those that
     follow up to a kernel's own step, into the states.
@@ -168,22 +170,26 @@ def attention_items(prepare: Any, attend: Any) -> Any:
     whole, part = _items(attend)
 
     @inline
-    def run(operands, cores, step, worker):  # type: ignore[no-untyped-def]
+    def run(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
         kv_heads = load_i64(operands + ATTENTION.kv_heads)
         pairs = kv_heads * cores
         at = load_i64(operands + ATTENTION.scratch) + worker * load_i64(operands + ATTENTION.scratch_stride)
-        counter, last = load_i64(step + STEP.counter), load_i64(step + STEP.num_tiles) * pairs - 1
-        index = last - fetch_add(counter, 1)
-        while index >= 0:
-            entry, pair = index // pairs, index % pairs
-            group = _set_item(operands + pair // kv_heads * ATTENTION_BYTES, step, pair % kv_heads, entry, at)
-            split = load_i64(step + STEP.tile_split) + entry * 12
-            if group > 0:
-                prepare(at)
-                if load_i32(split) < 0:
-                    whole(at)
-                else:
-                    part(at, split, pair, pairs)
+        items = load_i64(step + STEP.num_tiles) * pairs
+        for turn in range(workers):
+            whose = (worker + turn) % workers
+            counter = load_i64(step + STEP.counters) + whose * COUNTER_BYTES
+            first, last = share_begin(items, whose, workers), share_begin(items, whose + 1, workers) - 1
             index = last - fetch_add(counter, 1)
+            while index >= first:
+                entry, pair = index // pairs, index % pairs
+                group = _set_item(operands + pair // kv_heads * ATTENTION_BYTES, step, pair % kv_heads, entry, at)
+                split = load_i64(step + STEP.tile_split) + entry * 12
+                if group > 0:
+                    prepare(at)
+                    if load_i32(split) < 0:
+                        whole(at)
+                    else:
+                        part(at, split, pair, pairs)
+                index = last - fetch_add(counter, 1)
 
     return run

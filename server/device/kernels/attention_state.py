@@ -62,8 +62,8 @@ def copy_state(to, state, head_pad):  # type: ignore[no-untyped-def]
 @inline
 def finish_row(output, total, head_dim):  # type: ignore[no-untyped-def]
     """Weighted values over the sum of weights, as `head_dim` float32."""
-    whole, one = head_dim - head_dim % 16, simd.splat(1.0)
-    by = simd.div(one, simd.splat(simd.sum_lanes(simd.load(total + SUMS))))  # one division, which is slow, for a row
+    whole = head_dim - head_dim % 16
+    by = simd.splat(1.0 / simd.sum_lanes(simd.load(total + SUMS)))  # one division, which is slow, for a row
     for d in range(0, whole, 16):
         simd.store(output + d * 4, simd.mul(simd.load(total + VALUES + d * 4), by))
     for d in range(whole, head_dim):

@@ -42,7 +42,7 @@ class StepRecord(NamedTuple):
     tile_seq: int  # [tiles] sequence of each entry
     tile_row: int  # [tiles] its first row
     tile_split: int  # [tiles][3] partition of the keys or -1 for all, first slot for partial states, partitions in all
-    counter: int  # address of one int64, the attention work counter
+    counters: int  # of attention, for each worker: how many items were taken from its share; int64, 64 bytes apart
 
 
 STEP = offsets(StepRecord)

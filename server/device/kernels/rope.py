@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from server.device.kernels import simd
+from server.device.kernels import simd, wide
+from server.device.kernels.attention_items import COUNTER_BYTES
 from server.device.kernels.cache_cells import BFLOAT16, FLOAT8, FLOAT32, INT8, CacheCell
 from server.device.kernels.jit import inline, kernel, share_begin
 from server.device.kernels.memory import load_f32, load_i32, load_i64, store_f32, store_i64
@@ -110,11 +111,11 @@ def _keep_queries(op, row, t):  # type: ignore[no-untyped-def]
 
 @inline
 def _round_queries(op, row, t):  # type: ignore[no-untyped-def]
-    """Queries to bfloat16 rows."""
+    """Queries to bfloat16 rows. The tile unit takes heads of a multiple of 32."""
     width = load_i64(op + ROPE.queries_width)
     to = load_i64(op + ROPE.queries) + t * width * 2
-    for i in range(0, load_i64(op + ROPE.heads) * load_i64(op + ROPE.head_dim), 16):
-        simd.store_bf16(to + i * 2, simd.load(row + i * 4))
+    for i in range(0, load_i64(op + ROPE.heads) * load_i64(op + ROPE.head_dim), 32):
+        wide.store_bf16_pair(to + i * 2, simd.load(row + i * 4), simd.load(row + i * 4 + 64))
 
 
 def _rope(write_kv: Any, queries: Any) -> Any:
@@ -135,8 +136,8 @@ def _rope(write_kv: Any, queries: Any) -> Any:
 
     @inline
     def rope(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
-        if worker == 0:
-            store_i64(load_i64(step + STEP.counter), 0)  # attention, next, hands out its work by this counter
+        # Attention, next, counts what is taken from this worker's share.
+        store_i64(load_i64(step + STEP.counters) + worker * COUNTER_BYTES, 0)
         tokens = load_i64(step + STEP.num_tokens)
         positions, slots = load_i64(step + STEP.positions), load_i64(step + STEP.slots)
         first, last = share_begin(cores * tokens, worker, workers), share_begin(cores * tokens, worker + 1, workers)
