@@ -2,8 +2,8 @@
 
 An entry of the step is up to `tile_tokens` consecutive query tokens of one sequence, with all their keys or with one
 partition of them (attention_state.py); an entry and one kv head make an item. A worker takes its share of the items,
-the last first, because it has their tokens from the instruction before in its cache; then it helps the others, because the
-items' sizes differ too much for equal shares. Of the items that share a query, whoever is last merges what all left.
+the last first, because it has their tokens from the instruction before in its cache; then it helps the others, because
+the items' sizes differ too much for equal shares. Of items that share a query, whoever is last merges what all left.
 """
 
 from __future__ import annotations

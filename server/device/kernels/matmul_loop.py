@@ -59,13 +59,14 @@ def _block_of(rows, row_bytes):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _share(items, rows, row_bytes, worker, workers):  # type: ignore[no-untyped-def]
+def _share(items, rows, row_bytes, weight_bytes, worker, workers):  # type: ignore[no-untyped-def]
     """The worker's part: items from `first` to `last`, of rows from `low` to `high`.
 
-    Some of the columns, so that weights are read once. But where not even so all rows stay in the second cache, weights
-    are read again anyway: then some of the rows, which the worker has packed itself and will add up next.
+    Some of the columns, so that weights are read once. But some of the rows, which the worker packed itself and goes on
+    with, where weights stay in the second cache, or the rows do not and weights are read again anyway.
     """
-    if rows < _MANY_ROWS * workers or rows * row_bytes <= _NEAR_BYTES:
+    are_columns = weight_bytes > _NEAR_BYTES and rows * row_bytes <= _NEAR_BYTES
+    if rows < _MANY_ROWS * workers or are_columns:
         return share_begin(items, worker, workers), share_begin(items, worker + 1, workers), 0, rows
     blocks = (rows + 31) // 32
     low, high = share_begin(blocks, worker, workers), share_begin(blocks, worker + 1, workers)
@@ -81,7 +82,9 @@ def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
         pairs = (n_tiles + 1) // 2
         scratch = load_i64(operands + MATMUL.scratch) + worker * load_i64(operands + MATMUL.scratch_stride)
         row_bytes = load_i64(operands + MATMUL.k_tiles) * tile_bytes
-        first, last, low, high = _share(cores * pairs, rows, row_bytes, worker, workers)
+        first, last, low, high = _share(
+            cores * pairs, rows, row_bytes, cores * n_tiles * 16 * row_bytes, worker, workers
+        )
         block = _block_of(high - low, row_bytes)
         for begin in range(low, high, block):
             for item in range(first, last):
