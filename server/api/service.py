@@ -177,8 +177,8 @@ def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:
         )
 
 
-def the_service(request: Request) -> Service:
-    """FastAPI dependency: the service of this application."""
+async def the_service(request: Request) -> Service:
+    """FastAPI dependency: the service of this application. Async, as FastAPI calls others in a thread."""
     service: Service = request.app.state.service
     return service
 

@@ -46,6 +46,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
+        self._last_time = 0.0  # when something was sent last, on the event loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -63,23 +64,23 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
     async def _write_rest(self, send: Send) -> None:
-        waiting: asyncio.Future[bytes | None] = asyncio.ensure_future(_next(self._rest))
+        breaking = asyncio.ensure_future(self._break_silence(send))
         try:
-            while True:
-                done, _ = await asyncio.wait({waiting}, timeout=KEEP_ALIVE_S)
-                if not done:
-                    await _chunk(send, b": keep-alive\n\n")
-                    continue
-                if (data := waiting.result()) is None:
-                    return
+            async for data in self._rest:
+                self._last_time = asyncio.get_running_loop().time()
                 await _chunk(send, data)
-                waiting = asyncio.ensure_future(_next(self._rest))
         finally:
-            await _end(waiting)
+            await _end(breaking)
 
-
-async def _next(frames: AsyncGenerator[bytes, None]) -> bytes | None:
-    return await anext(frames, None)
+    async def _break_silence(self, send: Send) -> None:
+        """Comments between frames that are far apart. Frames are whole wherever a comment comes."""
+        loop = asyncio.get_running_loop()
+        self._last_time = loop.time()
+        while True:
+            await asyncio.sleep(self._last_time + KEEP_ALIVE_S - loop.time())
+            if loop.time() >= self._last_time + KEEP_ALIVE_S:
+                self._last_time = loop.time()
+                await _chunk(send, b": keep-alive\n\n")
 
 
 async def _chunk(send: Send, data: bytes) -> None:

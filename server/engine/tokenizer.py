@@ -32,6 +32,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {i: token.content for i, token in added.items()}
         self._special_ids = {i for i, token in added.items() if token.special}
+        self._pieces: dict[int, str] = {}  # those asked for before: several times for each generated token
         self._is_byte_level = "ByteLevel" in repr(backend.decoder)
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
@@ -62,7 +63,12 @@ class Tokenizer:
 
     def piece(self, token_id: int) -> str:
         """The raw vocabulary entry of an id, empty when there is none."""
-        return self._backend.id_to_token(token_id) or ""
+        piece = self._pieces.get(token_id)
+        if piece is None:
+            piece = self._backend.id_to_token(token_id) or ""
+            if piece:
+                self._pieces[token_id] = piece
+        return piece
 
     def is_silent(self, token_id: int, skip_special_tokens: bool = True) -> bool:
         """Whether `decode` leaves this id out: a special token, or no vocabulary entry at all."""
@@ -70,8 +76,10 @@ class Tokenizer:
 
     def is_byte(self, token_id: int) -> bool:
         """Whether the id is one byte of a character that the vocabulary lacks (byte fallback, `<0xE2>`)."""
+        if self._is_byte_level:
+            return False
         piece = self.piece(token_id)
-        return not self._is_byte_level and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+        return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes this id adds to the text, so that those of a sequence concatenate to its UTF-8."""

@@ -1,0 +1,76 @@
+"""Server-sent events as they go out: every frame, comments in silence only, and an end for clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from starlette.types import Message
+
+from server.api import sse
+
+COMMENT = b": keep-alive\n\n"
+
+
+async def frames(*waits: float) -> AsyncGenerator[bytes, None]:
+    for i, seconds in enumerate(waits):
+        await asyncio.sleep(seconds)
+        yield sse.frame(b"%d" % i)
+
+
+async def bodies_of(rest: AsyncGenerator[bytes, None], leaves_after_s: float = 60.0) -> list[bytes]:
+    """What a client gets that leaves after that time."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        await asyncio.sleep(leaves_after_s)
+        return {"type": "http.disconnect"}
+
+    await sse.EventStream(b"first", rest)({"type": "http"}, receive, send)
+    assert sent[0]["type"] == "http.response.start"
+    return [message["body"] for message in sent[1:]]
+
+
+async def test_frames_that_follow_each_other_have_no_comments_between() -> None:
+    assert await bodies_of(frames(0, 0, 0)) == [b"first", *(sse.frame(b"%d" % i) for i in range(3)), sse.DONE]
+
+
+async def test_silence_is_broken_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.05)
+    bodies = await bodies_of(frames(0, 0.5, 0))
+    assert [body for body in bodies if body != COMMENT] == [
+        b"first",
+        *(sse.frame(b"%d" % i) for i in range(3)),
+        sse.DONE,
+    ]
+    assert COMMENT in bodies[bodies.index(sse.frame(b"0")) : bodies.index(sse.frame(b"1"))]
+
+
+async def test_a_client_that_leaves_in_silence_ends_the_stream() -> None:
+    is_closed = False
+
+    async def silent() -> AsyncGenerator[bytes, None]:
+        nonlocal is_closed
+        try:
+            await asyncio.sleep(60)
+            yield b""
+        finally:
+            is_closed = True
+
+    assert await bodies_of(silent(), leaves_after_s=0.05) == [b"first"]
+    assert is_closed
+
+
+async def test_an_error_in_the_stream_is_its_last_event() -> None:
+    async def failing() -> AsyncGenerator[bytes, None]:
+        yield sse.frame(b"0")
+        raise RuntimeError
+
+    bodies = await bodies_of(failing())
+    assert bodies[:2] == [b"first", sse.frame(b"0")]
+    assert b'"error"' in bodies[2]
+    assert bodies[3] == sse.DONE
