@@ -163,6 +163,9 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     configs = load("--data-parallel-size", "3", "--cpu-threads", "8").engine_configs(Path("model"))
     assert [config.cpu_threads for config in configs] == [2, 3, 3]
     assert [config.data_parallel for config in configs] == [DataParallel(rank, 3, 1_000_000) for rank in range(3)]
+    monkeypatch.setattr("server.device.affinity.allowed_cpus", lambda: set(range(8)))
+    bound = load("--data-parallel-size", "3", "--cpu-threads", "8", "--cpu-binding", "7,0-6")
+    assert [config.cpus for config in bound.engine_configs(Path("model"))] == [(7, 0), (1, 2, 3), (4, 5, 6)]
     configs = load("--data-parallel-size", "3", "--cpu-threads", "1").engine_configs(Path("model"))
     assert [config.cpu_threads for config in configs] == [1, 1, 1]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +40,20 @@ class WorkerPool:
             thread.start()
         # The threads use the control block until they have ended, so it must outlive a pool that nobody closes.
         self.close = weakref.finalize(self, _stop, self._control, self._threads, self._memory)
+
+    def bind(self, cpus: Sequence[int]) -> None:
+        """Let each worker stay on its CPU, the caller's thread on the first, where the host lets threads be bound.
+
+        Raises DeviceError when it does not allow one of these.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            return
+        threads = [threading.get_native_id(), *(thread.native_id or 0 for thread in self._threads)]
+        for thread, cpu in zip(threads, cpus, strict=False):  # no CPUs: none is bound
+            try:
+                os.sched_setaffinity(thread, {cpu})
+            except OSError as error:
+                raise DeviceError(f"a worker thread cannot be bound to CPU {cpu}: {error.strerror}") from error
 
     def _set(self, offset: int, value: int) -> None:
         self._fields[offset // 8] = value

@@ -201,6 +201,7 @@ class _Loading:
         seconds = compile_kernels((*program.kernels, sample), self._report)
         self._report(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
+        pool.bind(self._config.cpus)
         sizes = placement.buffers.sizes.attention
         items = AttentionWork(sizes.tile_tokens, sizes.num_slots, limits.num_workers)
         inputs = StepInputs(limits.num_tokens, limits.num_samples, self._footprint.min_blocks, block_size, items)
@@ -233,8 +234,8 @@ class _Loading:
             f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
             f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {used / GIB:.2f} of "
-            f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s), "
-            f"{isa} kernels",
+            f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s)"
+            f"{' on CPU ' + ', '.join(map(str, config.cpus)) if config.cpus else ''}, {isa} kernels",
         ]
         notes += self._model.notes
         return EngineInfo(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from server.config import CompileConfig
+from server.device.affinity import allowed_cpus
 from server.settings.lengths import LengthSettings
 
 
@@ -32,7 +32,7 @@ class CompileSettings(LengthSettings):
             asked_formats=self.asked_formats,
             kernel_cache_dir=self.kernel_cache,
             max_model_len=self.max_model_len,
-            cpu_threads=len(os.sched_getaffinity(0)),
+            cpu_threads=len(allowed_cpus()),
             context_encoding_buckets=self.context_encoding_buckets,
             token_generation_buckets=self.token_generation_buckets,
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from server.config import Batching, EngineConfig, Pace, TraceConfig
+from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.settings.catalog import CatalogSettings
 from server.settings.lengths import LengthSettings
 from server.settings.sources import runtime_cores
@@ -33,6 +33,9 @@ class EngineSettings(LengthSettings, CatalogSettings):
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
+    cpu_binding: str = Field(
+        NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
+    )
     batching: Batching = Field(
         "continuous", description="mix prompts and decodes in a step, or run them apart on compiled shapes"
     )
@@ -58,6 +61,7 @@ class EngineSettings(LengthSettings, CatalogSettings):
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
         formats = self.asked_formats
+        cpu_threads = self.cpu_threads or len(allowed_cpus())
         return EngineConfig(
             model_path=str(model_path),
             device=self.device,
@@ -71,7 +75,8 @@ class EngineSettings(LengthSettings, CatalogSettings):
             enable_prefix_caching=self.enable_prefix_caching,
             device_memory_utilization=self.device_memory_utilization,
             num_blocks_override=self.num_gpu_blocks_override,
-            cpu_threads=self.cpu_threads or len(os.sched_getaffinity(0)),
+            cpu_threads=cpu_threads,
+            cpus=choose_cpus(self.cpu_binding, cpu_threads),
             quantization=formats.quantization,
             modules_to_not_convert=formats.modules_to_not_convert,
             kernel_cache_dir=self.kernel_cache,

@@ -88,9 +88,14 @@ class ServeSettings(EngineSettings):
         if size == 1:
             return (whole,)
         share = available_bytes() // size
-        threads = [whole.cpu_threads * (rank + 1) // size - whole.cpu_threads * rank // size for rank in range(size)]
+        ends = [whole.cpu_threads * rank // size for rank in range(size + 1)]
         return tuple(
-            replace(whole, cpu_threads=max(1, threads[rank]), data_parallel=DataParallel(rank, size, share))
+            replace(
+                whole,
+                cpu_threads=max(1, ends[rank + 1] - ends[rank]),
+                cpus=whole.cpus[ends[rank] : ends[rank + 1]],
+                data_parallel=DataParallel(rank, size, share),
+            )
             for rank in range(size)
         )
 

@@ -1,0 +1,92 @@
+"""CPUs for worker threads: lists, physical cores first, refusals, and threads that really stay there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from server.device import affinity
+from server.device.affinity import allowed_cpus, choose_cpus
+from server.device.workers import WorkerPool
+from server.errors import DeviceError, SettingsError
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The root of a host with eight CPUs, of which i and i + 4 share a core."""
+    for cpu in range(8):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    monkeypatch.setattr(affinity, "allowed_cpus", lambda: set(range(8)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("binding", "num_threads", "cpus"),
+    [
+        ("none", 99, ()),
+        ("auto", 3, (0, 1, 2)),
+        ("auto", 6, (0, 1, 2, 3, 4, 5)),
+        ("3", 1, (3,)),
+        ("6-7, 0", 3, (6, 7, 0)),
+        ("2-5", 2, (2, 3)),
+    ],
+)
+def test_the_cpus_of_a_binding(eight: Path, binding: str, num_threads: int, cpus: tuple[int, ...]) -> None:
+    assert choose_cpus(binding, num_threads, eight) == cpus
+
+
+def test_cores_come_before_their_second_threads_among_those_allowed(
+    eight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(affinity, "allowed_cpus", lambda: {1, 3, 5, 6})
+    assert choose_cpus("auto", 4, eight) == (1, 3, 6, 5)
+    assert choose_cpus("auto", 4, eight / "nowhere") == (1, 3, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        ("", "CPUs such as 0-3,8"),
+        ("0,,1", "CPUs such as 0-3,8"),
+        ("3-1", "CPUs such as 0-3,8"),
+        ("0-99999", "CPUs such as 0-3,8"),
+        ("-1", "CPUs such as 0-3,8"),
+        ("1,0-2", "names a CPU twice"),
+        ("0,8", "may not use CPU 8"),
+        ("0", "1 CPU(s) for 2 host threads"),
+    ],
+)
+def test_a_binding_that_cannot_be_is_refused(eight: Path, binding: str, words: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        choose_cpus(binding, 2, eight)
+    assert words in str(refusal.value)
+    assert "cpu_binding is" in str(refusal.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this host does not let threads be bound")
+def test_workers_stay_on_their_cpus() -> None:
+    allowed, seen = sorted(allowed_cpus()), []
+
+    def own() -> None:
+        """In a thread of its own, because its affinity changes too."""
+        pool = WorkerPool(2)
+        before = {thread.native_id for thread in threading.enumerate() if thread.name.startswith("core-")}
+        pool.bind(())
+        seen.append([os.sched_getaffinity(thread or 0) for thread in before])
+        pool.bind([allowed[0], allowed[-1]])
+        seen.append([os.sched_getaffinity(0), *(os.sched_getaffinity(thread or 0) for thread in before)])
+        with pytest.raises(DeviceError, match="cannot be bound to CPU 65535"):
+            pool.bind([65535])
+        pool.close()
+
+    thread = threading.Thread(target=own)
+    thread.start()
+    thread.join()
+    assert all(cpus == set(allowed) for cpus in seen[0])
+    assert seen[1][0] == {allowed[0]}
+    assert {allowed[-1]} in seen[1][1:]
