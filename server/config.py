@@ -184,9 +184,7 @@ class EngineConfig:
     num_blocks_override: int | None  # fixed KV block count instead of what the ledger has left
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
-    cpus: tuple[
-        int, ...
-    ] = ()  # of the host, one for each of those threads to stay on; () = wherever the host puts them
+    cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's

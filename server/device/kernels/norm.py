@@ -21,12 +21,6 @@ def _reduce(operands, row, hidden, width):  # type: ignore[no-untyped-def]
     partials, count = load_i64(operands + NORM.partials), load_i64(operands + NORM.num_partials)
     stride, bias = load_i64(operands + NORM.partial_stride), load_i64(operands + NORM.bias)
     squares = simd.splat(0.0)
-    if count == 1 and bias == 0:  # one core, as most have
-        for i in range(0, width, 16):
-            value = simd.add(simd.load(hidden + i * 4), simd.load(partials + (row * width + i) * 4))
-            simd.store(hidden + i * 4, value)
-            squares = simd.fma(value, value, squares)
-        return simd.sum_lanes(squares)
     for i in range(0, width, 16):
         value = simd.load(hidden + i * 4)
         for core in range(count):
