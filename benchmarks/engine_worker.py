@@ -13,7 +13,7 @@ from benchmarks.worker import PREFIX
 from server import __version__
 from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import Workload
-from server.engine.load import load_engine
+from server.engine.load.loading import load_engine
 from server.errors import StartError
 from server.settings.engine import EngineSettings
 

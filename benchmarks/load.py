@@ -20,11 +20,11 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from server.cli import load
+from server.cli import engine_main
 from server.config import EngineConfig
-from server.engine.messages import EngineInfo, Failed, Output, Ready
-from server.engine.process import EngineProcess
 from server.errors import StartError
+from server.link.messages import EngineInfo, Failed, Output, Ready
+from server.link.process import EngineProcess
 from server.settings.engine import EngineSettings
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ class Load:
 def measure(config: EngineConfig) -> Load:
     """Start an engine process, wait until it is ready, look, and end it. Raises StartError when it cannot start."""
     begin = time.perf_counter()
-    process = EngineProcess(config, load)
+    process = EngineProcess(config, engine_main)
     try:
         info = _ready(process)
         seconds = time.perf_counter() - begin

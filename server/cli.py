@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from server import __version__
 from server.config import EngineConfig
 from server.device.catalog import use_catalog
-from server.engine.process import EngineProcess, LoadedEngine, Loader
 from server.errors import StartError
+from server.link.process import Addresses, EngineMain, EngineProcess
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
 from server.settings.catalog import CatalogSettings
 from server.settings.compile import CompileSettings
@@ -38,21 +38,22 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def load(config: EngineConfig, report: Callable[[str], None]) -> LoadedEngine:
-    """The engine's loader. Runs in the engine process, so that only that one imports the compiler."""
-    from server.engine.load import load_engine
+def engine_main(config: EngineConfig, addresses: Addresses) -> int:
+    """What an engine's process runs; only that process imports the compiler."""
+    from server.engine.load.loading import load_engine
+    from server.engine.process import run_engine
 
-    return load_engine(config, report)
+    return run_engine(load_engine, config, addresses)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command; returns the exit code."""
-    return run(argv, load)
+    return run(argv, engine_main)
 
 
-def run(argv: Sequence[str] | None, loader: Loader) -> int:
-    """`main` with the engine's loader as an argument."""
-    parser = _parser(loader)
+def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
+    """`main` with what the engine's process runs as an argument."""
+    parser = _parser(engine)
     known, rest = parser.parse_known_args(argv)
     arguments = vars(known)
     command: Run | None = arguments.pop("run")
@@ -70,20 +71,20 @@ def run(argv: Sequence[str] | None, loader: Loader) -> int:
     return 0
 
 
-def serve(settings: ServeSettings, loader: Loader) -> None:
+def serve(settings: ServeSettings, engine: EngineMain) -> None:
     """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
     _log_to_stderr(settings.log_level)
     settings.require_price()
     model_path = _model_path(settings)
-    engines = [EngineProcess(each, loader, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    engines = [EngineProcess(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from server.api import server
 
         listener = server.bind(settings.host, settings.port)
         server.serve(settings.api_config(model_path), engines, listener)
     finally:
-        for engine in engines:
-            engine.close()
+        for process in engines:
+            process.close()
 
 
 def bench_latency(settings: LatencySettings) -> None:
@@ -109,7 +110,7 @@ def bench_accuracy(settings: AccuracySettings) -> None:
 
 def compile_ahead(settings: CompileSettings) -> None:
     """Quantize and pack a model into a directory that `serve` starts from."""
-    from server.engine.artifact_writer import compile_model
+    from server.engine.load.artifact_writer import compile_model
 
     compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
 
@@ -118,8 +119,8 @@ def calibrate(arguments: dict[str, Any]) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
     from rich.console import Console
 
-    from server.planner.calibrate import run_calibrate, run_check
-    from server.planner.calibrate_table import render
+    from server.planner.calibrate.calibrate import run_calibrate, run_check
+    from server.planner.calibrate.table import render
     from server.planner.command import write_json
 
     data, check, json_file = (arguments[name] for name in ("data", "check", "json"))
@@ -131,9 +132,9 @@ def calibrate(arguments: dict[str, Any]) -> None:
 def plan(settings: PlanSettings) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
     from server.planner.command import run_plan
-    from server.planner.plan_demand import with_trace
-    from server.planner.plan_options import PlanOptions
-    from server.planner.traces import read_trace
+    from server.planner.plan.demand import with_trace
+    from server.planner.plan.options import PlanOptions
+    from server.workload.traces import read_trace
 
     options = PlanOptions(
         model=settings.model,
@@ -159,10 +160,10 @@ def plan(settings: PlanSettings) -> None:
 def simulate(settings: SimulateSettings) -> None:
     """Serve a workload on modelled instances in virtual time."""
     from server.planner.command import run_simulate
-    from server.planner.models import resolve_shape
-    from server.planner.sim_options import SimulationOptions, Slo
-    from server.planner.traces import read_trace
-    from server.planner.workload import LengthRange, SyntheticWorkload
+    from server.planner.model_names import resolve_shape
+    from server.planner.simulate.options import SimulationOptions, Slo
+    from server.workload.traces import read_trace
+    from server.workload.workload import LengthRange, SyntheticWorkload
 
     synthetic = SyntheticWorkload(
         settings.num_prompts,
@@ -227,7 +228,7 @@ def _model_path(settings: ModelSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     if os.path.isdir(settings.model) and settings.revision is None:
         return Path(settings.model)
-    from server.engine.hub import resolve_model
+    from server.checkpoint.hub import resolve_model
 
     return resolve_model(settings.model, settings.revision)
 
@@ -239,10 +240,10 @@ def _log_to_stderr(level: str) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def _parser(loader: Loader) -> _Parser:
+def _parser(engine: EngineMain) -> _Parser:
     parser = _Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    _add(commands, "serve", ServeSettings, lambda settings: serve(settings, loader), "serve a model over HTTP")
+    _add(commands, "serve", ServeSettings, lambda settings: serve(settings, engine), "serve a model over HTTP")
     _add_benches(commands)
     _add(commands, "plan", PlanSettings, plan, "find the instances that meet a workload's limits, and their cost")
     _add(commands, "simulate", SimulateSettings, simulate, "serve a workload on modelled instances in virtual time")

@@ -82,7 +82,7 @@ class WeightFormats:
     """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out.
 
     With `is_rotated`, int8 down projections have their inputs rotated: these have outliers, which would take most of a
-    row's 255 steps (see server/engine/quantize.py). Weights that a checkpoint has quantized itself cannot be.
+    row's 255 steps (see server/kernels/matmul/quantize.py). Weights that a checkpoint has quantized itself cannot be.
     """
 
     dtype: Dtype

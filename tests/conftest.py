@@ -26,7 +26,7 @@ def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
 
     Each engine is loaded once a session; compiled kernels are kept from one session to the next.
     """
-    from server.engine.load import load_engine  # takes a second, which tests that need no engine should not pay
+    from server.engine.load.loading import load_engine  # takes a second, which tests that need no engine should not pay
 
     kernels = str(pytestconfig.cache.mkdir("kernels"))
 

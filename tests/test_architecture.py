@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,40 +15,36 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "server"
 FILES = sorted(SERVER.rglob("*.py"))
+AROUND = sorted(path for folder in ("loadtests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
-WORDS, BOOKS, SCHEDULER, ENGINE, SERVICES, ROOF = range(6)
-FLOORS = {
-    "errors": WORDS,
-    "clock": WORDS,
-    "types": WORDS,
-    "config": WORDS,
-    "kv_cache": BOOKS,
-    "device": BOOKS,
-    "scheduler": SCHEDULER,
-    "engine": ENGINE,
-    "api": SERVICES,
-    "bench": SERVICES,
-    "monitor": SERVICES,
-    "planner": SERVICES,
-    "settings": ROOF,
-    "__main__": ROOF,
-    "cli": ROOF,
-}
-# Third-party packages a floor may import; those not named here may import any.
-ALLOWED = {
-    "errors": set(),
-    "clock": set(),
-    "types": set(),
-    "config": set(),
-    "kv_cache": set(),
-    "scheduler": set(),
-    "device": {"numpy", "numba", "llvmlite", "ml_dtypes", "psutil"},
-    "planner": {"numpy", "rich"},
-}
+COMPILER = {"numba", "llvmlite"}
+COMPILING_ROOMS = {"kernels", "engine", "bench"}
+DECIDING_ROOMS = {"scheduler", "kv_cache"}
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 50
 MAX_ARGUMENTS = 6
 MAX_KERNEL_ARGUMENTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One row of the table of floors."""
+
+    floor: int
+    packages: frozenset[str] | None  # third-party ones that it may import; None = any
+
+
+def read_rooms() -> dict[str, Room]:
+    """The table of docs/architecture.md."""
+    row = re.compile(r"^\| (\d) \| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
+    found = {}
+    for floor, name, packages in row.findall((ROOT / "docs" / "architecture.md").read_text()):
+        named = frozenset() if packages == "none" else frozenset(packages.split(", "))
+        found[name] = Room(int(floor), None if packages == "any" else named)
+    return found
+
+
+ROOMS = read_rooms()
 
 
 def room(path: Path) -> str:
@@ -54,30 +53,62 @@ def room(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+@cache
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Dotted names imported anywhere in the file, inside functions and `if TYPE_CHECKING` too."""
+MODULES = {module_name(path): path for path in FILES}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def named(node: ast.stmt, package: str) -> Iterator[str]:
+    """Dotted names that an import statement in `package` names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, base] if base else above)
+        yield base
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@cache
+def imports(path: Path, is_start_only: bool = False) -> frozenset[str]:
+    """Dotted names imported anywhere in the file, or only those imported when it is."""
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, base] if base else above)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    nodes = tree(path).body if is_start_only else ast.walk(tree(path))
+    return frozenset(name for node in nodes if isinstance(node, ast.stmt) for name in named(node, package))
 
 
-def own_imports(path: Path) -> set[str]:
-    """Modules of this project that the file imports."""
-    known = {module_name(p) for p in FILES}
-    return {name for name in imports(path) if name in known and name != "server"}
+def own_imports(path: Path, is_start_only: bool = False) -> set[str]:
+    """Modules of this project that the file imports, and the packages they are in, whose code runs too."""
+    found = {name for name in imports(path, is_start_only) if name in MODULES and name != "server"}
+    parents = {name.rsplit(".", count)[0] for name in found for count in range(1, name.count("."))}
+    return (found | parents) - {module_name(path)}
+
+
+@cache
+def reached(name: str) -> frozenset[str]:
+    """Every module of this project that is imported when `name` is."""
+    done, left = set(), [name]
+    while left:
+        each = left.pop()
+        if each not in done:
+            done.add(each)
+            left += own_imports(MODULES[each], is_start_only=True)
+    return frozenset(done)
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room(path) for path in FILES} - {"__init__"} == set(ROOMS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
@@ -90,20 +121,20 @@ def test_imports_go_down(path: Path) -> None:
         there = name.split(".")[1]
         assert (
             here == there
-            or FLOORS[there] < FLOORS[here]
+            or ROOMS[there].floor < ROOMS[here].floor
             or (here, there) in {("cli", "settings"), ("__main__", "cli")}
-            or (FLOORS[here] == WORDS == FLOORS[there])
+            or ROOMS[here].floor == ROOMS[there].floor == 0
         ), f"{module_name(path)} imports {name}"
 
 
 def test_no_import_circles() -> None:
-    graph = {module_name(p): own_imports(p) for p in FILES}
+    graph = {name: own_imports(path) - {name} for name, path in MODULES.items()}
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
         assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
         if name not in done:
-            for target in graph[name]:
+            for target in graph[name] - set(trail_parents(name)):
                 visit(target, (*trail, name))
             done.add(name)
 
@@ -111,27 +142,36 @@ def test_no_import_circles() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
+def trail_parents(name: str) -> Iterator[str]:
+    """The packages that `name` is in: they run before it and may import it."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) != "cli"], ids=module_name)
 def test_no_hidden_imports_of_our_own(path: Path) -> None:
     """A function-level or TYPE_CHECKING import of our own modules would hide an arrow of the picture."""
-    tree = ast.parse(path.read_text())
-    top = set(map(id, tree.body))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom | ast.Import) and id(node) not in top:
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-            is_own = any(n.split(".")[0] == "server" for n in names) or getattr(node, "level", 0) > 0
-            assert not is_own or room(path) == "cli", f"{path}:{node.lineno}"
+    assert own_imports(path) == own_imports(path, is_start_only=True)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) in ALLOWED], ids=module_name)
-def test_pure_floors_import_only_what_they_may(path: Path) -> None:
-    for name in imports(path):
-        package = name.split(".")[0]
-        allowed = {"server"} | ALLOWED[room(path)] | set(sys.stdlib_module_names)
-        assert package in allowed, f"{module_name(path)} imports {name}"
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_rooms_import_only_the_packages_they_may(path: Path) -> None:
+    allowed = None if path == SERVER / "__init__.py" else ROOMS[room(path)].packages
+    if allowed is None:
+        return
+    packages = {name.split(".")[0] for name in imports(path)} - {"server", *sys.stdlib_module_names}
+    assert packages <= allowed, f"{module_name(path)} imports {packages - allowed}"
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) in {"scheduler", "kv_cache"}], ids=module_name)
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) not in COMPILING_ROOMS], ids=module_name)
+def test_the_compiler_is_not_loaded(path: Path) -> None:
+    for name in reached(module_name(path)):
+        packages = {each.split(".")[0] for each in imports(MODULES[name], is_start_only=True)}
+        assert not packages & COMPILER, f"{module_name(path)} loads the compiler through {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) in DECIDING_ROOMS], ids=module_name)
 def test_decisions_never_read_the_clock_or_the_world(path: Path) -> None:
     banned = {"time", "random", "os", "logging", "socket", "threading", "asyncio", "server.clock"}
     assert not banned & set(imports(path))
@@ -139,19 +179,18 @@ def test_decisions_never_read_the_clock_or_the_world(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) != "settings"], ids=module_name)
 def test_only_settings_reads_argv_and_environment(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             assert (node.value.id, node.attr) not in {("os", "environ"), ("os", "getenv"), ("sys", "argv")}, (
                 f"{path}:{node.lineno}"
             )
 
 
-@pytest.mark.parametrize("path", [*FILES, *sorted((ROOT / "benchmarks").rglob("*.py"))], ids=module_name)
+@pytest.mark.parametrize("path", [*FILES, *AROUND], ids=module_name)
 def test_limits_of_taste(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= MAX_FILE_LINES, path
+    assert path.read_text().count("\n") <= MAX_FILE_LINES, path
     most = MAX_KERNEL_ARGUMENTS if "kernels" in path.parts else MAX_ARGUMENTS
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name} has {length} lines"

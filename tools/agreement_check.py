@@ -23,14 +23,14 @@ from loadtests.plan import Plan, make_plan
 from loadtests.specs import Scenario
 from server.clock import NS
 from server.config import Batching
-from server.planner.plan import plan
-from server.planner.plan_check import Agreement, Figures, Served, compared, simulation_of
-from server.planner.plan_demand import trace_rate
-from server.planner.plan_options import PlanOptions
-from server.planner.plan_report import Candidate, PlanReport
-from server.planner.simulator import run_simulation
-from server.planner.workload import Workload
+from server.planner.plan.check import Agreement, Figures, Served, compared, simulation_of
+from server.planner.plan.demand import trace_rate
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.plan import plan
+from server.planner.plan.report import Candidate, PlanReport
+from server.planner.simulate.simulator import run_simulation
 from server.settings.model import DEFAULT_MODEL
+from server.workload.workload import Workload
 from tools.pace_check import INPUT_LEN, OUTPUT_LEN, late_share, load, paced_scenario
 
 LIMIT = 0.10

@@ -23,13 +23,13 @@ from loadtests.local_server import neuronserve_command, running
 from loadtests.plan import make_plan
 from loadtests.scenario import load_scenario
 from loadtests.specs import Scenario
-from server.planner.models import resolve_shape
-from server.planner.sim_options import SimulationOptions
-from server.planner.sim_report import SimulationReport
-from server.planner.simulator import run_simulation
-from server.planner.workload import LengthRange, SyntheticWorkload
+from server.planner.model_names import resolve_shape
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.report import SimulationReport
+from server.planner.simulate.simulator import run_simulation
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
+from server.workload.workload import LengthRange, SyntheticWorkload
 
 INPUT_LEN, OUTPUT_LEN = 100, 200
 CLIENTS = (1, 4)

@@ -1,6 +1,6 @@
 """Compile the kernels for every CPU level into the installed package: `python -m tools.precompile`. For image builds.
 
-The server copies what it finds there to its kernel cache (server/device/kernels/jit.py). Nothing is run, so the machine
+The server copies what it finds there to its kernel cache (server/kernels/isa/jit.py). Nothing is run, so the machine
 that builds need not reach the levels it builds for. One process for each level, because Numba has one target for life.
 """
 
@@ -19,13 +19,13 @@ from typing import get_args
 import numpy as np
 
 from server.config import Dtype, KVCacheDtype
-from server.device import layout
-from server.device.formats import isas_of, linear_kernels_of, shared_kernels
-from server.device.kernels import executor
-from server.device.kernels.jit import PREBUILT, Kernel, compile_kernels, use_cache
-from server.device.kernels.sample import sample
-from server.device.kernels.target import TARGETS, compiled_features
-from server.engine import quantize
+from server.device.layout import WEIGHT_BYTES
+from server.kernels import executor
+from server.kernels.dispatch import isas_of, linear_kernels_of, shared_kernels
+from server.kernels.isa.jit import PREBUILT, Kernel, compile_kernels, use_cache
+from server.kernels.isa.target import TARGETS, compiled_features
+from server.kernels.matmul import packing, quantize
+from server.kernels.sample.sample import sample
 
 HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
 
@@ -33,7 +33,7 @@ HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
 def kernels() -> Iterator[Kernel]:
     """Every kernel that serving may need with what Numba has been told to compile for."""
     isa = isas_of(compiled_features())[0]
-    for weights in layout.WEIGHT_BYTES:
+    for weights in WEIGHT_BYTES:
         linear = linear_kernels_of(weights, isa)
         yield from (*linear.kernels, linear.embed_tiles)
     for kv_dtype, head_dim in itertools.product(get_args(KVCacheDtype), HEAD_DIMS):
@@ -49,7 +49,7 @@ def compile_host_functions() -> None:
         function.compile_for(0)
     executor.serve_steps.compile_for(0, 0)
     words, floats = np.zeros((16, 16), np.uint32), np.zeros((16, 16), np.float32)
-    layout.pack.compile_for(words, np.zeros((1, 16, 16), np.uint32))
+    packing.pack.compile_for(words, np.zeros((1, 16, 16), np.uint32))
     scales, sums = np.zeros(16, np.float32), np.zeros(16, np.int32)
     quantize.int8_rows.compile_for(floats, floats.astype(np.int8), scales, sums)
     groups = floats.reshape(-1, quantize.ROTATED, quantize.ROTATED_APART)

@@ -17,11 +17,11 @@ from server.api.service import Service
 from server.api.telemetry.origin import Origin
 from server.api.telemetry.watch import RequestWatch
 from server.clock import NS
-from server.engine.client import Stream
-from server.engine.detokenizer import Detokenizer, StopStrings, TextStream
-from server.engine.tokenizer import Tokenizer
 from server.errors import QueueFull, Unavailable
+from server.link.client import Stream
 from server.scheduler.admission import check_queue
+from server.text.detokenizer import Detokenizer, StopStrings, TextStream
+from server.text.tokenizer import Tokenizer
 from server.types import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 
 

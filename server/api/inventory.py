@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from server import __version__
 from server.api.service import ServedModel, Service, ServiceOf
 from server.device.catalog import instance
-from server.engine.messages import EngineInfo
+from server.link.messages import EngineInfo
 
 LIBRARIES = ("numpy", "numba", "llvmlite", "tokenizers", "transformers")  # those that can change a token
 router = APIRouter()

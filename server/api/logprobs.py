@@ -5,7 +5,7 @@ from __future__ import annotations
 from server.api.generation import Delta
 from server.api.schemas_chat import ChatLogprobs, TokenLogprob, TopLogprob
 from server.api.schemas_completions import CompletionLogprobs
-from server.engine.tokenizer import Tokenizer
+from server.text.tokenizer import Tokenizer
 from server.types import TokenLogprobs
 
 LEAST = -9999.0  # stands for minus infinity, which JSON does not have

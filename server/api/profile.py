@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from server.api.service import Service, ServiceOf
-from server.engine.messages import StartTrace, StopTrace, TraceReply
 from server.errors import RequestError
+from server.link.messages import StartTrace, StopTrace, TraceReply
 
 router = APIRouter()
 

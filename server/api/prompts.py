@@ -12,8 +12,8 @@ from server.api.schemas_chat import ChatInput, Message
 from server.api.schemas_completions import Prompts
 from server.api.schemas_tools import ToolCall, Tools
 from server.api.service import ServedModel
-from server.engine.chat_template import RESERVED, Conversation
 from server.errors import InvalidRequest
+from server.text.chat_template import RESERVED, Conversation
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of

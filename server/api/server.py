@@ -23,9 +23,9 @@ from server.api.config import ApiConfig
 from server.api.http_protocol import LimitedHttpProtocol
 from server.api.inventory import inventory
 from server.api.service import Service
-from server.engine.groups import EngineGroups
-from server.engine.process import EngineProcess
 from server.errors import StartError
+from server.link.groups import EngineGroups
+from server.link.process import EngineProcess
 
 log = logging.getLogger("neuronserve")
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients

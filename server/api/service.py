@@ -19,16 +19,16 @@ from server.api.telemetry.telemetry import Telemetry
 from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
+from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
-from server.device.charge_rate import ChargeRate
-from server.engine.chat_template import load_chat_template
-from server.engine.generation_config import GenerationDefaults, load_generation_defaults
-from server.engine.grammar_process import GrammarProcess
-from server.engine.groups import EngineGroups
-from server.engine.messages import EngineInfo
-from server.engine.template_process import TemplateProcess
-from server.engine.tokenizer import Tokenizer, load_tokenizer
 from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
+from server.link.groups import EngineGroups
+from server.link.messages import EngineInfo
+from server.text.chat_template import load_chat_template
+from server.text.generation_config import GenerationDefaults, load_generation_defaults
+from server.text.grammar_process import GrammarProcess
+from server.text.template_process import TemplateProcess
+from server.text.tokenizer import Tokenizer, load_tokenizer
 
 Phase = Literal["loading", "ready", "degraded", "draining", "dead"]
 

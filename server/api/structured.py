@@ -9,8 +9,8 @@ from typing import Any
 from server.api.schemas_request import GenerationRequest
 from server.api.schemas_tools import ResponseFormat, StructuredOutputs
 from server.api.service import ServedModel
-from server.engine.grammar import GrammarError, Kind
 from server.errors import InvalidRequest
+from server.text.grammar import GrammarError, Kind
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"

@@ -14,8 +14,8 @@ from server.api.schemas_tools import NamedToolChoice, Tool
 from server.api.service import ServedModel
 from server.api.structured import Format, compile_format
 from server.api.tool_text import CLOSE, OPEN, ToolText
-from server.engine.grammar import GrammarError, json_schema, quoted
 from server.errors import InvalidRequest
+from server.text.grammar import GrammarError, json_schema, quoted
 
 Mode = Literal["none", "auto", "required", "named"]
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}

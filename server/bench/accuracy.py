@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from server.bench.text import Window
 from server.config import Dtype, EngineConfig, Quantization, WeightFormat
-from server.engine.load import Report, load_engine
+from server.engine.load.loading import Report, load_engine
 
 REFERENCE: WeightFormat = "float32"
 _LOGIT_ROWS = 64  # computed in one step

@@ -14,7 +14,7 @@ from server.bench.options import AccuracyOptions
 from server.bench.results import show, write_results
 from server.bench.text import Window, read_documents, windows
 from server.config import EngineConfig
-from server.engine.tokenizer import load_tokenizer
+from server.text.tokenizer import load_tokenizer
 
 DEFINITIONS = {
     "relative_logits_error": "||l - l32|| / ||l32|| over all positions, every row of logits less its mean",

@@ -8,9 +8,9 @@ import time
 import numpy as np
 
 from server.device.hbm import Hbm
-from server.device.kernels.probe import ReadOperands, read_memory
-from server.device.program import Program
-from server.device.workers import WorkerPool
+from server.kernels.bandwidth_probe import ReadOperands, read_memory
+from server.kernels.program import Program
+from server.kernels.workers import WorkerPool
 
 PROBE_BYTES = 512 << 20  # larger than any cache that one tenant of a shared host can keep
 

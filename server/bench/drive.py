@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from server.bench.options import Workload
 from server.clock import MonotonicClock
-from server.engine.load import LoadedEngine
+from server.engine.load.loading import LoadedEngine
 from server.engine.loop import EngineLoop
-from server.engine.messages import Add, Command, Tokens
-from server.engine.tracer import Tracer
+from server.engine.trace.tracer import Tracer
 from server.errors import SettingsError
 from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams
 

@@ -17,10 +17,10 @@ from server.bench.options import Workload
 from server.bench.products import ProductProbe, product_unit
 from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock
-from server.engine.load import LoadedEngine
-from server.engine.messages import TraceReply
-from server.engine.trace_files import lanes_of
-from server.engine.tracer import Tracer
+from server.engine.load.loading import LoadedEngine
+from server.engine.trace.files import lanes_of
+from server.engine.trace.tracer import Tracer
+from server.link.messages import TraceReply
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 
 from server.config import WeightFormat
-from server.device.formats import Isa, host_isas, linear_kernels
 from server.device.hbm import Hbm
-from server.device.kernels import probe_products as probes
-from server.device.kernels.jit import Kernel
 from server.device.layout import round_up
-from server.device.program import Program
-from server.device.workers import WorkerPool
+from server.kernels.dispatch import Isa, host_isas, linear_kernels
+from server.kernels.isa.jit import Kernel
+from server.kernels.matmul import probe as probes
+from server.kernels.program import Program
+from server.kernels.workers import WorkerPool
 
 K_TILES = 4  # 16 KiB of operands for the largest block: half of the smallest first-level cache
 RUN_S = 0.02  # of one measurement: long beside a launch, short beside whatever else a shared host does

@@ -14,7 +14,7 @@ from server.bench.latency import LatencyBench, LatencyResult
 from server.bench.options import LatencyOptions, Workload
 from server.bench.results import show, table_of, write_engine_results
 from server.config import EngineConfig
-from server.engine.load import LoadedEngine, load_engine
+from server.engine.load.loading import LoadedEngine, load_engine
 from server.errors import SettingsError
 
 COLUMNS = (

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from server import __version__
-from server.engine.load import LoadedEngine
+from server.engine.load.loading import LoadedEngine
 from server.errors import SettingsError
 
 _WIDTH = 130  # columns of a table that goes to a file or a pipe

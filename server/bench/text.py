@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from server.engine.tokenizer import Tokenizer
 from server.errors import SettingsError
+from server.text.tokenizer import Tokenizer
 
 Window = tuple[int, ...]  # token ids of one sequence
 

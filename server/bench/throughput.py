@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import Workload
-from server.engine.load import LoadedEngine
+from server.engine.load.loading import LoadedEngine
 
 
 @dataclass(frozen=True, slots=True)

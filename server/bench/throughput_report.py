@@ -13,7 +13,7 @@ from server.bench.report import config_for
 from server.bench.results import show, table_of, write_engine_results
 from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
 from server.config import EngineConfig
-from server.engine.load import LoadedEngine, load_engine
+from server.engine.load.loading import LoadedEngine, load_engine
 
 COLUMNS = (
     ("sequences", "num_sequences", "{:,d}"),

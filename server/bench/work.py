@@ -5,7 +5,7 @@ from __future__ import annotations
 from server.config import WeightFormat
 from server.device.footprint import MatrixShape, head_matrix, layer_matrices
 from server.device.shard import ShardSpec
-from server.engine.load import LoadedEngine
+from server.engine.load.loading import LoadedEngine
 
 
 def weight_bytes_per_step(engine: LoadedEngine) -> int:

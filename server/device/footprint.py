@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.config import Dtype, KVCacheDtype, ModelSpec, Quantization, WeightFormats
-from server.device.attention_sizes import AttentionSizes, kv_block_bytes
+from server.device.attention_layout import AttentionSizes, kv_block_bytes
 from server.device.hbm import ALIGNMENT
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up
 from server.device.ledger import MIB, Use

@@ -1,7 +1,7 @@
 """How a step's attention is divided into entries that workers take: by query tokens, and long contexts by keys too.
 
 What is divided changes no result: every context is summed by partitions in one order, whoever does them (see
-server/device/kernels/attention_state.py).
+server/device/attention_layout.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.device.kernels.attention_state import PARTITION
+from server.device.attention_layout import PARTITION
 from server.types import ScheduledSeq
 
 _SHARES = 4  # of each worker: one piece of work is at most such a part of what it has to do

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig, KVCacheDtype, ModelSpec
-from server.device.attention_sizes import kv_block_bytes
+from server.device.attention_layout import kv_block_bytes
 from server.device.core import NeuronCore
 from server.device.footprint import ActivationSizes, ServingShape, Widths
 from server.device.hbm import Buffer

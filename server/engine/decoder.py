@@ -20,12 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.config import CacheConfig, Dtype, KVCacheDtype, ModelSpec
-from server.device.attention_sizes import kv_head_bytes
+from server.device.attention_layout import kv_head_bytes
 from server.device.core import NeuronCore
-from server.device.formats import Isa, LinearKernels, linear_kernels, shared_kernels
 from server.device.hbm import Buffer
-from server.device.kernels.jit import Kernel
-from server.device.kernels.records import (
+from server.device.layout import K_TILES, N_TILE
+from server.device.shard import ShardSpec
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.load.weights import LayerWeights, ModelWeights, PackedMatrix
+from server.kernels.dispatch import Isa, LinearKernels, linear_kernels, shared_kernels
+from server.kernels.isa.jit import Kernel
+from server.kernels.program import Program
+from server.kernels.records import (
     STEP,
     AttentionOperands,
     EmbedOperands,
@@ -34,11 +39,6 @@ from server.device.kernels.records import (
     PackOperands,
     RopeOperands,
 )
-from server.device.layout import K_TILES, N_TILE
-from server.device.program import Program
-from server.device.shard import ShardSpec
-from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.weights import LayerWeights, ModelWeights, PackedMatrix
 
 Inputs = Sequence[tuple[int, int]]  # panels and row scales, for each core
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
-from server.engine.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
+from server.text.grammar import MAX_GRAMMAR_CHARS, GrammarError, compile_grammar, load_grammar_tokenizer
 
 MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled one takes about 200 bytes a character
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from server.clock import Clock
-from server.engine.gate import Gate
-from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, StartTrace, StopTrace, Tokens
+from server.engine.grammar_queue import Gate
+from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, StartTrace, StopTrace, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import StepPlan, StepResult, TokenEvent
 
@@ -95,7 +95,7 @@ class EngineLoop:
                 case ResetPrefixCache():
                     self._scheduler.reset_prefix_cache()
                 case StartTrace() | StopTrace():
-                    pass  # server/engine/tracer.py takes them on their way, where there is one
+                    pass  # server/engine/trace/tracer.py takes them on their way, where there is one
                 case Shutdown():
                     self._is_stopped = True
         if self._is_stopped:

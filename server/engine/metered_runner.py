@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.clock import NS, Waiter
-from server.device.step_pricer import StepCharge, StepPricer, extrapolated_ids
-from server.device.timeline import Timeline
+from server.cost.pricer import StepCharge, StepPricer, extrapolated_ids
+from server.cost.timeline import Timeline
 from server.engine.loop import Runner
 from server.types import DeviceStep, StepPlan, StepResult
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig
-from server.device.program import Program
-from server.device.workers import WorkerPool
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
+from server.kernels.program import Program
+from server.kernels.workers import WorkerPool
 from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult
 
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.device.kernels.records import SampleOperands
-from server.device.kernels.sample import sample, scratch_floats
-from server.device.program import Program
-from server.device.workers import WorkerPool
+from server.engine.grammar_masks import Guides
 from server.engine.grammar_store import GrammarStore
-from server.engine.guides import Guides
 from server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
+from server.kernels.program import Program
+from server.kernels.records import SampleOperands
+from server.kernels.sample.sample import sample, scratch_floats
+from server.kernels.workers import WorkerPool
 from server.types import SampledToken, ScheduledSeq
 
 NOT_A_NUMBER = "the model's logits are not finite numbers"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.device.kernels.attention_items import COUNTER_BYTES
-from server.device.kernels.records import STEP, WORD, StepRecord
 from server.engine.attention_work import AttentionWork
+from server.kernels.attention.items import COUNTER_BYTES
+from server.kernels.records import STEP, WORD, StepRecord
 from server.types import ScheduledSeq
 
 Int32 = npt.NDArray[np.int32]

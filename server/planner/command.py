@@ -10,14 +10,15 @@ from typing import Any
 from rich.console import Console
 
 from server.errors import SettingsError
-from server.planner import plan_table, simulate_table
-from server.planner.pareto import write_picture
-from server.planner.plan import plan
-from server.planner.plan_check import check_plan
-from server.planner.plan_options import PlanOptions
-from server.planner.sim_options import SimulationOptions
-from server.planner.simulator import run_simulation
-from server.planner.workload import Workload
+from server.planner.plan import table as plan_table
+from server.planner.plan.check import check_plan
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.pareto import write_picture
+from server.planner.plan.plan import plan
+from server.planner.simulate import table as simulate_table
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.simulator import run_simulation
+from server.workload.workload import Workload
 
 WIDTH = 170  # columns of a table that goes to a file or a pipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from server.cli import run
-from tests.api.serving import load_fake
+from tests.api.serving import run_fake
 
 if __name__ == "__main__":
-    sys.exit(run(None, load_fake))
+    sys.exit(run(None, run_fake))

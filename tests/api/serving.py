@@ -13,19 +13,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.cost.pricer import StepPricer
 from server.device.buckets import CompiledShapes, powers_of_two
 from server.device.instances import INSTANCES
-from server.device.step_pricer import StepPricer
 from server.engine.fake_runner import FakeRunner
-from server.engine.inventory import EngineFacts, WeightsIdentity
 from server.engine.loop import Runner
-from server.engine.messages import CoreMemory, EngineInfo
+from server.engine.process import run_engine
 from server.errors import StartError
+from server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
 from server.types import StepPlan, StepResult
 from tests.engine.pricing import small_pricer
 
@@ -114,6 +115,9 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     )
     runner = SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s)
     return FakeEngine(runner, cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len))
+
+
+run_fake = partial(run_engine, load_fake)  # what the engine's process runs in the tests
 
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:

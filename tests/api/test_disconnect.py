@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from server.api.config import ApiConfig
 from server.api.server import ApiServer, bind
-from server.engine.client import EngineClient
-from server.engine.process import EngineProcess
-from tests.api.serving import load_fake
+from server.link.client import EngineClient
+from server.link.process import EngineProcess
+from tests.api.serving import run_fake
 from tests.engine.test_client import config, until
 
 STEP_S = 0.02
@@ -26,7 +26,7 @@ PREFILLING = {"prompt": "p" * 480, "max_tokens": 2}  # 120 steps of 4 tokens
 @pytest_asyncio.fixture
 async def server(checkpoint: Path) -> AsyncIterator[ApiServer]:
     """In this event loop, so that the engine's counts can be watched; two sequences run at once, 5 tokens a step."""
-    engine = EngineProcess(config(f"slow:{STEP_S}", max_num_seqs=2, max_num_batched_tokens=5), load_fake)
+    engine = EngineProcess(config(f"slow:{STEP_S}", max_num_seqs=2, max_num_batched_tokens=5), run_fake)
     api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0), [engine], bind("127.0.0.1", 0))
     running = asyncio.create_task(api.run())
     await until(lambda: api.service.phase == "ready")

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from server import __version__
-from server.device.calibration import default_calibration
+from server.cost.calibration import default_calibration
 from tests.api.serving import ROOT, command, environment, read_until, running_server
 from tests.api.telemetry.scraping import scrape
 

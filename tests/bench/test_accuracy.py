@@ -13,9 +13,9 @@ import pytest
 from server.bench.accuracy import nats
 from server.bench.text import read_documents, windows
 from server.cli import main
-from server.engine.tokenizer import load_tokenizer
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL
+from server.text.tokenizer import load_tokenizer
 from tools.default_model.held_out import write_held_out
 
 NUM_TOKENS = 1500

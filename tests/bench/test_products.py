@@ -11,10 +11,10 @@ import pytest
 
 from server.bench.products import ProductProbe, product_unit
 from server.config import WeightFormat
-from server.device.formats import Isa, host_isas
-from server.device.kernels import jit
-from server.device.kernels.probe_products import Block
-from server.device.workers import WorkerPool
+from server.kernels.dispatch import Isa, host_isas
+from server.kernels.isa import jit
+from server.kernels.matmul.probe import Block
+from server.kernels.workers import WorkerPool
 
 K_TILES, ROUNDS = 3, 2
 UNITS: list[tuple[WeightFormat, Isa | None]] = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from server.cli import run
 from server.config import EngineConfig
+from server.engine.process import run_engine
 from tests.api.serving import FakeEngine, load_fake
 
 
@@ -17,4 +19,4 @@ def load_paced(config: EngineConfig, report: Callable[[str], None]) -> FakeEngin
 
 
 if __name__ == "__main__":
-    sys.exit(run(None, load_paced))
+    sys.exit(run(None, partial(run_engine, load_paced)))

@@ -8,16 +8,18 @@ import ml_dtypes
 import numpy as np
 
 from server.config import KVCacheDtype
-from server.device.attention_sizes import SCALE_BYTES
-from server.device.formats import Isa, host_isas, shared_kernels
-from server.device.kernels.attention import LANES_WORK_BYTES
-from server.device.kernels.attention_amx import tile_work_bytes
-from server.device.kernels.attention_items import item_scratch_bytes
-from server.device.kernels.attention_state import row_state_bytes
-from server.device.kernels.records import AttentionOperands
+from server.device.attention_layout import (
+    LANES_WORK_BYTES,
+    SCALE_BYTES,
+    item_scratch_bytes,
+    row_state_bytes,
+    tile_work_bytes,
+)
 from server.device.layout import round_up
-from server.device.workers import WorkerPool
 from server.engine.attention_work import AttentionWork
+from server.kernels.dispatch import Isa, host_isas, shared_kernels
+from server.kernels.records import AttentionOperands
+from server.kernels.workers import WorkerPool
 from server.types import SamplingParams, ScheduledSeq
 from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell, work_counters
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from server.device.kernels import jit
-from server.device.workers import WorkerPool
+from server.kernels.isa import jit
+from server.kernels.workers import WorkerPool
 
 
 @pytest.fixture(scope="session", autouse=True)

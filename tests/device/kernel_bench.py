@@ -9,12 +9,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.device.kernels.attention_items import COUNTER_BYTES
-from server.device.kernels.jit import Kernel
-from server.device.kernels.records import StepRecord
-from server.device.layout import pack_weights, round_up
-from server.device.program import Program
-from server.device.workers import WorkerPool
+from server.device.layout import round_up
+from server.kernels.attention.items import COUNTER_BYTES
+from server.kernels.isa.jit import Kernel
+from server.kernels.matmul.packing import pack_weights
+from server.kernels.program import Program
+from server.kernels.records import StepRecord
+from server.kernels.workers import WorkerPool
 
 Array = npt.NDArray[Any]
 

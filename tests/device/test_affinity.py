@@ -10,8 +10,8 @@ import pytest
 
 from server.device import affinity
 from server.device.affinity import allowed_cpus, choose_cpus
-from server.device.workers import WorkerPool
 from server.errors import DeviceError, SettingsError
+from server.kernels.workers import WorkerPool
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from server.config import KVCacheDtype
-from server.device.formats import Isa
-from server.device.kernels.attention_state import PARTITION
-from server.device.workers import WorkerPool
+from server.device.attention_layout import PARTITION
+from server.kernels.dispatch import Isa
+from server.kernels.workers import WorkerPool
 from tests.device.attention_case import CACHES, Case
 
 Cache = tuple[KVCacheDtype, Isa]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from server.config import KVCacheDtype
-from server.device.formats import Isa, shared_kernels
-from server.device.kernels.records import RopeOperands
-from server.device.workers import WorkerPool
+from server.kernels.dispatch import Isa, shared_kernels
+from server.kernels.records import RopeOperands
+from server.kernels.workers import WorkerPool
 from tests.device.attention_case import CACHES
 from tests.device.kernel_bench import Array, address, aligned, float_bits, run, step_record, work_counters
 

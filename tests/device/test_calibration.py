@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.device.calibration import (
+from server.cost.calibration import (
     MEANING,
     SERVING_MEANING,
     Calibration,

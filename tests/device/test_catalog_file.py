@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from server.config import CatalogConfig
+from server.cost.model import CostModel
 from server.device.catalog import INSTANCES, Catalog, instance, instances, load_catalog, use_catalog
-from server.device.cost import CostModel
 from server.device.instances import Instance
 from server.device.prices import PriceBasis
 from server.errors import DeviceError, SettingsError
-from server.planner.known_shapes import known_shape
+from server.planner.calibrate.known_shapes import known_shape
 
 ORIGIN = 'source = "our measurements"\ndate = 2026-09-01\n'
 NEW_CHIP = (

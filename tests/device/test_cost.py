@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.config import ModelSpec
-from server.device.calibration import Calibration, Coefficients
+from server.cost.calibration import Calibration, Coefficients
+from server.cost.model import CostModel, StepCost
+from server.cost.shape import CoreShape, CostShape
+from server.cost.work import Runtime, mean_hops
 from server.device.catalog import instance
-from server.device.cost import CostModel, StepCost
-from server.device.cost_shape import CoreShape, CostShape
-from server.device.cost_work import Runtime, mean_hops
 from server.device.parts import Topology
 from server.errors import DeviceError, SettingsError
 

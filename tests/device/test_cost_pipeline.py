@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from server.cost.model import CostModel
+from server.cost.pipeline import PIPELINE_REASON, PipelineModel, stage_layers
+from server.cost.shape import CostShape
 from server.device.catalog import instance
-from server.device.cost import CostModel
-from server.device.cost_pipeline import PIPELINE_REASON, PipelineModel, stage_layers
-from server.device.cost_shape import CostShape
 from server.errors import DeviceError
 
 SHAPE = CostShape(80, 8192, 64, 8, 128, 28_672, 128_256)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.device.formats import host_isas, linear_kernels, shared_kernels
-from server.device.kernels.attention_items import COUNTER_BYTES
-from server.device.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
-from server.device.kernels.rope import rope_kv_pairs
-from server.device.workers import WorkerPool
-from server.engine.quantize import rotated
+from server.kernels.attention.items import COUNTER_BYTES
+from server.kernels.attention.rope import rope_kv_pairs
+from server.kernels.dispatch import host_isas, linear_kernels, shared_kernels
+from server.kernels.matmul.quantize import rotated
+from server.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
+from server.kernels.workers import WorkerPool
 from tests.device.kernel_bench import (
     Array,
     address,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from server.device.formats import linear_kernels, shared_kernels
-from server.device.kernels.jit import Kernel
-from server.device.kernels.sample import sample
+from server.kernels.dispatch import linear_kernels, shared_kernels
+from server.kernels.isa.jit import Kernel
+from server.kernels.sample.sample import sample
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KERNELS = (
@@ -28,15 +28,16 @@ KERNELS = (
 
 COMPILE = """
 import sys
-from server.device.kernels import attention, jit
+from server.kernels.attention import lanes as attention
+from server.kernels.isa import jit
 jit.use_cache(sys.argv[1])
 getattr(attention, sys.argv[2]).address
 """
 RUN = """
 import sys
 import numpy as np
-from server.device.kernels import jit
-from server.device.workers import WorkerPool
+from server.kernels.isa import jit
+from server.kernels.workers import WorkerPool
 from tests.device.attention_case import Case
 jit.use_cache(sys.argv[1])
 pool = WorkerPool(1)

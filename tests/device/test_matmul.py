@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from server.config import WeightFormat
-from server.device import formats
-from server.device.formats import ISAS, Isa, host_isas, linear_kernels
-from server.device.kernels.records import STEP, MatmulOperands
-from server.device.layout import K_TILES, interleave, round_up
-from server.device.workers import WorkerPool
-from server.engine.quantize import dequantize_rows, quantize_rows
+from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
+from server.kernels import dispatch
+from server.kernels.dispatch import ISAS, Isa, host_isas, linear_kernels
+from server.kernels.matmul.packing import interleave
+from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
+from server.kernels.records import STEP, MatmulOperands
+from server.kernels.workers import WorkerPool
 from tests.device.kernel_bench import (
     Array,
     address,
@@ -194,7 +195,7 @@ def test_no_rows_is_no_work(two_threads: WorkerPool, weights: WeightFormat) -> N
 
 
 def test_an_instruction_set_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "host_isas", lambda: ("portable",))
+    monkeypatch.setattr(dispatch, "host_isas", lambda: ("portable",))
     with pytest.raises(DeviceError, match="this host has no amx; it has portable"):
         linear_kernels("bfloat16", "amx")
     assert linear_kernels("bfloat16").isa == "portable"

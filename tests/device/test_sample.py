@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.device.kernels.records import SampleOperands
-from server.device.kernels.sample import sample, scratch_floats
-from server.device.workers import WorkerPool
+from server.kernels.records import SampleOperands
+from server.kernels.sample.sample import sample, scratch_floats
+from server.kernels.workers import WorkerPool
 from tests.device.kernel_bench import Array, address, run, step_record
 
 

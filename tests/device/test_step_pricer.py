@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.clock import NS
+from server.cost.model import CostModel
+from server.cost.pricer import StepPricer, extrapolated_ids
+from server.cost.shape import CostShape
 from server.device.buckets import powers_of_two, smallest
 from server.device.catalog import instance
-from server.device.cost import CostModel
-from server.device.cost_shape import CostShape
-from server.device.step_pricer import StepPricer, extrapolated_ids
-from server.planner.models import NAMED
+from server.planner.model_names import NAMED
 from server.types import SamplingParams, ScheduledSeq, StepPlan
 from tests.engine.pricing import SMALL, small_pricer
 

@@ -14,10 +14,10 @@ import llvmlite.binding
 import numba
 import pytest
 
-from server.device.formats import isas_of
-from server.device.kernels.jit import compile_kernels, kernel, source_hash, use_cache
-from server.device.kernels.target import TARGETS, best_target
 from server.errors import SettingsError
+from server.kernels.dispatch import isas_of
+from server.kernels.isa.jit import compile_kernels, kernel, source_hash, use_cache
+from server.kernels.isa.target import TARGETS, best_target
 
 
 @kernel
@@ -67,7 +67,7 @@ def test_a_level_has_what_the_kernels_of_its_instruction_set_need(level: str, is
 
 def test_kernels_are_chosen_by_what_they_are_compiled_for() -> None:
     """A host may have more than its level: an instruction that the level lacks cannot be compiled."""
-    code = "from server.device.formats import host_isas; print(host_isas())"
+    code = "from server.kernels.dispatch import host_isas; print(host_isas())"
     v3 = TARGETS[-1]
     assert run_python(code, NUMBA_CPU_NAME=v3.cpu, NUMBA_CPU_FEATURES=v3.features) == "('portable',)"
 
@@ -93,7 +93,7 @@ def run_python(code: str, **environment: str) -> str:
 
 
 CODEGEN = (
-    "import server.device.kernels.jit as jit, numba.core.registry as registry;"
+    "import server.kernels.isa.jit as jit, numba.core.registry as registry;"
     "print(registry.cpu_target.target_context.codegen().magic_tuple()[1:])"
 )
 

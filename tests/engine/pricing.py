@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from server.config import ModelSpec
+from server.cost.model import CostModel
+from server.cost.pricer import StepPricer
 from server.device.buckets import powers_of_two
 from server.device.catalog import instance
-from server.device.cost import CostModel
-from server.device.step_pricer import StepPricer
 
 SMALL = ModelSpec(
     architecture="LlamaForCausalLM",

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from server.checkpoint.artifact import MANIFEST, core_file
 from server.cli import main
 from server.config import AskedFormats, CompileConfig, EngineConfig
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.device.ledger import GIB, MemoryLedger
 from server.device.shard import ShardSpec
-from server.engine.artifact import MANIFEST, core_file
-from server.engine.artifact_writer import compile_model
-from server.engine.load import load_engine
-from server.engine.model_source import open_model
-from server.engine.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
+from server.engine.load.artifact_writer import compile_model
+from server.engine.load.loading import load_engine
+from server.engine.load.model_source import open_model
+from server.engine.load.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
 from server.errors import CheckpointError, SettingsError
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.kernels.attention_state import PARTITION
+from server.device.attention_layout import PARTITION
 from server.engine.attention_work import AttentionWork
 from server.types import SamplingParams, ScheduledSeq
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from server.engine.chat_template import ChatTemplate, ChatTemplateError, Conversation, load_chat_template
-from server.engine.template_process import TemplateProcess
 from server.errors import CheckpointError, InvalidRequest, SettingsError
+from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation, load_chat_template
+from server.text.template_process import TemplateProcess
 
 HELLO = [{"role": "user", "content": "hi"}]
 

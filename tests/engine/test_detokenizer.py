@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from server.engine.detokenizer import Detokenizer, StopStrings, TextStream
-from server.engine.tokenizer import Tokenizer
+from server.text.detokenizer import Detokenizer, StopStrings, TextStream
+from server.text.tokenizer import Tokenizer
 
 
 def byte_level(extra: Sequence[str] = ()) -> Tokenizer:

@@ -11,10 +11,10 @@ import pytest
 
 from server.clock import ManualClock
 from server.config import Batching, CacheConfig, EngineConfig, SchedulerConfig
-from server.engine.load import LoadedEngine, load_engine
+from server.engine.load.loading import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
-from server.engine.messages import Add, Command, Tokens
 from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, TokenEvent
 from tools.random_checkpoint.writer import Options, write_checkpoint

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.gate import POLL_S, Gate
-from server.engine.grammar import (
+from server.engine.grammar_masks import Guides
+from server.engine.grammar_queue import POLL_S, Gate
+from server.engine.grammar_store import GrammarStore
+from server.errors import QueueFull
+from server.text.grammar import (
     MAX_GRAMMAR_CHARS,
     GrammarError,
     Kind,
@@ -20,11 +23,8 @@ from server.engine.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from server.engine.grammar_process import MAX_WAITING, GrammarProcess
-from server.engine.grammar_store import GrammarStore
-from server.engine.guides import Guides
-from server.engine.tokenizer import load_tokenizer
-from server.errors import QueueFull
+from server.text.grammar_process import MAX_WAITING, GrammarProcess
+from server.text.tokenizer import load_tokenizer
 from server.types import Request, SamplingParams, ScheduledSeq
 
 MODEL = Path(__file__).resolve().parents[2] / "server" / "default_model"

@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from server.engine.hub import resolve_model
+from server.checkpoint.hub import resolve_model
 from server.errors import SettingsError
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from server.config import EngineConfig, KVCacheDtype
-from server.engine.load import load_engine
-from server.engine.tokenizer import load_tokenizer
+from server.engine.load.loading import load_engine
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL
+from server.text.tokenizer import load_tokenizer
 
 TEXTS = (
     "What is 48 + 27? Work it out step by step, please.",

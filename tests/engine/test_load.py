@@ -13,8 +13,8 @@ from server.config import DataParallel, EngineConfig, RuntimeCores
 from server.device import host
 from server.device.buckets import CompiledShapes
 from server.device.footprint import Footprint, ServingShape, StepLimits
-from server.engine.inventory import WeightsIdentity
-from server.engine.load import load_engine
+from server.engine.load.inventory import weights_identity
+from server.engine.load.loading import load_engine
 from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -155,7 +155,7 @@ def test_the_engine_says_what_it_is_compiled_and_priced_for(config_of: Any) -> N
     assert facts.compiled == CompiledShapes("neuron", 4, (32, 48), (64, 256))
     assert (loaded.scheduler.batching, loaded.scheduler.max_prompt_chunk) == ("neuron", 48)
     assert (facts.architecture, facts.quantization, facts.pace) == ("Qwen2ForCausalLM", None, "device")
-    assert facts.weights == WeightsIdentity.read(Path(config.model_path))
+    assert facts.weights == weights_identity(Path(config.model_path))
     assert facts.weights.of == "headers and sizes"
     assert loaded.pricer.decode_bucket(64) == 64
     assert loaded.pricer.decode_bucket(65) == 256

@@ -9,10 +9,10 @@ import pytest
 from server.clock import ManualClock
 from server.config import CacheConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner, expected_tokens
-from server.engine.gate import POLL_S, Gate
+from server.engine.grammar_queue import POLL_S, Gate
 from server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
-from server.engine.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
 from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, StepPlan, StepResult, TokenEvent
 

@@ -10,9 +10,9 @@ import pytest
 from server.clock import NS, ManualClock
 from server.config import CacheConfig, SchedulerConfig
 from server.engine.loop import EngineLoop
-from server.engine.messages import Abort, Add, Command, Tokens
 from server.engine.metered_runner import MAX_HOST_NS, MeteredRunner
 from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Abort, Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import DeviceStep, Request, SampledToken, SamplingParams, StepPlan, StepResult
 from tests.engine.pricing import small_pricer

@@ -12,14 +12,14 @@ import pytest
 
 from server.clock import ManualClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.device.program import Program
-from server.engine import load
 from server.engine.decoder import Placement, build_program
-from server.engine.load import LoadedEngine, load_engine
+from server.engine.load import loading as load
+from server.engine.load.loading import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
-from server.engine.messages import Add, Command, Tokens
 from server.engine.sampler import NOT_A_NUMBER
+from server.kernels.program import Program
 from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams
 from tools.random_checkpoint.writer import Options, write_checkpoint

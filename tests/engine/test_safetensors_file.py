@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from server.engine.safetensors_file import MAX_HEADER_BYTES, VIEWS, SafetensorsFile
+from server.checkpoint.safetensors_file import MAX_HEADER_BYTES, VIEWS, SafetensorsFile
 from server.errors import CheckpointError
 
 

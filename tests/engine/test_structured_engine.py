@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from server.config import EngineConfig
-from server.engine.grammar import grammar_text
-from server.engine.load import LoadedEngine, load_engine
+from server.engine.load.loading import LoadedEngine, load_engine
+from server.text.grammar import grammar_text
 from server.types import Request, SamplingParams
 from tests.engine.test_engine_invariance import generate
 from tests.engine.test_grammar import END, MODEL, OTHER_END, TOKENIZER

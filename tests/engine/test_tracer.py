@@ -10,13 +10,13 @@ import pytest
 
 from server.clock import ManualClock
 from server.config import CacheConfig, SchedulerConfig
-from server.device.program import Program
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import EngineLoop
-from server.engine.messages import Add, Command, StartTrace, StopTrace, Tokens
-from server.engine.trace_events import Lanes
-from server.engine.tracer import DeviceRunner, Tracer
+from server.engine.trace.events import Lanes
+from server.engine.trace.tracer import DeviceRunner, Tracer
+from server.kernels.program import Program
 from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Add, Command, StartTrace, StopTrace, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, StepPlan, StepResult
 from tests.engine.trace_file import DEVICE, HOST, TraceFile

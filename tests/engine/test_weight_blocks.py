@@ -9,21 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from server.checkpoint.checkpoint import Checkpoint
 from server.config import AskedFormats, ModelSpec, Quantization, RopeSpec, WeightFormats
 from server.device.footprint import MatrixShape, head_matrix, layer_matrices
 from server.device.hbm import Buffer, Hbm
-from server.device.layout import WEIGHT_BYTES, is_scaled, pack_weights
+from server.device.layout import WEIGHT_BYTES, is_scaled
 from server.device.ledger import Use
 from server.device.shard import ShardSpec
-from server.engine import shard_reader
-from server.engine.checkpoint import Checkpoint
-from server.engine.checkpoint_weights import CheckpointWeights
-from server.engine.model_source import open_model
-from server.engine.quantize import quantize_rows
+from server.engine.load import shard_reader
+from server.engine.load.checkpoint_weights import CheckpointWeights
+from server.engine.load.model_source import open_model
+from server.engine.load.shard_reader import ShardReader, row_blocks
+from server.engine.load.weights import PackedShard, WeightLoader
 from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequencies
-from server.engine.shard_reader import ShardReader, row_blocks
-from server.engine.weights import PackedShard, WeightLoader
 from server.errors import CheckpointError
+from server.kernels.matmul.packing import pack_weights
+from server.kernels.matmul.quantize import quantize_rows
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 MIB = 1 << 20

@@ -6,9 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from server.engine.artifact import MANIFEST
-from server.engine.checkpoint import INDEX, WEIGHTS
-from server.engine.inventory import WeightsIdentity
+from server.checkpoint.artifact import MANIFEST
+from server.checkpoint.checkpoint import INDEX, WEIGHTS
+from server.engine.load.inventory import weights_identity
+from server.link.messages import WeightsIdentity
 
 
 def shard(path: Path, header: dict[str, object], data: bytes) -> None:
@@ -22,27 +23,27 @@ def header(dtype: str = "I8", size: int = 4) -> dict[str, object]:
 
 def test_a_checkpoint_is_told_by_names_sizes_and_headers_not_by_its_data(tmp_path: Path) -> None:
     shard(tmp_path / WEIGHTS, header(), b"abcd")
-    first = WeightsIdentity.read(tmp_path)
+    first = weights_identity(tmp_path)
     assert first.of == "headers and sizes"
     shard(tmp_path / WEIGHTS, header(), b"efgh")
-    assert WeightsIdentity.read(tmp_path) == first
+    assert weights_identity(tmp_path) == first
     shard(tmp_path / WEIGHTS, header("U8"), b"abcd")
-    assert WeightsIdentity.read(tmp_path) != first
+    assert weights_identity(tmp_path) != first
     shard(tmp_path / WEIGHTS, header(size=5), b"abcde")
-    assert WeightsIdentity.read(tmp_path) != first
+    assert weights_identity(tmp_path) != first
 
 
 def test_a_sharded_checkpoint_is_told_by_its_index_and_all_its_shards(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         shard(tmp_path / name, header(), b"abcd")
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}}))
-    first = WeightsIdentity.read(tmp_path)
+    first = weights_identity(tmp_path)
     shard(tmp_path / "b.safetensors", header(size=8), b"abcdefgh")
-    second = WeightsIdentity.read(tmp_path)
+    second = weights_identity(tmp_path)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"v": "b.safetensors", "w": "a.safetensors"}}))
-    assert len({first, second, WeightsIdentity.read(tmp_path)}) == 3
+    assert len({first, second, weights_identity(tmp_path)}) == 3
 
 
 def test_an_artifact_is_told_by_its_manifest(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_bytes(b"{}")
-    assert WeightsIdentity.read(tmp_path) == WeightsIdentity(hashlib.sha256(b"{}").hexdigest(), "manifest")
+    assert weights_identity(tmp_path) == WeightsIdentity(hashlib.sha256(b"{}").hexdigest(), "manifest")

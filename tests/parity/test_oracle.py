@@ -15,8 +15,8 @@ import pytest
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from server.engine.model_config import read_model_spec
-from server.engine.tensor_names import tensor_shapes
+from server.checkpoint.model_config import read_model_spec
+from server.checkpoint.tensor_names import tensor_shapes
 from tools.golden import __main__ as command
 from tools.golden.golden_file import golden_path, load_golden
 from tools.golden.oracle import Oracle

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from server.device.calibration import Calibration, default_calibration
+from server.cost.calibration import Calibration, default_calibration
 from server.errors import SettingsError
-from server.planner.calibrate import Report, run_calibrate, run_check
-from server.planner.calibrate_table import render
+from server.planner.calibrate.calibrate import Report, run_calibrate, run_check
+from server.planner.calibrate.table import render
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"
 GROUPS = {"decode_dense_inf2", "decode_trn1", "prefill_dense_inf2", "prefill_trn1"}

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.device.calibration import Coefficients
-from server.planner.fit import Problem, fit
-from server.planner.observation import Observation, observe
-from server.planner.published import read_rows
+from server.cost.calibration import Coefficients
+from server.planner.calibrate.fit import Problem, fit
+from server.planner.calibrate.observation import Observation, observe
+from server.planner.calibrate.published import read_rows
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"
 TRUTH = Coefficients(0.7, 0.45, 0.25, 0.4, 8e-5, 2e-5, 3e-6, 2e-6, 2e-12, 1.6e-9, 8e-3, 2e-5, 1.2e-10, 1.8e-6)

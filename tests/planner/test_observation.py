@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.cost.shape import CostShape
+from server.cost.work import Runtime, Term, Workload
 from server.device.catalog import instance
-from server.device.cost_shape import CostShape
-from server.device.cost_work import Runtime, Term, Workload
-from server.planner.known_shapes import known_shape
-from server.planner.observation import NOTHING, Observation, Unusable, bucket, mean_bucket, observe, shape_of
-from server.planner.published import COLUMNS, PublishedRow, parse_rows
+from server.planner.calibrate.known_shapes import known_shape
+from server.planner.calibrate.observation import NOTHING, Observation, Unusable, bucket, mean_bucket, observe, shape_of
+from server.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows
 
 SHAPE = CostShape(32, 4096, 32, 8, 128, 14336, 128256)
 STATED = {

@@ -10,10 +10,10 @@ import pytest
 from server.config import ModelSpec
 from server.device.catalog import instance
 from server.device.fit import budget_bytes
-from server.planner.known_shapes import known_shape
-from server.planner.models import NAMED
-from server.planner.plan_memory import Memory
-from server.planner.plan_options import Buckets, WeightDtype
+from server.planner.calibrate.known_shapes import known_shape
+from server.planner.model_names import NAMED
+from server.planner.plan.memory import Memory
+from server.planner.plan.options import Buckets, WeightDtype
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"
 LLAMA = Memory(NAMED["llama-8b"], Buckets(prefill=1024, decode=2048))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.model_config import read_model_spec
+from server.checkpoint.model_config import read_model_spec
 from server.errors import CheckpointError, SettingsError
-from server.planner.known_shapes import known_shape
-from server.planner.models import NAMED, resolve_shape
+from server.planner.calibrate.known_shapes import known_shape
+from server.planner.model_names import NAMED, resolve_shape
 from tools.random_checkpoint.shapes import SHAPES
 
 DEFAULT_MODEL = Path(__file__).parents[2] / "server" / "default_model"

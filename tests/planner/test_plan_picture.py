@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from server.errors import SettingsError
-from server.planner import pareto
-from server.planner.pareto import Point, front, points, svg, write_picture
-from server.planner.plan import plan
-from server.planner.plan_options import PlanOptions
-from server.planner.plan_report import PlanReport
-from server.planner.plan_table import render
+from server.planner.plan import pareto
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.pareto import Point, front, points, svg, write_picture
+from server.planner.plan.plan import plan
+from server.planner.plan.report import PlanReport
+from server.planner.plan.table import render
 
 OPTIONS = PlanOptions("llama-8b", 1000, 201, 5.0, ttft_s=1.0, tpot_s=0.03)
 SVG = "{http://www.w3.org/2000/svg}"

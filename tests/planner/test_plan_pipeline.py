@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from server.device.cost_pipeline import PIPELINE_REASON
+from server.cost.pipeline import PIPELINE_REASON
 from server.errors import DeviceError, SettingsError
-from server.planner.plan import plan
-from server.planner.plan_check import check_plan, simulation_of
-from server.planner.plan_options import PlanOptions
-from server.planner.plan_queue import Replica
+from server.planner.plan.check import check_plan, simulation_of
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.plan import plan
+from server.planner.plan.queueing import Replica
 
 BASE = PlanOptions("llama-8b", 1000, 200, 2.0, devices=("inf2.xlarge", "inf2.48xlarge"), max_batch=16)
 PIPED = replace(BASE, pipeline_parallel_sizes=(1, 2, 4))

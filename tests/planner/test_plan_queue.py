@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.planner.plan_queue import MAX_LOAD, Replica
+from server.planner.plan.queueing import MAX_LOAD, Replica
 
 CHAT = Replica(prefill_s=0.1, decode_s=0.02, slots=8, output_tokens=101)
 

@@ -12,12 +12,12 @@ import pytest
 from server.cli import main
 from server.clock import NS
 from server.errors import SettingsError
-from server.planner.plan import plan
-from server.planner.plan_check import check_plan
-from server.planner.plan_demand import Demand, at_rate, trace_rate, with_trace
-from server.planner.plan_options import PlanOptions
-from server.planner.plan_queue import Replica
-from server.planner.workload import Workload
+from server.planner.plan.check import check_plan
+from server.planner.plan.demand import Demand, at_rate, trace_rate, with_trace
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.plan import plan
+from server.planner.plan.queueing import Replica
+from server.workload.workload import Workload
 
 BASE = PlanOptions("llama-8b", devices=("inf2.xlarge", "inf2.48xlarge"), ttft_s=4.0, tpot_s=0.1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.errors import SettingsError
-from server.planner.published import COLUMNS, PublishedRow, parse_rows, read_rows
+from server.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows, read_rows
 
 HEADER = ",".join(COLUMNS)
 

@@ -10,15 +10,15 @@ import pytest
 from server.clock import NS
 from server.config import CacheConfig
 from server.errors import SettingsError
-from server.planner.models import resolve_shape
-from server.planner.routing import LeastLoaded, PrefixAware, RoundRobin, Routing
-from server.planner.scheduled_engine import request_of
-from server.planner.sim_options import SimulationOptions
-from server.planner.sim_report import SimulationReport
-from server.planner.simulator import run_simulation
-from server.planner.workload import Workload
+from server.planner.model_names import resolve_shape
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.report import SimulationReport
+from server.planner.simulate.routing import LeastLoaded, PrefixAware, RoundRobin, Routing
+from server.planner.simulate.scheduled_engine import request_of
+from server.planner.simulate.simulator import run_simulation
 from server.scheduler.router import Router
 from server.types import Request, TokenEvent
+from server.workload.workload import Workload
 
 BLOCK = 128
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.device.calibration import ServingCoefficients, default_calibration
-from server.planner.calibrate import run_calibrate, run_check
-from server.planner.contradictions import contradictions
-from server.planner.fit_serving import fit_serving
-from server.planner.load_test import Answers, LoadTest, stop_rate
-from server.planner.published import PublishedRow, read_rows
-from server.planner.serving import QUANTITIES, ServingRow, serving_rows
+from server.cost.calibration import ServingCoefficients, default_calibration
+from server.planner.calibrate.calibrate import run_calibrate, run_check
+from server.planner.calibrate.contradictions import contradictions
+from server.planner.calibrate.fit_serving import fit_serving
+from server.planner.calibrate.load_generators import Answers, LoadTest, stop_rate
+from server.planner.calibrate.published import PublishedRow, read_rows
+from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
 
 SAMPLE = Path(__file__).parent / "serving_sample.csv"
 

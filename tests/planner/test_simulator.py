@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from server.config import ModelSpec
+from server.cost.model import CostModel
+from server.cost.pricer import StepPricer
 from server.device.catalog import instance
-from server.device.cost import CostModel
-from server.device.step_pricer import StepPricer
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
-from server.planner.models import NAMED
-from server.planner.sim_options import SimulationOptions, Slo
-from server.planner.sim_statistics import Spread
-from server.planner.simulate_table import render
-from server.planner.simulator import run_simulation
-from server.planner.workload import LengthRange, SyntheticWorkload, Workload
+from server.planner.model_names import NAMED
+from server.planner.simulate.options import SimulationOptions, Slo
+from server.planner.simulate.simulator import run_simulation
+from server.planner.simulate.statistics import Spread
+from server.planner.simulate.table import render
+from server.workload.workload import LengthRange, SyntheticWorkload, Workload
 
 MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.config import CacheConfig, ModelSpec, SchedulerConfig
+from server.cost.model import CostModel
+from server.cost.pricer import StepPricer
 from server.device.catalog import instance
-from server.device.cost import CostModel
-from server.device.step_pricer import StepPricer
-from server.planner.lean_cache import LeanCache, Owner
-from server.planner.lean_engine import LeanEngine
-from server.planner.scheduled_engine import ScheduledEngine
-from server.planner.sim_records import NEVER, EngineTotals, Records
-from server.planner.simulator import Driver
-from server.planner.workload import Workload
+from server.planner.simulate.lean_cache import LeanCache, Owner
+from server.planner.simulate.lean_engine import LeanEngine
+from server.planner.simulate.records import NEVER, EngineTotals, Records
+from server.planner.simulate.scheduled_engine import ScheduledEngine
+from server.planner.simulate.simulator import Driver
+from server.workload.workload import Workload
 
 # Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.
 MODEL = ModelSpec("Tiny", 64, 256, 512, 4, 2, 64, 1000, 4096)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from server.config import CacheConfig, SchedulerConfig
-from server.planner.routing import RoundRobin
-from server.planner.sim_records import Records
-from server.planner.simulator import Driver
-from server.planner.slot_engine import RouterPolicy, SlotEngine, SlotTimes
-from server.planner.workload import Workload
+from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
+from server.planner.simulate.records import Records
+from server.planner.simulate.routing import RoundRobin
+from server.planner.simulate.simulator import Driver
+from server.workload.workload import Workload
 
 TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, slots_host_ns=10, request_host_ns=50)
 EAGER = RouterPolicy(waiting_ratio=0.0, max_waiting_steps=20)

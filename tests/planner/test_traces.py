@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import SettingsError
-from server.planner.traces import _date_ns, read_trace
-from server.planner.workload import Workload
+from server.workload.traces import _date_ns, read_trace
+from server.workload.workload import Workload
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

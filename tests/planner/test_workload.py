@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.clock import NS
 from server.errors import SettingsError
-from server.planner.workload import ArrivalProcess, LengthRange, SyntheticWorkload, Workload
+from server.workload.workload import ArrivalProcess, LengthRange, SyntheticWorkload, Workload
 
 CHAT = SyntheticWorkload(20_000, 50.0, LengthRange(100, 200), LengthRange(7, 7), seed=3)
 

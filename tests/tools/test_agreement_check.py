@@ -12,8 +12,8 @@ from loadtests.plan import make_plan
 from loadtests.records import RequestRecord
 from server.clock import NS
 from server.config import Batching
-from server.planner.plan_check import Figures, simulation_of
-from server.planner.simulator import run_simulation
+from server.planner.plan.check import Figures, simulation_of
+from server.planner.simulate.simulator import run_simulation
 from tools.agreement_check import LIMIT, Question, arrivals, measured, planned, serve_flags, simulated, verdict
 
 SOME = Figures(0.02, 0.003, 1000.0, 0.1)

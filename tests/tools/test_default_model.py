@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from server.engine.model_config import read_model_spec
+from server.checkpoint.model_config import read_model_spec
 from tools.default_model import evaluate
 from tools.default_model.answers import END_IDS, Answer, until_end
 from tools.default_model.batches import BatchPlan, steps

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from server.clock import NS
+from server.cost.model import CostModel
 from server.device.catalog import instance
-from server.device.cost import CostModel
-from server.planner.models import resolve_shape
+from server.planner.model_names import resolve_shape
 from server.settings.model import DEFAULT_MODEL
 from tools.pace_check import INPUT_LEN, REQUESTS_PER_CLIENT, simulated
 

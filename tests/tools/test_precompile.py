@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.config import EngineConfig
-from server.engine.load import load_engine
+from server.engine.load.loading import load_engine
 from server.settings.model import DEFAULT_MODEL
 from tools.precompile import kernels
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from server.clock import MonotonicClock
 from server.config import EngineConfig, Quantization, WeightFormat
-from server.engine.load import load_engine
+from server.engine.load.loading import load_engine
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server.engine.bfloat16 import round_to_bf16
+from server.checkpoint.bfloat16 import round_to_bf16
 
 CHUNK = 1 << 20  # values made at once
 SAFETENSORS_DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.engine.json_object import JsonObject
-from server.engine.model_config import model_spec_of
-from server.engine.tensor_names import tensor_shapes
+from server.checkpoint.json_object import JsonObject
+from server.checkpoint.model_config import model_spec_of
+from server.checkpoint.tensor_names import tensor_shapes
 from tools.random_checkpoint.safetensors_writer import Layout, split, write_safetensors
 from tools.random_checkpoint.shapes import SHAPES
 from tools.random_checkpoint.tokenizer import generation_config, tokenizer_config, tokenizer_json

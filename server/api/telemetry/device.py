@@ -9,9 +9,9 @@ from server.api.telemetry import device_families as f
 from server.api.telemetry.family import Instruments
 from server.api.telemetry.read_counters import ReadCounters
 from server.clock import NS, Clock
-from server.device.charge_rate import ChargeRate
-from server.engine.client import EngineClient
-from server.engine.messages import Tokens
+from server.cost.charge_rate import ChargeRate
+from server.link.client import EngineClient
+from server.link.messages import Tokens
 from server.types import DeviceStep
 
 

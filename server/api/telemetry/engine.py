@@ -8,8 +8,8 @@ from collections.abc import Callable
 from server import __version__
 from server.api.telemetry import families as f
 from server.api.telemetry.family import Family, Instruments
-from server.engine.client import EngineClient
-from server.engine.messages import EngineInfo, Tokens
+from server.link.client import EngineClient
+from server.link.messages import EngineInfo, Tokens
 from server.types import StepReport
 
 

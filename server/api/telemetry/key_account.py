@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from server.engine.messages import Tokens
+from server.link.messages import Tokens
 
 NO_KEY = "none"  # the label where no key was asked for; otherwise a key's place among those that are set, from 1
 

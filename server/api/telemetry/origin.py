@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from server.api.telemetry.key_account import NO_KEY
-from server.engine.groups import RANK_HEADER
 from server.errors import InvalidRequest
+from server.link.groups import RANK_HEADER
 
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6

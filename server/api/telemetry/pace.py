@@ -6,7 +6,7 @@ import logging
 import math
 
 from server.clock import NS
-from server.engine.messages import Tokens
+from server.link.messages import Tokens
 
 log = logging.getLogger("neuronserve.pace")
 INTERVAL_S = 10.0  # between two lines

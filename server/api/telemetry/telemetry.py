@@ -20,8 +20,8 @@ from server.api.telemetry.throughput import ThroughputLog
 from server.api.telemetry.tracing import Tracer
 from server.api.telemetry.watch import RequestObserver
 from server.clock import NS, Clock
-from server.device.charge_rate import ChargeRate
-from server.engine.groups import EngineGroups
+from server.cost.charge_rate import ChargeRate
+from server.link.groups import EngineGroups
 
 
 class Telemetry:

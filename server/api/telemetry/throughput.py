@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from server.clock import Clock
-from server.engine.messages import Tokens
+from server.link.messages import Tokens
 from server.types import StepReport
 
 log = logging.getLogger("neuronserve.stats")

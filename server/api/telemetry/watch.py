@@ -11,8 +11,8 @@ from server.api.telemetry.origin import Origin
 from server.api.telemetry.requests import RequestMetrics
 from server.api.telemetry.tracing import Tracer
 from server.clock import Clock
-from server.engine.messages import Tokens
 from server.errors import EngineDead
+from server.link.messages import Tokens
 from server.types import FinishReason, Request, TokenEvent
 
 

@@ -17,9 +17,9 @@ from server.api.telemetry.device import DeviceAccount
 from server.api.telemetry.key_account import NO_KEY, KeyAccount
 from server.api.telemetry.pace import INTERVAL_S, PaceWatch
 from server.clock import NS, ManualClock
+from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
-from server.device.charge_rate import ChargeRate
-from server.engine.messages import Tokens
+from server.link.messages import Tokens
 from server.types import DeviceStep, TokenEvent
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server
 from tests.api.telemetry.scraping import Scrape, scrape

@@ -9,7 +9,7 @@ from test_watch import report, token
 
 from server.api.telemetry.throughput import ThroughputLog
 from server.clock import ManualClock
-from server.engine.messages import Tokens
+from server.link.messages import Tokens
 from tests.api.serving import read_until, running_server
 
 BODY = {"prompt": "a" * 40, "max_tokens": 8, "ignore_eos": True}

@@ -17,8 +17,8 @@ from server.api.telemetry.origin import Origin
 from server.api.telemetry.requests import RequestMetrics
 from server.api.telemetry.watch import RequestObserver, RequestWatch
 from server.clock import ManualClock
-from server.engine.messages import Tokens
 from server.errors import EngineDead, Unavailable
+from server.link.messages import Tokens
 from server.types import FinishReason, Request, SamplingParams, StepReport, TokenEvent
 from tests.api.telemetry.scraping import Scrape
 

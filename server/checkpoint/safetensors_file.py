@@ -1,0 +1,179 @@
+"""One safetensors file: its header parsed and distrusted here, its data read piece by piece, as it is asked for.
+
+Nothing is mapped: what was read once would stay in the process beside the weights that were made of it, and a file that
+shrinks while it is read would end the process instead of the load.
+
+The format (https://github.com/huggingface/safetensors): 8 bytes of little-endian header length, the header as JSON,
+then the data, which the tensors cover from end to end without holes or overlap. Converts nothing: see `checkpoint.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from server.checkpoint.json_object import parse_object, shown
+from server.errors import CheckpointError
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
+MAX_DIMS = 8
+MAX_NAME = 512
+
+# Element type of the view each safetensors dtype is given as. Numpy has no BF16 and no 8-bit floats: those come as
+# unsigned integers of the same width, to be told apart by `TensorInfo.dtype`.
+VIEWS: dict[str, str] = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+    "F8_E4M3": "u1",
+    "F8_E5M2": "u1",
+    "F8_E8M0": "u1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One entry of the header. `begin` and `end` are bytes from the start of the data."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class SafetensorsFile:
+    """An open safetensors file. Raises CheckpointError when the header and the file do not agree."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CheckpointError(str(path), "no such file") from None
+        except OSError as error:
+            raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+        weakref.finalize(self, os.close, self._descriptor)
+        num_bytes = os.fstat(self._descriptor).st_size
+        header = self._read_header(num_bytes)
+        self._data_begin = LENGTH_BYTES + len(header)
+        self.tensors = _parse_header(str(path), header, num_bytes - self._data_begin)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tensors)
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The whole tensor in its own shape, read from the file; element types as in `VIEWS`.
+
+        Raises CheckpointError when the file has become shorter, or cannot be read.
+        """
+        info = self.tensors[name]
+        out = np.empty(info.shape, VIEWS[info.dtype])
+        self._read_into(out, self._data_begin + info.begin, name)
+        return out
+
+    def rows(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
+        """As `array`, only [begin, end) of the first axis, which must be within the shape."""
+        info = self.tensors[name]
+        out = np.empty((end - begin, *info.shape[1:]), VIEWS[info.dtype])
+        skipped = begin * (out.nbytes // max(1, end - begin))
+        self._read_into(out, self._data_begin + info.begin + skipped, name)
+        return out
+
+    def _read_into(self, out: npt.NDArray[Any], begin: int, name: str | None) -> None:
+        """Fill `out` from byte `begin` of the file. May be called by several threads."""
+        memory, done = out.reshape(-1).view(np.uint8).data, 0
+        try:
+            while done < out.nbytes:
+                count = os.preadv(self._descriptor, [memory[done:]], begin + done)
+                if not count:
+                    raise CheckpointError(str(self.path), "truncated: has become shorter while it was read", name)
+                done += count
+        except OSError as error:
+            raise CheckpointError(str(self.path), f"cannot be read: {error.strerror}", name) from None
+
+    def _read_header(self, num_bytes: int) -> bytes:
+        file = str(self.path)
+        if num_bytes < LENGTH_BYTES:
+            raise CheckpointError(file, f"truncated: {num_bytes} bytes, too short for a safetensors file")
+        length = int.from_bytes(self._bytes_at(0, LENGTH_BYTES), "little")
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointError(file, f"header of {length} bytes is over the {MAX_HEADER_BYTES} allowed")
+        if length > num_bytes - LENGTH_BYTES:
+            raise CheckpointError(file, f"truncated: header of {length} bytes in a file of {num_bytes}")
+        return self._bytes_at(LENGTH_BYTES, length)
+
+    def _bytes_at(self, begin: int, num_bytes: int) -> bytes:
+        out = np.empty(num_bytes, np.uint8)
+        self._read_into(out, begin, None)
+        return out.tobytes()
+
+
+def _parse_header(file: str, header: bytes, data_bytes: int) -> dict[str, TensorInfo]:
+    entries = parse_object(header, file)
+    entries.pop("__metadata__", None)
+    tensors = {name: _tensor_info(file, name, entry) for name, entry in entries.items()}
+    in_order = sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end))
+    for (_, before), (name, info) in itertools.pairwise(in_order):
+        if info.begin < before.end:
+            raise CheckpointError(file, f"begins at byte {info.begin}, inside the tensor before it", name)
+        if info.begin > before.end:
+            raise CheckpointError(file, f"begins at byte {info.begin}, leaving a hole after byte {before.end}", name)
+    if in_order and in_order[0][1].begin != 0:
+        raise CheckpointError(file, f"begins at byte {in_order[0][1].begin}, leaving a hole before it", in_order[0][0])
+    last = in_order[-1][1].end if in_order else 0
+    if last > data_bytes:
+        name = next(name for name, info in in_order if info.end > data_bytes)
+        reason = f"truncated: ends at byte {tensors[name].end} of the data, the file has {data_bytes}"
+        raise CheckpointError(file, reason, name)
+    if last < data_bytes:
+        raise CheckpointError(file, f"{data_bytes - last} bytes after the last tensor belong to none")
+    return tensors
+
+
+def is_plain(name: str) -> bool:
+    """Whether a tensor's name can be shown to a user as it is: of sane length, without control characters."""
+    return len(name) <= MAX_NAME and name.isprintable()
+
+
+def _tensor_info(file: str, name: str, entry: object) -> TensorInfo:
+    if not is_plain(name):
+        raise CheckpointError(file, f"has a tensor named {shown(name)}")
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(file, "its header entry must hold dtype, shape and data_offsets", name)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in VIEWS:
+        raise CheckpointError(file, f"dtype {shown(dtype)} is unknown", name)
+    if not _is_naturals(shape) or len(shape) > MAX_DIMS:
+        raise CheckpointError(file, f"shape {shown(shape)} is not a list of up to {MAX_DIMS} sizes", name)
+    if not _is_naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise CheckpointError(file, f"data_offsets {shown(offsets)} are not a begin and an end", name)
+    size = math.prod(shape) * np.dtype(VIEWS[dtype]).itemsize
+    if size != offsets[1] - offsets[0]:
+        reason = f"shape {shown(shape)} of {dtype} takes {shown(size)} bytes, data_offsets {shown(offsets)} differ"
+        raise CheckpointError(file, reason, name)
+    return TensorInfo(dtype, tuple(shape), offsets[0], offsets[1])
+
+
+def _is_naturals(value: object) -> bool:
+    """Whether `value` is a list of integers of zero or more (booleans are not)."""
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -1,0 +1,119 @@
+"""Seconds of the steps of a model whose layers lie on several tensor-parallel groups, one behind the other.
+
+Stages are priced by the cost model; what passes between them by the links' peak and the fitted efficiency. No published
+measurement has stages, so every answer is marked as extrapolated. One instance only: nothing goes over its network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from server.config import ModelSpec
+from server.cost.calibration import Calibration, default_calibration
+from server.cost.model import CostModel, StepCost
+from server.cost.shape import ACTIVATION_BYTES, CostShape
+from server.cost.work import Runtime
+from server.device.instances import Instance
+from server.device.parts import GB, GIB
+from server.errors import DeviceError
+
+PIPELINE_REASON = "no measurement with pipeline stages was published"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCost:
+    """One step of all stages: `elapsed_s` is what a request waits for it, `interval_s` the slowest stage's part."""
+
+    elapsed_s: float
+    interval_s: float
+    bubble: float  # share of the stages' time that nothing runs on them while steps follow each other, 0 to 1
+    stages: tuple[StepCost, ...]
+    extrapolated: str
+
+
+def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage: as even as can be, the longer ones first, since the last has the output layer too.
+
+    Raises DeviceError when there are more stages than layers.
+    """
+    if not 1 <= stages <= num_layers:
+        raise DeviceError(f"pipeline_parallel_size is {stages}: from 1 to the model's {num_layers} layers is possible")
+    least, more = divmod(num_layers, stages)
+    return tuple(least + (stage < more) for stage in range(stages))
+
+
+class PipelineModel:
+    """Times of the steps of one model on `stages` groups of `tp` cores of one instance."""
+
+    def __init__(self, stages: tuple[CostModel, ...], hidden_size: int, instance: Instance) -> None:
+        self.stages = stages
+        self._row_bytes = hidden_size * ACTIVATION_BYTES
+        self._host_s = stages[0].calibration.coefficients.prefill_host_s
+        self._byte_s, self._hop_s = _link(stages[0].calibration, instance)
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelSpec | CostShape,
+        instance: Instance,
+        tp: int,
+        stages: int,
+        runtime: Runtime | None = None,
+        calibration: Calibration | None = None,
+    ) -> PipelineModel:
+        """Raises DeviceError when the instance has fewer cores than tp x stages, or the model fewer layers."""
+        shape = CostShape.of(model) if isinstance(model, ModelSpec) else model
+        if tp * stages > instance.num_cores:
+            raise DeviceError(
+                f"tensor_parallel_size {tp} x pipeline_parallel_size {stages} needs {tp * stages} NeuronCores: "
+                f"{instance.name} has {instance.num_cores}"
+            )
+        layers = stage_layers(shape.num_layers, stages)
+        parts = [
+            replace(shape, num_layers=count, vocab_size=shape.vocab_size if stage == stages - 1 else 0)
+            for stage, count in enumerate(layers)
+        ]
+        used = calibration or default_calibration()
+        if stages > 1:  # which is extrapolated whatever the model; a stage is no model of its size
+            used = replace(used, seen=None)
+        known = {part: CostModel.of(part, instance, tp, runtime, used) for part in parts}
+        return cls(tuple(known[part] for part in parts), shape.hidden_size, instance)
+
+    def decode(self, batch: int, bucket: int) -> PipelineCost:
+        """One token for each of `batch` slots, in as many micro-batches as there are stages.
+
+        A micro-batch can start again when its tokens have come out of the last stage and the first is free: a step
+        takes the longer of one passage and all micro-batches through the slowest stage. Fewer slots than stages, and
+        uneven stages, leave bubbles.
+        """
+        micro = min(batch, len(self.stages))
+        slots = -(-batch // micro)
+        return self._step([stage.decode(slots, bucket) for stage in self.stages], slots, micro)
+
+    def prefill(self, tokens: int, bucket: int) -> PipelineCost:
+        """One prompt through all stages; the next follows a stage behind. The host's work around it counts once."""
+        costs = [stage.prefill(tokens, bucket) for stage in self.stages]
+        later = [replace(cost, elapsed_s=cost.elapsed_s - self._host_s) for cost in costs[1:]]
+        found = self._step([costs[0], *later], bucket, 1)
+        return replace(found, bubble=self._bubble(found.stages, found.interval_s * len(self.stages), len(self.stages)))
+
+    def _step(self, costs: list[StepCost], rows: int, micro: int) -> PipelineCost:
+        sent_s = rows * self._row_bytes * self._byte_s + self._hop_s if len(costs) > 1 else 0.0
+        times = [cost.elapsed_s + sent_s * (stage < len(costs) - 1) for stage, cost in enumerate(costs)]
+        elapsed_s = max(sum(times), micro * max(times))
+        reasons = dict.fromkeys(cost.extrapolated for cost in costs if cost.extrapolated)
+        if len(costs) > 1:
+            reasons[PIPELINE_REASON] = None
+        bubble = self._bubble(tuple(costs), elapsed_s, micro)
+        return PipelineCost(elapsed_s, max(times), bubble, tuple(costs), "; ".join(reasons))
+
+    def _bubble(self, costs: tuple[StepCost, ...], period_s: float, passes: int) -> float:
+        return max(0.0, 1 - passes * sum(cost.elapsed_s for cost in costs) / (len(costs) * period_s))
+
+
+def _link(calibration: Calibration, instance: Instance) -> tuple[float, float]:
+    """Seconds a byte, and before the first, between neighbouring groups: NeuronLink, or the memory of one chip."""
+    fitted = calibration.coefficients
+    if instance.link is None:
+        return 1 / (instance.chip.bandwidth_gb_s * GB * fitted.memory_efficiency), 0.0
+    return 1 / (instance.link.gib_s_per_chip * GIB * fitted.link_efficiency), fitted.hop_s

@@ -1,0 +1,173 @@
+"""Whole nanoseconds of each part of a step, as a compiled Neuron deployment runs it. Asks the cost model; no clock.
+
+Prefill and decode are different graphs and never share a charge: the prompts of a step run one after another, each
+padded to its bucket, and then one decode of all compiled slots runs over the bucket of the longest context. The
+server's engine and the simulator are priced by this one file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from server.clock import NS
+from server.cost.model import CostModel, StepCost
+from server.device.buckets import smallest
+from server.types import StepPlan
+
+PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced by formula alone"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRun:
+    """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots."""
+
+    ns: int
+    bucket: int  # positions
+    num_tokens: int  # that somebody asked for
+    num_padding: int  # that are computed for nobody
+    cost: StepCost
+
+
+@dataclass(frozen=True, slots=True)
+class StepCharge:
+    """What one step plan takes on the part."""
+
+    prefills: tuple[GraphRun, ...]  # of plan.prefill, in the order in which they run
+    decode: GraphRun | None  # of all of plan.decode together, after them
+
+    @property
+    def runs(self) -> tuple[GraphRun, ...]:
+        """All graphs, in the order in which they run."""
+        return self.prefills if self.decode is None else (*self.prefills, self.decode)
+
+    @property
+    def prefill_ns(self) -> int:
+        return sum(run.ns for run in self.prefills)
+
+    @property
+    def decode_ns(self) -> int:
+        return 0 if self.decode is None else self.decode.ns
+
+    @property
+    def ns(self) -> int:
+        return self.prefill_ns + self.decode_ns
+
+    @property
+    def shares_ns(self) -> tuple[int, ...]:
+        """The part of each of plan.seqs; their sum is `ns`.
+
+        A prompt is charged its own graph. A decode is split evenly, padding included, because the graph does the same
+        work for every slot whatever its context; the first ones take the nanoseconds that do not divide.
+        """
+        prefills = tuple(run.ns for run in self.prefills)
+        if self.decode is None:
+            return prefills
+        each, rest = divmod(self.decode.ns, self.decode.num_tokens)
+        return prefills + (each + 1,) * rest + (each,) * (self.decode.num_tokens - rest)
+
+
+def extrapolated_ids(plan: StepPlan, charge: StepCharge) -> frozenset[str]:
+    """The sequences of `plan` whose charge has no measurement behind it."""
+    prompts = zip(plan.prefill, charge.prefills, strict=True)
+    ids = [seq.request_id for seq, run in prompts if run.cost.is_extrapolated]
+    if charge.decode is not None and charge.decode.cost.is_extrapolated:
+        ids += [seq.request_id for seq in plan.decode]
+    return frozenset(ids)
+
+
+class StepPricer:
+    """`slots` is the compiled batch of decode; buckets are compiled lengths, ascending, the last the longest."""
+
+    def __init__(
+        self, model: CostModel, slots: int, prefill_buckets: tuple[int, ...], decode_buckets: tuple[int, ...]
+    ) -> None:
+        self._model, self._slots = model, slots
+        self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
+        self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
+        self._prefills: dict[tuple[int, int], tuple[int, StepCost]] = {}
+        self._decodes: dict[int, tuple[int, StepCost]] = {}
+        self.extrapolated: dict[str, None] = {}  # reasons met so far, in order
+
+    def charge(self, plan: StepPlan) -> StepCharge:
+        """All graphs of a step, in the order in which they run."""
+        prefills = tuple(self._prefill_run(seq.start, len(seq.token_ids)) for seq in plan.prefill)
+        if not plan.decode:
+            return StepCharge(prefills, None)
+        return StepCharge(prefills, self._decode_run(max(seq.start for seq in plan.decode) + 1, len(plan.decode)))
+
+    @property
+    def calibration(self) -> str:
+        """Version of the coefficients."""
+        return self._model.calibration.version
+
+    def why_extrapolated(self) -> tuple[str, ...]:
+        """Why no measurement stands behind the times of this model on this part; empty when one does."""
+        costs = self._decode(self.decode_buckets[-1])[1], self._prefill(0, self._prefill_buckets[-1])[1]
+        return tuple(dict.fromkeys(reason for cost in costs for reason in _reasons(cost)))
+
+    def decode_bucket(self, context: int) -> int:
+        """The bucket that holds `context` tokens."""
+        return smallest(self.decode_buckets, context)
+
+    def decode_ns(self, context: int) -> int:
+        """One token for every slot, the longest of them with `context` tokens, the new one's position included."""
+        return self._decode(self.decode_bucket(context))[0]
+
+    def prefill_ns(self, start: int, num_tokens: int) -> int:
+        """`num_tokens` of a prompt behind `start` that are in the cache already.
+
+        What is behind reads the KV of the `start` positions and attends to them: attention over (bucket of the tokens)
+        x (bucket of start) more pairs, and one more stream of KV.
+        """
+        return self._prefill(start, num_tokens)[0]
+
+    def _decode_run(self, context: int, num_seqs: int) -> GraphRun:
+        bucket = self.decode_bucket(context)
+        ns, cost = self._decode(bucket)
+        return GraphRun(ns, bucket, num_seqs, self._slots - num_seqs, cost)
+
+    def _decode(self, bucket: int) -> tuple[int, StepCost]:
+        found = self._decodes.get(bucket)
+        if found is None:
+            found = self._decodes[bucket] = self._priced(self._model.decode(self._slots, bucket))
+        return found
+
+    def _prefill_run(self, start: int, num_tokens: int) -> GraphRun:
+        bucket = smallest(self._prefill_buckets, num_tokens)
+        ns, cost = self._prefill(start, num_tokens)
+        return GraphRun(ns, bucket, num_tokens, bucket - num_tokens, cost)
+
+    def _prefill(self, start: int, num_tokens: int) -> tuple[int, StepCost]:
+        bucket = smallest(self._prefill_buckets, num_tokens)
+        behind = smallest(self._prefix_buckets, start) if start else 0
+        found = self._prefills.get((bucket, behind))
+        if found is None:
+            cost = self._model.prefill(bucket, bucket)
+            found = self._prefills[bucket, behind] = self._priced(
+                self._behind(cost, bucket, behind) if behind else cost
+            )
+        return found
+
+    def _behind(self, cost: StepCost, bucket: int, behind: int) -> StepCost:
+        """`cost` of `bucket` tokens with `behind` cached positions before them."""
+        load, fit = self._model.workload, self._model.calibration.coefficients
+        flops, num_bytes = load.attention_flops(float(bucket) * behind), load.kv_bytes(behind, load.core.kv_streams)
+        compute_s = cost.compute_s + flops * load.flop_s / fit.attention_efficiency
+        memory_s = cost.memory_s + num_bytes * load.byte_s / fit.memory_efficiency
+        return replace(
+            cost,
+            flops=cost.flops + flops * load.core.tp,
+            hbm_bytes=cost.hbm_bytes + num_bytes * load.core.tp,
+            compute_s=compute_s,
+            memory_s=memory_s,
+            elapsed_s=max(compute_s, memory_s) + cost.link_s + cost.overhead_s,
+            extrapolated="; ".join(filter(None, (cost.extrapolated, PREFIX_REASON))),
+        )
+
+    def _priced(self, cost: StepCost) -> tuple[int, StepCost]:
+        self.extrapolated |= dict.fromkeys(_reasons(cost))
+        return round(cost.elapsed_s * NS), cost
+
+
+def _reasons(cost: StepCost) -> list[str]:
+    return cost.extrapolated.split("; ") if cost.extrapolated else []

@@ -1,5 +1,0 @@
-"""Kernels. Importing the package settles what they are compiled for, before any of its modules declares one."""
-
-from server.device.kernels.target import use_best_target
-
-use_best_target()

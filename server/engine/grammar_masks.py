@@ -1,0 +1,110 @@
+"""Which tokens a sequence with a grammar may draw next: a matcher for each such sequence, a row of bits a sample.
+
+A matcher's state follows from the sequence's tokens alone. It is kept from one sample to the next only to save time,
+so preemption, recomputation and a matcher that was dropped change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+
+from server.engine.grammar_store import GrammarStore
+from server.engine.logits import num_generated
+from server.text.grammar import GrammarError, reason
+from server.types import ScheduledSeq
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(slots=True)
+class _Guide:
+    matcher: LLMatcher
+    history: Sequence[int]  # the very list of the sequence it belongs to
+    num_consumed: int = 0
+
+
+class Guides:
+    """Masks of one step's samples. Bit `t` of row `r` says whether sample `r` may be token `t`."""
+
+    def __init__(self, grammars: GrammarStore | None, num_rows: int, vocab_size: int) -> None:
+        self._grammars = grammars
+        self._masks: Words = np.zeros((num_rows, -(-vocab_size // 32)), np.uint32)
+        self._vocab_size = vocab_size
+        self.addresses: npt.NDArray[np.int64] = np.zeros(num_rows, np.int64)  # of each row's bits; 0 = no grammar
+        self._guides: dict[str, _Guide] = {}
+
+    def fill(self, seqs: Sequence[ScheduledSeq]) -> dict[int, str]:
+        """Set the mask of each of `seqs`. Returns, for the rows that cannot go on, why."""
+        guides: dict[str, _Guide] = {}
+        faults: dict[int, str] = {}
+        for row, seq in enumerate(seqs):
+            self.addresses[row] = 0
+            if not seq.sampling.grammar:
+                continue
+            try:
+                guide = guides[seq.request_id] = self._guide(seq)
+                self._fill_row(self._masks[row], guide.matcher, seq)
+                self.addresses[row] = self._masks[row].ctypes.data
+            except GrammarError as error:
+                faults[row] = f"the grammar: {error}"
+        self._guides = guides  # those that were not asked for have ended, or will begin anew
+        return faults
+
+    def forbid(self, row: int, logits: npt.NDArray[np.float32]) -> None:
+        """Set the logits [vocab] that `row`'s mask does not allow to -infinity, if it has one."""
+        if self.addresses[row]:
+            bits = np.unpackbits(self._masks[row].view(np.uint8), count=self._vocab_size, bitorder="little")
+            logits[bits == 0] = -np.inf
+
+    def _guide(self, seq: ScheduledSeq) -> _Guide:
+        """The sequence's matcher after all its tokens."""
+        guide = self._guides.get(seq.request_id)
+        if guide is None or guide.history is not seq.history:
+            if self._grammars is None:
+                raise GrammarError("this engine has no tokenizer to follow one with")
+            guide = _Guide(self._grammars.matcher(seq.sampling.grammar), seq.history)
+        new = list(seq.history[seq.num_prompt_tokens + guide.num_consumed :])
+        matcher = guide.matcher
+        # Past its end a matcher takes nothing; what comes then are end tokens that ignore_eos or min_tokens go beyond.
+        if new and matcher.try_consume_tokens(new) < len(new) and (matcher.is_error() or not matcher.is_stopped()):
+            raise GrammarError(reason(matcher))
+        guide.num_consumed += len(new)
+        return guide
+
+    def _fill_row(self, words: Words, matcher: LLMatcher, seq: ScheduledSeq) -> None:
+        """The tokens the matcher allows; none that only the model's padded vocabulary has.
+
+        Raises GrammarError when there is none, or finding them would take more than the limits allow.
+        """
+        allowed = np.frombuffer(matcher.compute_bitmask(), np.uint32)
+        if matcher.is_error():
+            raise GrammarError(reason(matcher))
+        size = min(len(words), len(allowed))
+        words[:size], words[size:] = allowed[:size], 0
+        _clear_from(words, min(self._vocab_size, self._grammars.vocab_size if self._grammars else 0))
+        if num_generated(seq) < seq.sampling.min_tokens:
+            _clear_ends(words, seq)
+        if not words.any():
+            raise GrammarError("it allows no token of this model's vocabulary")
+
+
+def _clear_from(words: Words, token: int) -> None:
+    """Forbid `token` and all after it."""
+    word, bit = divmod(token, 32)
+    if word < len(words):
+        words[word] &= np.uint32((1 << bit) - 1)
+        words[word + 1 :] = 0
+
+
+def _clear_ends(words: Words, seq: ScheduledSeq) -> None:
+    """min_tokens: no end before its time, unless the grammar allows nothing else."""
+    kept = words.copy()
+    for token in seq.sampling.eos_token_ids + seq.sampling.stop_token_ids:
+        kept[token // 32] &= ~np.uint32(1 << token % 32)
+    if kept.any():
+        words[:] = kept

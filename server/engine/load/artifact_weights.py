@@ -1,0 +1,80 @@
+"""An artifact as the source of packed weights: pieces are read straight into the memory they are for.
+
+They are hashed on the way: there is no second copy and no unverified byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from server.checkpoint.artifact import MANIFEST, Artifact, Entry, core_file
+from server.checkpoint.tensor_names import EMBEDDING
+from server.device.footprint import MatrixShape
+from server.device.hbm import Buffer
+from server.engine.load.weights import PackedShard, scales_name, sums_name
+from server.errors import CheckpointError
+
+CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache
+READERS = 2  # threads: hashing takes longer than reading what is in the page cache
+
+
+class ArtifactWeights:
+    """Reads pieces in the background, into the memory they are for; `finish` waits for them and closes the files."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._cores = artifact.cores
+        self._paths = [artifact.directory / core_file(core) for core in range(len(artifact.cores))]
+        self._pool = ThreadPoolExecutor(READERS, "artifact")
+        self._pending: list[Future[None]] = []
+
+    def matrix(self, matrix: MatrixShape, core: int, into: PackedShard) -> None:
+        self._read(matrix.modules[0], core, into.tiles)
+        if into.scales is not None and into.sums is not None:
+            self._read(scales_name(matrix), core, into.scales)
+            self._read(sums_name(matrix), core, into.sums)
+
+    def vector(self, name: str, core: int, into: Buffer) -> None:
+        self._read(name, core, into)
+
+    def qkv_bias(self, name: str, core: int, into: Buffer) -> None:
+        self._read(name, core, into)
+
+    def embedding(self, core: int, into: Buffer) -> None:
+        self._read(EMBEDDING, core, into)
+
+    def finish(self) -> None:
+        """Raises CheckpointError, naming file and entry, when a piece is not what was written."""
+        try:
+            for pending in self._pending:
+                pending.result()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+            self._pending.clear()
+
+    def _read(self, name: str, core: int, into: Buffer) -> None:
+        path, entry = self._paths[core], self._cores[core].get(name)
+        if entry is None:
+            raise CheckpointError(str(path), f"has no such entry in {MANIFEST}", name)
+        if entry.num_bytes != into.num_bytes:
+            raise CheckpointError(str(path), f"has {entry.num_bytes} bytes, the core takes {into.num_bytes}", name)
+        self._pending.append(self._pool.submit(_read_piece, path, name, entry, into))
+
+
+def _read_piece(path: Path, name: str, entry: Entry, into: Buffer) -> None:
+    """Fill `into` and check the hash."""
+    memory, digest, done = into.bytes.data, hashlib.sha256(), 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(entry.offset)
+            while done < entry.num_bytes:
+                count = file.readinto(memory[done : done + CHUNK_BYTES])
+                if not count:
+                    raise CheckpointError(str(path), f"truncated: ends {entry.num_bytes - done} bytes early", name)
+                digest.update(memory[done : done + count])
+                done += count
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", name) from None
+    if digest.hexdigest() != entry.sha256:
+        raise CheckpointError(str(path), f"is damaged: SHA-256 {digest.hexdigest()}, compiled as {entry.sha256}", name)

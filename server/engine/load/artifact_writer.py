@@ -1,0 +1,173 @@
+"""Compiles a model ahead of time: its weights are quantized and packed into files that are mapped as the cores' memory.
+
+Holds no more of the model than the page cache does. The directory appears whole under its name, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server import __version__
+from server.checkpoint.artifact import (
+    MANIFEST,
+    VERSION,
+    core_file,
+    is_artifact,
+    model_values,
+    padded_sizes,
+)
+from server.config import CompileConfig, WeightFormats
+from server.device.buckets import BucketLists
+from server.device.footprint import weight_bytes
+from server.device.hbm import ALIGNMENT, Buffer
+from server.device.layout import round_up
+from server.device.ledger import GIB, Use
+from server.device.shard import ShardSpec
+from server.engine.load.artifact_weights import CHUNK_BYTES
+from server.engine.load.model_source import ModelSource, open_model
+from server.engine.load.weights import WeightLoader
+from server.errors import SettingsError
+from server.kernels.isa.jit import use_cache
+
+Report = Callable[[str], None]
+INDEX_SUFFIX = ".index.json"
+COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights
+
+
+def compile_model(config: CompileConfig, report: Report) -> None:
+    """Write the artifact `config` describes, with a progress line for each layer.
+
+    Raises SettingsError when the output directory is not empty, cannot be written or has too little room, and what
+    `open_model` raises.
+    """
+    source, target = Path(config.model_path), Path(config.output_path).absolute()
+    if is_artifact(source):
+        raise SettingsError(f"{source} is compiled already")
+    model = open_model(source, config.asked_formats, config.tensor_parallel_size, config.cpu_threads)
+    buckets = _buckets(config, model)
+    use_cache(config.kernel_cache_dir)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        _require_room(target, model, config.tensor_parallel_size)
+        partial.mkdir()
+        try:
+            num_bytes = _write(config, model, buckets, partial, report)
+            partial.rename(target)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise SettingsError(f"output {target} cannot be written: {error.strerror}") from error
+    report(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
+
+
+def _require_room(target: Path, model: ModelSource, tp: int) -> None:
+    if target.exists() and not target.is_dir():
+        raise SettingsError(f"output {target} is a file; a new or empty directory is needed")
+    if target.exists() and any(target.iterdir()):
+        raise SettingsError(f"output {target} is not empty")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    needed = tp * weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise SettingsError(f"output {target}: the weights take {needed} bytes, the disk has {free} free")
+
+
+def _buckets(config: CompileConfig, model: ModelSource) -> BucketLists:
+    """Raises SettingsError for lengths that the model does not have."""
+    longest = model.spec.max_position if config.max_model_len is None else config.max_model_len
+    if longest > model.spec.max_position:
+        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {model.spec.max_position} tokens")
+    return BucketLists(config.context_encoding_buckets, config.token_generation_buckets).completed(longest)
+
+
+def _write(config: CompileConfig, model: ModelSource, buckets: BucketLists, directory: Path, report: Report) -> int:
+    """Everything of the artifact, the manifest last; returns the bytes of weights."""
+    tp, spec = config.tensor_parallel_size, model.spec
+    shard = ShardSpec.of(spec, tp)
+    capacity = weight_bytes(spec, shard, model.formats)
+    cores = [CoreFile(core, directory / core_file(core), capacity) for core in range(tp)]
+    WeightLoader(model.source, spec, shard, cores, model.formats).load(report)
+    files = [core.close() for core in cores]
+    digest = _copy_rest(Path(config.model_path), directory)
+    manifest = {
+        "format_version": VERSION,
+        "neuronserve_version": __version__,
+        "tensor_parallel_size": tp,
+        **_format_values(model.formats),
+        "config_sha256": digest,
+        "model": model_values(spec),
+        "padded_sizes": padded_sizes(spec, tp),
+        "buckets": asdict(buckets),
+        "files": files,
+    }
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return sum(file["num_bytes"] for file in files)
+
+
+def _format_values(formats: WeightFormats) -> dict[str, Any]:
+    return {
+        "dtype": formats.dtype,
+        "quantization": formats.quantization,
+        "modules_to_not_convert": list(formats.modules_to_not_convert),
+        "is_rotated": formats.is_rotated,
+    }
+
+
+def _copy_rest(source: Path, directory: Path) -> str:
+    """Configuration, tokenizer and chat template; returns the SHA-256 of config.json."""
+    for pattern in COPIED:
+        for path in sorted(source.glob(pattern)):
+            if path.is_file() and not path.name.endswith(INDEX_SUFFIX):
+                shutil.copyfile(path, directory / path.name)
+    return hashlib.sha256((directory / "config.json").read_bytes()).hexdigest()
+
+
+class CoreFile:
+    """A file that is handed out like the memory of a core: what is written there is in the file."""
+
+    def __init__(self, index: int, path: Path, capacity: int) -> None:
+        """Raises OSError when `capacity` bytes cannot be reserved on the disk."""
+        self.index = index
+        self._path, self._used = path, 0
+        self._pieces: dict[str, tuple[int, Buffer]] = {}
+        with path.open("wb+") as file:
+            os.posix_fallocate(file.fileno(), 0, capacity)  # a full disk must not show as SIGBUS later
+            self._map = np.frombuffer(mmap.mmap(file.fileno(), capacity), np.uint8)
+
+    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+        """Zeroed bytes at the next cache line of the file."""
+        del use
+        assert name not in self._pieces, name
+        begin = round_up(self._used, ALIGNMENT)
+        self._used = begin + num_bytes
+        buffer = Buffer(self._map[begin : self._used])
+        self._pieces[name] = (begin, buffer)
+        return buffer
+
+    def close(self) -> dict[str, Any]:
+        """Hash and cut to size; returns what the manifest says of the file."""
+        entries = {
+            name: {"offset": offset, "num_bytes": buffer.num_bytes, "sha256": _sha256(buffer)}
+            for name, (offset, buffer) in self._pieces.items()
+        }
+        self._pieces.clear()
+        os.truncate(self._path, self._used)
+        return {"num_bytes": self._used, "entries": entries}
+
+
+def _sha256(buffer: Buffer) -> str:
+    digest, memory = hashlib.sha256(), buffer.bytes.data
+    for begin in range(0, len(memory), CHUNK_BYTES):
+        digest.update(memory[begin : begin + CHUNK_BYTES])
+    return digest.hexdigest()

@@ -1,0 +1,51 @@
+"""What an engine can say of itself so that a figure can be reproduced: which weights, compiled how, priced by what."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from server.checkpoint.artifact import MANIFEST, is_artifact
+from server.checkpoint.checkpoint import INDEX, MAX_INDEX_BYTES, WEIGHTS
+from server.checkpoint.json_object import read_object
+from server.checkpoint.safetensors_file import LENGTH_BYTES
+from server.config import ModelSpec, Pace, WeightFormats
+from server.cost.pricer import StepPricer
+from server.device.buckets import CompiledShapes
+from server.link.messages import EngineFacts, WeightsIdentity
+
+
+def weights_identity(directory: Path) -> WeightsIdentity:
+    """Of the model in `directory`, whose files have been checked."""
+    if is_artifact(directory):
+        return WeightsIdentity(hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest(), "manifest")
+    digest, names = hashlib.sha256(), [WEIGHTS]
+    if (directory / INDEX).exists():
+        digest.update((directory / INDEX).read_bytes())
+        weight_map = read_object(directory / INDEX, MAX_INDEX_BYTES).require("weight_map")
+        names = sorted(set(weight_map.values()))
+    for name in names:
+        path = directory / name
+        with path.open("rb") as file:
+            length = file.read(LENGTH_BYTES)
+            header = file.read(int.from_bytes(length, "little"))
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + length + header)
+    return WeightsIdentity(digest.hexdigest(), "headers and sizes")
+
+
+def engine_facts(
+    directory: Path, spec: ModelSpec, formats: WeightFormats, pricer: StepPricer, compiled: CompiledShapes, pace: Pace
+) -> EngineFacts:
+    """Of a model that has been loaded from `directory`."""
+    return EngineFacts(
+        architecture=spec.architecture,
+        num_params=spec.num_params,
+        quantization=formats.quantization,
+        modules_to_not_convert=formats.modules_to_not_convert,
+        weights=weights_identity(directory),
+        config_sha256=hashlib.sha256((directory / "config.json").read_bytes()).hexdigest(),
+        compiled=compiled,
+        calibration=pricer.calibration,
+        extrapolated=pricer.why_extrapolated(),
+        pace=pace,
+    )

@@ -1,0 +1,273 @@
+"""From a model's directory to an engine that can take steps: checks first, then compiles, loads and reserves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
+from server.cost.model import CostModel
+from server.cost.pricer import StepPricer
+from server.cost.work import Runtime
+from server.device import host
+from server.device.attention_layout import kv_cache_dtype
+from server.device.buckets import BucketLists, compiled_shapes
+from server.device.catalog import Instance, instance, use_catalog
+from server.device.core import NeuronCore
+from server.device.fit import require_fit
+from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
+from server.device.ledger import GIB, USES, MemoryLedger
+from server.device.shard import ShardSpec
+from server.device.visible_cores import core_ranges, take_cores
+from server.engine.attention_work import AttentionWork
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.decoder import Placement, build_program
+from server.engine.grammar_store import GrammarStore
+from server.engine.load.inventory import engine_facts
+from server.engine.load.model_source import open_model
+from server.engine.load.weights import WeightLoader
+from server.engine.runner import ModelRunner
+from server.engine.sampler import Sampler
+from server.engine.step_inputs import StepInputs
+from server.errors import SettingsError
+from server.kernels.dispatch import linear_kernels
+from server.kernels.isa.jit import compile_kernels, use_cache
+from server.kernels.sample.sample import sample
+from server.kernels.workers import WorkerPool
+from server.link.messages import CoreMemory, EngineInfo
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model on its cores, and what the scheduler and the API must know of it."""
+
+    runner: ModelRunner
+    grammars: GrammarStore
+    spec: ModelSpec
+    formats: WeightFormats
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    ledger: MemoryLedger
+    info: EngineInfo
+    pricer: StepPricer  # of the modelled part
+
+
+def load_engine(config: EngineConfig, report: Report) -> LoadedEngine:
+    """Load what `config` names, with a progress line for each part.
+
+    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
+    """
+    return _Loading(config, report).run()
+
+
+class _Loading:
+    """The steps of one start, in the order in which they can fail: cheap checks before long work."""
+
+    def __init__(self, config: EngineConfig, report: Report) -> None:
+        self._config, self._report = config, report
+        self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
+        use_catalog(config.catalog)
+        tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
+        self._model = open_model(Path(config.model_path), config.asked_formats, tp, config.cpu_threads)
+        self._spec, formats = self._model.spec, self._model.formats
+        compiled_len = None if self._model.buckets is None else self._model.buckets.longest
+        self._max_model_len = _context_length(config.max_model_len or compiled_len, self._spec)
+        self._shape = ServingShape(
+            config.dtype,
+            self._max_model_len,
+            config.block_size,
+            StepLimits(config.max_num_batched_tokens, config.max_num_seqs, config.cpu_threads),
+            formats.quantization,
+            formats.modules_to_not_convert,
+            kv_dtype,
+        )
+        self._instance: Instance = instance(config.device)
+        self._core_ids = self._take_cores()
+        self._footprint = require_fit(
+            self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
+        )
+        self._shard = ShardSpec.of(self._spec, tp)
+        asked = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
+        self._compiled = compiled_shapes(
+            config.batching, config.max_num_seqs, self._max_model_len, asked, self._model.buckets
+        )
+        self._require_host()
+
+    def run(self) -> LoadedEngine:
+        use_cache(self._config.kernel_cache_dir)
+        ledger, cores = self._cores()
+        begin = time.perf_counter()
+        model = self._model
+        weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._report)
+        tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
+        buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
+        cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
+        kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
+        dtypes = self._config.dtype, self._shape.kv_dtype
+        placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
+        runner = self._runner(placement)
+        runner.warm_up()
+        self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
+        pricer = self._pricer()
+        return LoadedEngine(
+            runner=runner,
+            grammars=self._grammars,
+            spec=self._spec,
+            formats=self._model.formats,
+            cache=cache,
+            scheduler=self._scheduler(),
+            ledger=ledger,
+            info=self._info(cache, ledger, pricer),
+            pricer=pricer,
+        )
+
+    def _require_host(self) -> None:
+        """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
+        tp, footprint = self._config.tensor_parallel_size, self._footprint
+        blocks = max(footprint.min_blocks, self._config.num_blocks_override or 0)
+        scratch = footprint.fixed["scratchpad"] - score_bytes(self._shard, self._shape.limits)
+        needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + scratch
+        model = f"{self._config.model_path} with tensor_parallel_size {tp} and {blocks} KV blocks"
+        if (engines := self._config.data_parallel.size) > 1:
+            model += f", on each of {engines} engines,"
+        host.require_host_memory(needed, model, self._host_bytes(0))
+
+    def _host_bytes(self, taken: int) -> int:
+        """Memory this engine can still take of the host, having written `taken` bytes of the cores' memory.
+
+        Engines that start together are each held to a share: what is free now is what the others are about to take.
+        """
+        available, share = host.available_bytes(), self._config.data_parallel.host_memory_bytes
+        return available if share is None else min(available, share - taken)
+
+    def _cores(self) -> tuple[MemoryLedger, Sequence[NeuronCore]]:
+        """The group's cores, with what the runtime itself would keep on each."""
+        tp, part = self._config.tensor_parallel_size, self._instance
+        utilization = self._config.device_memory_utilization
+        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
+        for core in range(tp):
+            ledger.reserve(core, "runtime", "microcode, DMA rings, NEFF", RUNTIME_BYTES)
+            ledger.reserve(core, "scratchpad", "attention scores", score_bytes(self._shard, self._shape.limits))
+            if tp > 1:
+                ledger.reserve(core, "collectives", "rings", COLLECTIVES_BYTES)
+        return ledger, [NeuronCore(i, ledger) for i in range(tp)]
+
+    def _take_cores(self) -> tuple[int, ...]:
+        """Indices on the instance; the engines of a server take the visible cores one after the other."""
+        tp, group, part = self._config.tensor_parallel_size, self._config.data_parallel, self._instance
+        part.check_tp(tp)
+        part.check_groups(tp, group.size)
+        cores = take_cores(self._config.runtime_cores, part, tp, group.size)
+        return cores[group.rank * tp : (group.rank + 1) * tp]
+
+    def _num_blocks(self, ledger: MemoryLedger) -> int:
+        """What the ledger has left, or the override; never more than the host can back or the limits can use."""
+        device = min(ledger.free_bytes(core) for core in range(ledger.num_cores)) // self._footprint.kv_block
+        if self._config.num_blocks_override is not None:
+            return self._overridden(device)
+        stored = sum(
+            ledger.reserved_bytes(i, use) for i in range(ledger.num_cores) for use in ("weights", "scratchpad")
+        )
+        host_bytes = self._host_bytes(stored)
+        host_blocks = host.host_kv_blocks(self._footprint.kv_block * ledger.num_cores, host_bytes)
+        usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
+        chosen = min(device, host_blocks, usable)
+        if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
+            least = self._footprint.min_blocks * self._footprint.kv_block * ledger.num_cores
+            host.require_host_memory(least, "the KV cache of one full sequence", host_bytes)
+            chosen = self._footprint.min_blocks
+        reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
+        limit = reasons.get(chosen, "max_model_len")
+        self._report(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
+        return chosen
+
+    def _overridden(self, device: int) -> int:
+        blocks, least = self._config.num_blocks_override or 0, self._footprint.min_blocks
+        if not least <= blocks <= device:
+            raise SettingsError(
+                f"num_gpu_blocks_override is {blocks}: max_model_len {self._max_model_len} needs at least {least} "
+                f"blocks, and {self._config.device} with tensor_parallel_size "
+                f"{self._config.tensor_parallel_size} holds {device}"
+            )
+        return blocks
+
+    def _runner(self, placement: Placement) -> ModelRunner:
+        limits, block_size = self._shape.limits, self._config.block_size
+        program = build_program(placement)
+        seconds = compile_kernels((*program.kernels, sample), self._report)
+        self._report(f"kernels ready in {seconds:.1f} s")
+        pool = WorkerPool(limits.num_workers)
+        pool.bind(self._config.cpus)
+        sizes = placement.buffers.sizes.attention
+        items = AttentionWork(sizes.tile_tokens, sizes.num_slots, limits.num_workers)
+        inputs = StepInputs(limits.num_tokens, limits.num_samples, self._footprint.min_blocks, block_size, items)
+        sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
+        return ModelRunner(pool, program, inputs, sampler, placement.cache)
+
+    def _scheduler(self) -> SchedulerConfig:
+        return SchedulerConfig(
+            max_model_len=self._max_model_len,
+            max_num_seqs=self._config.max_num_seqs,
+            max_num_batched_tokens=self._config.max_num_batched_tokens,
+            max_num_queued_reqs=self._config.max_num_queued_reqs,
+            batching=self._config.batching,
+            max_prompt_chunk=self._compiled.longest_chunk,
+        )
+
+    def _pricer(self) -> StepPricer:
+        """Prices as the simulator does."""
+        formats, compiled = self._model.formats, self._compiled
+        runtime = Runtime("int8" if formats.quantization else formats.dtype)
+        model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
+        return StepPricer(model, compiled.slots, compiled.context_encoding, compiled.token_generation)
+
+    def _info(self, cache: CacheConfig, ledger: MemoryLedger, pricer: StepPricer) -> EngineInfo:
+        config = self._config
+        weights = self._model.formats.of("model.layers.0.mlp.gate_proj")
+        isa = linear_kernels(weights).isa
+        used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
+        notes = [
+            f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {weights}, "
+            f"context {self._max_model_len}",
+            f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {used / GIB:.2f} of "
+            f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s)"
+            f"{' on CPU ' + ', '.join(map(str, config.cpus)) if config.cpus else ''}, {isa} kernels",
+        ]
+        notes += self._model.notes
+        return EngineInfo(
+            max_model_len=self._max_model_len,
+            num_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            max_num_queued_reqs=config.max_num_queued_reqs,
+            device=config.device,
+            tensor_parallel_size=config.tensor_parallel_size,
+            dtype=config.dtype,
+            vocab_size=self._spec.vocab_size,
+            facts=engine_facts(
+                Path(config.model_path), self._spec, self._model.formats, pricer, self._compiled, config.pace
+            ),
+            enable_prefix_caching=config.enable_prefix_caching,
+            core_ids=self._core_ids,
+            kv_cache_dtype=self._shape.kv_dtype,
+            core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
+            memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
+            notes=tuple(notes),
+        )
+
+
+def _core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
+    used: dict[str, int] = {use: ledger.reserved_bytes(core, use) for use in USES}
+    return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
+
+
+def _context_length(asked: int | None, spec: ModelSpec) -> int:
+    """`asked`, or the model's own. Raises SettingsError beyond what the model was made for."""
+    if asked is None:
+        return spec.max_position
+    if not 2 <= asked <= spec.max_position:
+        raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {spec.max_position} tokens")
+    return asked

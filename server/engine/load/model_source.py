@@ -1,0 +1,61 @@
+"""What lies in a model's directory: an artifact, or a checkpoint, plain or quantized. Settles the formats served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.checkpoint.artifact import Artifact, is_artifact
+from server.checkpoint.checkpoint import Checkpoint
+from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
+from server.checkpoint.json_object import read_object
+from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of
+from server.config import AskedFormats, ModelSpec, WeightFormats
+from server.device.buckets import BucketLists
+from server.device.shard import ShardSpec
+from server.engine.load.artifact_weights import ArtifactWeights
+from server.engine.load.checkpoint_weights import CheckpointWeights
+from server.engine.load.weights import WeightSource
+from server.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model whose files have been checked, and whose weights can be placed."""
+
+    spec: ModelSpec
+    formats: WeightFormats
+    source: WeightSource
+    notes: tuple[str, ...] = ()  # worth a line to the user
+    buckets: BucketLists | None = None  # that it was compiled for ahead of time
+
+
+def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int = 1) -> ModelSource:
+    """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
+
+    Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
+    for another number of cores, than what is asked.
+    """
+    config = read_object(directory / "config.json", MAX_CONFIG_BYTES)
+    spec = model_spec_of(config)
+    if is_artifact(directory):
+        artifact = Artifact.open(directory, spec)
+        artifact.require(asked, tp)
+        return ModelSource(spec, artifact.formats, ArtifactWeights(artifact), buckets=artifact.buckets)
+    stored = read_stored_quantization(config, spec)
+    checkpoint = Checkpoint.open(directory, spec, stored)
+    formats = _formats(directory, asked, stored)
+    source = CheckpointWeights(checkpoint, spec, ShardSpec.of(spec, tp), formats, num_threads)
+    surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
+    return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
+
+
+def _formats(directory: Path, asked: AskedFormats, stored: StoredQuantization | None) -> WeightFormats:
+    """As asked; but codes that are in the files stay what they are, or become `dtype` where they are left out."""
+    if stored is None:
+        quantization = None if asked.quantization == "none" else asked.quantization
+        return WeightFormats(asked.dtype, quantization, asked.modules_to_not_convert, is_rotated=quantization == "int8")
+    if asked.quantization not in (None, stored.quantization):
+        raise SettingsError(f"quantization is {asked.quantization}: {directory} is quantized to {stored.quantization}")
+    left_out = dict.fromkeys((*stored.left_out, *asked.modules_to_not_convert))
+    return WeightFormats(asked.dtype, stored.quantization, tuple(left_out))

@@ -1,0 +1,264 @@
+"""Records what an engine does, step by step, and writes it to a file. Wraps the three seams of the engine loop.
+
+The inbox shows when requests come, the runner what is computed, the outbox what came of it. While nothing is recorded
+each seam passes on what it gets; a server that is not told where to write has no tracer at all. Recording keeps
+numbers only; events are made when the file is written, which holds up the engine for that long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from server import __version__
+from server.clock import Clock
+from server.engine.loop import Inbox, Outbox, Runner
+from server.engine.trace.events import (
+    REQUEST_EVENTS,
+    STEP_EVENTS,
+    Event,
+    InstructionTimes,
+    Lanes,
+    RequestTrace,
+    StepTrace,
+    TraceEvents,
+)
+from server.kernels.program import Program
+from server.link.messages import Add, Command, StartTrace, StopTrace, Tokens, TraceReply
+from server.types import StepPlan, StepResult, TokenEvent
+
+
+@runtime_checkable
+class DeviceRunner(Protocol):
+    """A runner whose instructions can be timed."""
+
+    def time_instructions(self, is_on: bool) -> None:
+        """From now on, or no more."""
+        ...
+
+    @property
+    def timed(self) -> tuple[Program, npt.NDArray[np.float64]] | None:
+        """The program that ran last, and [len(program) + 1] seconds: its start and the end of each instruction."""
+        ...
+
+
+@dataclass(slots=True)
+class _Open:
+    """The step under way."""
+
+    plan: StepPlan
+    execute_begin: float
+    execute_end: float
+    instructions: InstructionTimes | None
+
+
+class Recording:
+    """The records of one trace, at most `max_events` events of it. The first part is kept."""
+
+    def __init__(self, begin: float, num_cores: int, max_events: int) -> None:
+        self.begin, self.is_truncated = begin, False
+        self.steps: list[StepTrace] = []
+        self.requests: dict[str, RequestTrace] = {}
+        self._num_cores, self._room = num_cores, max_events
+
+    def add_step(self, step: StepTrace) -> None:
+        done = step.instructions
+        device = 0 if done is None else self._num_cores * (len(done.labels) + 1)
+        if self._take(STEP_EVENTS + device):
+            self.steps.append(step)
+
+    def add_request(self, request_id: str, request: RequestTrace) -> None:
+        if self._take(REQUEST_EVENTS):
+            self.requests[request_id] = request
+
+    def preempted(self, request_id: str, time: float) -> None:
+        request = self.requests.get(request_id)
+        if request is not None and self._take(1):
+            request.preemptions.append(time)
+
+    def event(self, event: TokenEvent) -> None:
+        """Note a token, or an end."""
+        request = self.requests.get(event.request_id)
+        if request is None:
+            return
+        if event.token_id is not None:
+            request.num_tokens += 1
+            if request.first_token is None:
+                request.first_token = event.time
+        if event.finish_reason is not None:
+            request.end, request.finish_reason = event.time, event.finish_reason
+
+    def _take(self, count: int) -> bool:
+        """Whether there is room for `count` more events; once there is none, nothing more is taken."""
+        if self.is_truncated or count > self._room:
+            self.is_truncated = True
+            return False
+        self._room -= count
+        return True
+
+
+class Tracer:
+    """One engine's. `inbox`, `runner` and `outbox` are what its loop is given."""
+
+    def __init__(self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None) -> None:
+        self._lanes, self._clock, self._max_events, self._device = lanes, clock, max_events, device
+        self._recording: Recording | None = None
+        self._step: _Open | None = None
+
+    @property
+    def is_recording(self) -> bool:
+        return self._recording is not None
+
+    def start(self) -> None:
+        """Record from now on, whatever was recorded before."""
+        self._recording = Recording(self._clock.now(), len(self._lanes.cores), self._max_events)
+        if self._device is not None:
+            self._device.time_instructions(True)
+
+    def stop(self, file: Path) -> TraceReply:
+        """End the recording and write it to `file`, which appears when it is whole. Raises OSError."""
+        recording, self._recording, self._step = self._recording, None, None
+        if self._device is not None:
+            self._device.time_instructions(False)
+        assert recording is not None
+        num_events = _write(file, self._events(recording), self._lanes)
+        return TraceReply(str(file), len(recording.steps), num_events, recording.is_truncated)
+
+    def inbox(self, inbox: Inbox, obey: Callable[[StartTrace | StopTrace], None] | None = None) -> Inbox:
+        """`inbox`, seen. Commands about traces go to `obey`, not to the loop."""
+        return _TracedInbox(self, inbox, obey)
+
+    def runner(self, runner: Runner) -> Runner:
+        return _TracedRunner(self, runner)
+
+    def outbox(self, outbox: Outbox) -> Outbox:
+        return _TracedOutbox(self, outbox)
+
+    def came(self, command: Add) -> None:
+        """A request has come."""
+        if (recording := self._recording) is not None:
+            request = command.request
+            track = RequestTrace(request.arrival_time, num_prompt_tokens=len(request.prompt_token_ids))
+            recording.add_request(request.request_id, track)
+
+    def execute(self, runner: Runner, plan: StepPlan) -> StepResult:
+        """Run the plan, keeping when everything was done."""
+        if self._recording is None:
+            return runner.execute(plan)
+        begin = self._clock.now()
+        result = runner.execute(plan)
+        self._step = _Open(plan, begin, self._clock.now(), self._instructions())
+        return result
+
+    def put(self, outbox: Outbox, tokens: Tokens) -> None:
+        """Send the outcome of a turn, and record the turn."""
+        begin = self._clock.now()
+        outbox.put(tokens)
+        recording, step, self._step = self._recording, self._step, None
+        if recording is None:
+            return
+        if step is not None:
+            self._note(recording, step.plan)
+            recording.add_step(_step(step, begin, self._clock.now()))
+        for event in tokens.events:
+            recording.event(event)
+
+    def _note(self, recording: Recording, plan: StepPlan) -> None:
+        """What the plan says about the requests in it."""
+        for seq in plan.seqs:
+            if seq.request_id not in recording.requests:  # open since before the trace began
+                recording.add_request(seq.request_id, RequestTrace(recording.begin, is_partial=True))
+        for request_id in plan.admitted:
+            if (request := recording.requests.get(request_id)) is not None:
+                request.scheduled = plan.time
+        for request_id in plan.preempted:
+            recording.preempted(request_id, plan.time)
+
+    def _instructions(self) -> InstructionTimes | None:
+        timed = None if self._device is None else self._device.timed
+        if timed is None:
+            return None
+        program, times = timed
+        return InstructionTimes(program.name, program.labels, program.collectives, times)
+
+    def _events(self, recording: Recording) -> Iterator[Event]:
+        made = TraceEvents(recording.begin, self._lanes)
+        yield from made.names()
+        for step in recording.steps:
+            yield from made.step(step)
+        now = self._clock.now()
+        for request_id, request in recording.requests.items():
+            yield from made.request(request_id, request, now)
+
+
+class _TracedInbox:
+    def __init__(self, tracer: Tracer, inbox: Inbox, obey: Callable[[StartTrace | StopTrace], None] | None) -> None:
+        self._tracer, self._inbox, self._obey = tracer, inbox, obey
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        commands: list[Command] = []
+        for command in self._inbox.drain(timeout_s):
+            if isinstance(command, StartTrace | StopTrace):
+                if self._obey is not None:
+                    self._obey(command)
+                continue
+            if isinstance(command, Add):
+                self._tracer.came(command)
+            commands.append(command)
+        return commands
+
+
+class _TracedRunner:
+    def __init__(self, tracer: Tracer, runner: Runner) -> None:
+        self._tracer, self._runner = tracer, runner
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self._tracer.execute(self._runner, plan)
+
+
+class _TracedOutbox:
+    def __init__(self, tracer: Tracer, outbox: Outbox) -> None:
+        self._tracer, self._outbox = tracer, outbox
+
+    def put(self, tokens: Tokens) -> None:
+        self._tracer.put(self._outbox, tokens)
+
+
+def _step(step: _Open, apply_end: float, send_end: float) -> StepTrace:
+    plan = step.plan
+    return StepTrace(
+        step_id=plan.step_id,
+        num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
+        num_decode_tokens=len(plan.decode),
+        num_seqs=len(plan.seqs),
+        schedule_begin=plan.time,
+        execute_begin=step.execute_begin,
+        execute_end=step.execute_end,
+        apply_end=apply_end,
+        send_end=send_end,
+        instructions=step.instructions,
+    )
+
+
+def _write(file: Path, events: Iterator[Event], lanes: Lanes) -> int:
+    """The number of events. A file of that name is replaced only by a whole one."""
+    encode, count = msgspec.json.Encoder().encode, 0
+    about = {"server": f"neuronserve {__version__}", "device": lanes.device}
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("wb") as out:
+            out.write(b'{"displayTimeUnit":"ms","otherData":' + encode(about) + b',"traceEvents":[')
+            for event in events:
+                out.write((b",\n" if count else b"\n") + encode(event))
+                count += 1
+            out.write(b"\n]}\n")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return count

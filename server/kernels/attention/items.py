@@ -1,0 +1,188 @@
+"""The work of attention: who does which queries against which keys, the same for every kernel that does it.
+
+An entry of the step is up to `tile_tokens` consecutive query tokens of one sequence, with all their keys or with one
+partition of them (state.py); an entry and one kv head make an item. A worker takes its share of the items,
+the last first, because it has their tokens from the instruction before in its cache; then it helps the others, because
+the items' sizes differ too much for equal shares. Of items that share a query, whoever is last merges what all left.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from server.device.attention_layout import ITEM_BYTES, PARTITION
+from server.kernels.attention.state import (
+    begin_state,
+    copy_state,
+    finish_row,
+    first_key,
+    merge_state,
+    state_bytes,
+)
+from server.kernels.isa.jit import inline, share_begin
+from server.kernels.isa.memory import fetch_add, load_i32, load_i64, store_i64, store_release
+from server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
+
+
+class ItemRecord(NamedTuple):
+    """One item, at the head of its worker's scratch."""
+
+    op: int  # operands of the core
+    table: int  # int32, the sequence's blocks
+    kv_head: int
+    first_head: int  # local query heads that the kv head serves
+    group: int  # how many
+    row: int  # of the first token in the step
+    tokens: int
+    rows: int  # tokens * group: row r is token r // group, head first_head + r % group
+    position: int  # of the first token
+    states: int  # of the partition at hand, one for each row, rounded up to sixteen
+    totals: int  # of all partitions
+    work: int  # what the kernel itself needs
+
+
+ITEM = offsets(ItemRecord)
+COUNTER_BYTES = 64  # a cache line for each worker's count of items that were taken from its share
+
+
+@inline
+def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
+    """The record of an item, at `at`."""
+    groups = load_i64(op + ATTENTION.groups) + kv_head * 8
+    first_head = load_i32(groups)
+    group = load_i32(groups + 4) - first_head
+    seq = load_i32(load_i64(step + STEP.tile_seq) + entry * 4)
+    row = load_i32(load_i64(step + STEP.tile_row) + entry * 4)
+    seq_end = load_i32(load_i64(step + STEP.query_start) + (seq + 1) * 4)
+    tokens = min(load_i64(op + ATTENTION.tile_tokens), seq_end - row)
+    size = load_i64(op + ATTENTION.state_rows) * state_bytes(load_i64(op + ATTENTION.head_pad))
+    store_i64(at + ITEM.op, op)
+    store_i64(at + ITEM.table, load_i64(step + STEP.block_tables) + seq * load_i64(step + STEP.table_width) * 4)
+    store_i64(at + ITEM.kv_head, kv_head)
+    store_i64(at + ITEM.first_head, first_head)
+    store_i64(at + ITEM.group, group)
+    store_i64(at + ITEM.row, row)
+    store_i64(at + ITEM.tokens, tokens)
+    store_i64(at + ITEM.rows, tokens * group)
+    store_i64(at + ITEM.position, load_i32(load_i64(step + STEP.positions) + row * 4))
+    store_i64(at + ITEM.states, at + ITEM_BYTES)
+    store_i64(at + ITEM.totals, at + ITEM_BYTES + size)
+    store_i64(at + ITEM.work, at + ITEM_BYTES + 2 * size)
+    return group
+
+
+@inline
+def _merge(item, partition, parts):  # type: ignore[no-untyped-def]
+    """States of a partition, at `parts`, into the totals of the rows that see its keys; a row's first as it is."""
+    op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
+    head_pad, window = load_i64(op + ATTENTION.head_pad), load_i64(op + ATTENTION.window)
+    size, totals = state_bytes(head_pad), load_i64(item + ITEM.totals)
+    for r in range(load_i64(item + ITEM.rows)):
+        position = load_i64(item + ITEM.position) + r // group
+        first = first_key(position, window) // PARTITION
+        if first == partition:
+            copy_state(totals + r * size, parts + r * size, head_pad)
+        elif first < partition and position >= partition * PARTITION:
+            merge_state(totals + r * size, parts + r * size, head_pad)
+
+
+@inline
+def _finish(item, totals):  # type: ignore[no-untyped-def]
+    """Final states to float32 rows of the output."""
+    op, group, row = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.row)
+    head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.output_width)
+    size = state_bytes(load_i64(op + ATTENTION.head_pad))
+    to = load_i64(op + ATTENTION.output) + (row * width + load_i64(item + ITEM.first_head) * head_dim) * 4
+    for _ in range(load_i64(item + ITEM.tokens)):
+        for head in range(group):
+            finish_row(to + head * head_dim * 4, totals + head * size, head_dim)
+        to, totals = to + width * 4, totals + group * size
+
+
+@inline
+def _leave_part(item, slot):  # type: ignore[no-untyped-def]
+    """The states at hand to where the last of the query's items will look for them."""
+    op = load_i64(item + ITEM.op)
+    head_pad, states = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states)
+    for r in range(load_i64(item + ITEM.rows)):
+        copy_state(slot + r * state_bytes(head_pad), states + r * state_bytes(head_pad), head_pad)
+
+
+def _items(attend: Any) -> Any:
+    """What is done with an item that has all keys, and with one that has a partition."""
+
+    @inline
+    def attend_partition(item, partition):  # type: ignore[no-untyped-def]
+        op, begin = load_i64(item + ITEM.op), partition * PARTITION
+        position, tokens = load_i64(item + ITEM.position), load_i64(item + ITEM.tokens)
+        head_pad, states = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states)
+        for r in range((load_i64(item + ITEM.rows) + 15) // 16 * 16):
+            begin_state(states + r * state_bytes(head_pad), head_pad)
+        first = max(begin, first_key(position, load_i64(op + ATTENTION.window)))
+        attend(item, first, min(begin + PARTITION, position + tokens))
+
+    @inline
+    def whole(item):  # type: ignore[no-untyped-def]
+        position, tokens = load_i64(item + ITEM.position), load_i64(item + ITEM.tokens)
+        window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
+        first, last = first_key(position, window) // PARTITION, (position + tokens - 1) // PARTITION
+        for partition in range(first, last + 1):
+            attend_partition(item, partition)
+            if first < last:
+                _merge(item, partition, load_i64(item + ITEM.states))
+        if first < last:
+            _finish(item, load_i64(item + ITEM.totals))
+        else:
+            _finish(item, load_i64(item + ITEM.states))
+
+    @inline
+    def part(item, split, pair, pairs):  # type: ignore[no-untyped-def]
+        """`split` is (partition, first slot, number of partitions); `pair` is the item's core and kv head."""
+        op, partition, count = load_i64(item + ITEM.op), load_i32(split), load_i32(split + 8)
+        head_pad, first = load_i64(op + ATTENTION.head_pad), load_i32(split + 4) * pairs + pair
+        slot_bytes = load_i64(op + ATTENTION.max_group) * state_bytes(head_pad)
+        parts, stride = load_i64(op + ATTENTION.partials) + first * slot_bytes, pairs * slot_bytes
+        attend_partition(item, partition)
+        _leave_part(item, parts + partition * stride)
+        arrivals = load_i64(op + ATTENTION.arrivals) + first * 8
+        if fetch_add(arrivals, 1) == count - 1:
+            store_release(arrivals, 0)
+            for p in range(count):
+                _merge(item, p, parts + p * stride)
+            _finish(item, load_i64(item + ITEM.totals))
+
+    return whole, part
+
+
+def attention_items(prepare: Any, attend: Any) -> Any:
+    """The loop of a kernel `(operands, cores, step, worker, workers)`.
+
+    `prepare(item)` gets the queries ready; `attend(item, begin, end)` takes the keys begin <= t < end, and those that
+    follow up to a kernel's own step, into the states.
+    """
+    whole, part = _items(attend)
+
+    @inline
+    def run(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        kv_heads = load_i64(operands + ATTENTION.kv_heads)
+        pairs = kv_heads * cores
+        at = load_i64(operands + ATTENTION.scratch) + worker * load_i64(operands + ATTENTION.scratch_stride)
+        items = load_i64(step + STEP.num_tiles) * pairs
+        for turn in range(workers):
+            whose = (worker + turn) % workers
+            counter = load_i64(step + STEP.counters) + whose * COUNTER_BYTES
+            first, last = share_begin(items, whose, workers), share_begin(items, whose + 1, workers) - 1
+            index = last - fetch_add(counter, 1)
+            while index >= first:
+                entry, pair = index // pairs, index % pairs
+                group = _set_item(operands + pair // kv_heads * ATTENTION_BYTES, step, pair % kv_heads, entry, at)
+                split = load_i64(step + STEP.tile_split) + entry * 12
+                if group > 0:
+                    prepare(at)
+                    if load_i32(split) < 0:
+                        whole(at)
+                    else:
+                        part(at, split, pair, pairs)
+                index = last - fetch_add(counter, 1)
+
+    return run

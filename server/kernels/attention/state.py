@@ -1,0 +1,63 @@
+"""What attention keeps of a row while it walks the row's keys, and how the states of two ranges of keys become one.
+
+A row is one (token, query head) pair. Keys are walked in partitions of PARTITION tokens that begin at multiples of it,
+each from a fresh state, and partitions are merged from the first to the last, whichever threads computed them: a row's
+result does not depend on how its context was divided, chunked or batched.
+"""
+
+from __future__ import annotations
+
+from server.device.attention_layout import SUMS, VALUES, row_state_bytes
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import load_f32, store_f32
+
+LOWEST = -1e30  # the running maximum before the first key: finite, so that differences are never NaN
+
+state_bytes = inline(row_state_bytes)
+
+
+@inline
+def first_key(position, window):  # type: ignore[no-untyped-def]
+    """First key that a query at `position` sees; a window of 0 is all."""
+    if window == 0:
+        return 0
+    return max(0, position - window + 1)
+
+
+@inline
+def begin_state(state, head_pad):  # type: ignore[no-untyped-def]
+    """No key seen."""
+    store_f32(state, LOWEST)
+    for at in range(SUMS, VALUES + 4 * head_pad, 64):
+        simd.store(state + at, simd.splat(0.0))
+
+
+@inline
+def merge_state(total, part, head_pad):  # type: ignore[no-untyped-def]
+    """`total`, of the keys before, takes in `part`."""
+    before, new = simd.splat(load_f32(total)), simd.splat(load_f32(part))
+    highest = simd.maximum(before, new)
+    keep, take = simd.exp(simd.sub(before, highest)), simd.exp(simd.sub(new, highest))
+    store_f32(total, simd.first_lane(highest))
+    for at in range(SUMS, VALUES + 4 * head_pad, 64):
+        simd.store(total + at, simd.fma(simd.load(part + at), take, simd.mul(simd.load(total + at), keep)))
+
+
+@inline
+def copy_state(to, state, head_pad):  # type: ignore[no-untyped-def]
+    """The same state in another place."""
+    store_f32(to, load_f32(state))
+    for at in range(SUMS, VALUES + 4 * head_pad, 64):
+        simd.store(to + at, simd.load(state + at))
+
+
+@inline
+def finish_row(output, total, head_dim):  # type: ignore[no-untyped-def]
+    """Weighted values over the sum of weights, as `head_dim` float32."""
+    whole = head_dim - head_dim % 16
+    by = simd.splat(1.0 / simd.sum_lanes(simd.load(total + SUMS)))  # one division, which is slow, for a row
+    for d in range(0, whole, 16):
+        simd.store(output + d * 4, simd.mul(simd.load(total + VALUES + d * 4), by))
+    for d in range(whole, head_dim):
+        store_f32(output + d * 4, load_f32(total + VALUES + d * 4) * simd.first_lane(by))

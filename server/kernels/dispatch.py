@@ -1,0 +1,165 @@
+"""The number formats of weights and activations, and which kernels compute each on this host's instruction set.
+
+The one place that looks at the CPU. A matrix has a format; whoever produces its activations packs them as it wants.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from server.config import Dtype, KVCacheDtype, WeightFormat
+from server.errors import DeviceError
+from server.kernels import embedding, norm, pack
+from server.kernels.attention import amx as attention_amx
+from server.kernels.attention import lanes as attention_lanes
+from server.kernels.attention import rope
+from server.kernels.isa import amx, target
+from server.kernels.isa.jit import Kernel
+from server.kernels.matmul import amx as matmul_amx
+from server.kernels.matmul import lanes as matmul_lanes
+
+Isa = Literal["amx", "avx512", "avx2", "portable"]
+ISAS: tuple[Isa, ...] = ("amx", "avx512", "avx2", "portable")  # best first
+
+
+@dataclass(frozen=True, slots=True)
+class LinearKernels:
+    """How matrices of one format are multiplied, and their inputs made."""
+
+    isa: Isa
+    matmul: Kernel
+    swiglu: Kernel  # matmul of interleaved gate and up, then silu(gate) * up
+    reduce_norm: Kernel
+    pack_rows: Kernel  # float32 rows to what `matmul` reads
+    repack: Kernel | None  # bfloat16 panels to what `matmul` reads; None where it reads these
+    embed_tiles: Kernel
+
+    @property
+    def swiglu_leaves_panels(self) -> bool:
+        """Whether `swiglu` stores bfloat16 panels, not float32 rows."""
+        return self.isa == "amx"
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        used = (self.matmul, self.swiglu, self.reduce_norm, self.pack_rows)
+        return used if self.repack is None else (*used, self.repack)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKernels:
+    """What does not depend on the format of weights, for one type of KV cache."""
+
+    embed_rows: Kernel
+    rope_kv: Kernel
+    attention: Kernel
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.rope_kv, self.attention)
+
+
+def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
+    """The instruction sets that code with these CPU features may use, best first."""
+    can: list[Isa] = []
+    if all(features.get(name) for name in ("amx-tile", "amx-bf16", "amx-int8")):
+        can.append("amx")
+    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512bf16", "avx512vnni")):
+        can.append("avx512")
+    if features.get("avxvnni") or (features.get("avx512vnni") and features.get("avx512vl")):
+        can.append("avx2")
+    return (*can, "portable")
+
+
+@functools.cache
+def host_isas() -> tuple[Isa, ...]:
+    """The instruction sets this host can run, best first."""
+    return tuple(isa for isa in isas_of(target.compiled_features()) if isa != "amx" or amx.request_permission())
+
+
+def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKernels:
+    """The kernels of a format, on the host's best instruction set or the one named; DeviceError where it lacks that."""
+    chosen = host_isas()[0] if isa is None else isa
+    if chosen not in host_isas():
+        raise DeviceError(f"this host has no {chosen}; it has {', '.join(host_isas())}")
+    return linear_kernels_of(weights, chosen)
+
+
+def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
+    """The kernels of a format on an instruction set, whether this host has it or not."""
+    if weights == "float32":
+        return _float32()
+    if weights == "int8":
+        return _int8(isa)
+    if weights == "int8-rotated":  # of matrices whose inputs come from `pack_rows` or `repack`
+        return replace(_int8(isa), pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated)
+    return _bfloat16_activations(weights, isa)
+
+
+def shared_kernels(
+    dtype: Dtype, head_dim: int, block_size: int, isa: Isa | None = None, kv_dtype: KVCacheDtype | None = None
+) -> SharedKernels:
+    """The kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
+
+    The tile unit takes heads and blocks of whole tiles only.
+    """
+    lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
+        "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
+        "bfloat16": (rope.rope_kv_bf16, attention_lanes.attention_bf16),
+        "int8": (rope.rope_kv_i8, attention_lanes.attention_i8),
+        "fp8": (rope.rope_kv_e4m3, attention_lanes.attention_e4m3),
+    }
+    tiles: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
+        "bfloat16": (rope.rope_kv_pairs, attention_amx.attention_amx),
+        "int8": (rope.rope_kv_i8_pairs, attention_amx.attention_i8_amx),
+        "fp8": (rope.rope_kv_e4m3_pairs, attention_amx.attention_e4m3_amx),
+    }
+    kv, embed_rows = kv_dtype or dtype, embedding.embed_rows_bf16
+    if dtype == "float32":
+        return SharedKernels(embedding.embed_rows_f32, *lanes[kv])
+    if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
+        return SharedKernels(embed_rows, *tiles[kv])
+    return SharedKernels(embed_rows, *lanes[kv])
+
+
+def _float32() -> LinearKernels:
+    products = matmul_lanes.matmul_f32, matmul_lanes.swiglu_f32
+    return LinearKernels(
+        "portable", *products, norm.reduce_norm_f32, pack.pack_rows_f32, pack.repack_f32, embedding.embed_tiles_f32
+    )
+
+
+def _int8(isa: Isa) -> LinearKernels:
+    products: dict[Isa, tuple[Kernel, Kernel]] = {
+        "amx": (matmul_amx.matmul_i8_amx, matmul_amx.swiglu_i8_amx),
+        "avx512": (matmul_lanes.matmul_i8_avx512, matmul_lanes.swiglu_i8_avx512),
+        "avx2": (matmul_lanes.matmul_i8_avx2, matmul_lanes.swiglu_i8_avx2),
+        "portable": (matmul_lanes.matmul_i8_portable, matmul_lanes.swiglu_i8_portable),
+    }
+    packs = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
+    return LinearKernels(isa, *products[isa], *packs, embedding.embed_tiles_i8)
+
+
+def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
+    lanes, tiles = matmul_lanes, matmul_amx
+    portable: dict[WeightFormat, tuple[Kernel, Kernel, Kernel]] = {
+        "bfloat16": (lanes.matmul_bf16_portable, lanes.swiglu_bf16_portable, embedding.embed_tiles_bf16),
+        "int8-weight-only": (lanes.matmul_w8_portable, lanes.swiglu_w8_portable, embedding.embed_tiles_i8),
+        "fp8": (lanes.matmul_e4m3_portable, lanes.swiglu_e4m3_portable, embedding.embed_tiles_e4m3),
+        "fp8_e5m2": (lanes.matmul_e5m2_portable, lanes.swiglu_e5m2_portable, embedding.embed_tiles_e5m2),
+    }
+    amx_products: dict[WeightFormat, tuple[Kernel, Kernel]] = {
+        "bfloat16": (tiles.matmul_bf16_amx, tiles.swiglu_bf16_amx),
+        "int8-weight-only": (tiles.matmul_w8_amx, tiles.swiglu_w8_amx),
+        "fp8": (tiles.matmul_e4m3_amx, tiles.swiglu_e4m3_amx),
+        "fp8_e5m2": (tiles.matmul_e5m2_amx, tiles.swiglu_e5m2_amx),
+    }
+    matmul, swiglu, embed = portable[weights]
+    used: Isa = "portable"
+    if isa == "amx":
+        (matmul, swiglu), used = amx_products[weights], "amx"
+    elif isa == "avx512" and weights == "bfloat16":
+        matmul, swiglu, used = lanes.matmul_bf16_avx512, lanes.swiglu_bf16_avx512, "avx512"
+    return LinearKernels(used, matmul, swiglu, norm.reduce_norm_bf16, pack.pack_rows_bf16, None, embed)

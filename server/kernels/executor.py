@@ -1,0 +1,144 @@
+"""Runs a program: every worker walks the same instructions and meets the others at a barrier after each.
+
+Workers are threads that stay inside compiled code: between steps they sleep on a semaphore, within a step they never
+touch the interpreter. The control block is one int64 array; its fields are ControlRecord.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from server.kernels.isa.jit import HostFunction, inline
+from server.kernels.isa.memory import NOTHING, call_kernel, emitted, fetch_add, load_acquire, load_i64, store_release
+from server.kernels.records import offsets
+
+
+class Instruction(NamedTuple):
+    """One line of a program."""
+
+    kernel: int  # address of the code
+    operands: int  # address of one record for each core
+    cores: int
+
+
+class ControlRecord(NamedTuple):
+    """What the workers share. Fields written by several threads are a cache line apart."""
+
+    program: int  # address of Instructions
+    length: int
+    step: int  # address of the step record
+    workers: int
+    stopping: int
+    trace: int  # address of `length + 1` timespecs for worker 0 to fill, or 0
+    pad_6: int
+    pad_7: int
+    arrivals: int  # barrier tickets handed out so far
+    pad_9: int
+    pad_10: int
+    pad_11: int
+    pad_12: int
+    pad_13: int
+    pad_14: int
+    pad_15: int
+    semaphores: int  # the first of `workers` semaphores, SEMAPHORE_BYTES apart, follows here
+
+
+INSTRUCTION = offsets(Instruction)
+INSTRUCTION_BYTES = 24
+CONTROL = offsets(ControlRecord)
+SEMAPHORE_BYTES = 64  # more than any sem_t, and no two on one cache line
+
+TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
+_CLOCK_MONOTONIC = 1
+
+_SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
+
+_sem_init = types.ExternalFunction("sem_init", types.int32(types.int64, types.int32, types.uint32))
+_sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
+_sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@emitted(types.void)
+def pause(builder: Any) -> Any:
+    """Tell the core that this is a spin loop."""
+    name = {"x86_64": "llvm.x86.sse2.pause", "aarch64": "llvm.aarch64.hint"}.get(platform.machine())
+    if name is not None:
+        values = [ir.Constant(ir.IntType(32), 1)] if name == "llvm.aarch64.hint" else []
+        function_type = ir.FunctionType(ir.VoidType(), [v.type for v in values])
+        builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
+    return NOTHING
+
+
+@inline
+def _barrier(control, workers):  # type: ignore[no-untyped-def]
+    """Wait until every worker has come here as often as this one. The count only grows, so nothing is reset."""
+    arrivals = control + CONTROL.arrivals
+    goal = (fetch_add(arrivals, 1) // workers + 1) * workers
+    spins = 0
+    while load_acquire(arrivals) < goal:
+        spins += 1
+        if spins % _SPINS_BEFORE_YIELD == 0:
+            _sched_yield()
+        pause()
+
+
+@inline
+def _execute(control, worker):  # type: ignore[no-untyped-def]
+    program, length = load_i64(control + CONTROL.program), load_i64(control + CONTROL.length)
+    step, workers = load_i64(control + CONTROL.step), load_i64(control + CONTROL.workers)
+    trace = 0
+    if worker == 0:
+        trace = load_i64(control + CONTROL.trace)
+    if trace != 0:
+        _clock_gettime(_CLOCK_MONOTONIC, trace)
+    for i in range(length):
+        at = program + i * INSTRUCTION_BYTES
+        kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
+        call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
+        _barrier(control, workers)
+        if trace != 0:
+            _clock_gettime(_CLOCK_MONOTONIC, trace + (i + 1) * TIMESPEC_BYTES)
+
+
+@HostFunction
+def init_control(control: int) -> int:
+    """Make the semaphores; 0 when the host has them."""
+    status = 0
+    for worker in range(load_i64(control + CONTROL.workers)):
+        status |= _sem_init(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES, 0, 0)
+    return status
+
+
+@HostFunction
+def serve_steps(control: int, worker: int) -> None:
+    """The life of a worker thread: sleep, run a program, sleep; returns when told to stop."""
+    semaphore = control + CONTROL.semaphores + worker * SEMAPHORE_BYTES
+    while True:
+        while _sem_wait(semaphore) != 0:
+            pass  # interrupted by a signal
+        if load_acquire(control + CONTROL.stopping) != 0:
+            return
+        _execute(control, worker)
+
+
+@HostFunction
+def run_step(control: int) -> None:
+    """Wake the workers and run the program with them as worker 0; returns when all are done."""
+    for worker in range(1, load_i64(control + CONTROL.workers)):
+        _sem_post(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES)
+    _execute(control, 0)
+
+
+@HostFunction
+def stop_workers(control: int) -> None:
+    """Let the worker threads return."""
+    store_release(control + CONTROL.stopping, 1)
+    for worker in range(1, load_i64(control + CONTROL.workers)):
+        _sem_post(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES)

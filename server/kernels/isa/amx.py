@@ -1,0 +1,128 @@
+"""The tile unit (AMX) of recent x86 hosts: one intrinsic per tile number, and the permission to use it.
+
+Tile numbers are immediates of the instructions, so each numbered form is an intrinsic of its own. The configuration
+of the tiles belongs to a thread: each kernel loads it when it begins and releases the tiles when it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from server.kernels.isa.memory import NOTHING, emitted
+
+TILE_ROWS = 16
+TILE_BYTES = 1024
+
+_I8, _I64 = ir.IntType(8), ir.IntType(64)
+_ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA, _SYS_ARCH_PRCTL = 0x1023, 18, 158
+
+
+def request_permission() -> bool:
+    """Ask the kernel for the tile registers, for the whole process; False where it says no."""
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
+
+
+def _call(builder: Any, name: str, *values: Any) -> Any:
+    function_type = ir.FunctionType(ir.VoidType(), [v.type for v in values])
+    builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
+    return NOTHING
+
+
+def _number(tile: int) -> Any:
+    return ir.Constant(_I8, tile)
+
+
+def _loader(tile: int) -> Any:
+    @emitted(types.void, types.int64, types.int64)
+    def load_tile(builder: Any, address: Any, stride: Any) -> Any:
+        """Rows of 64 bytes, `stride` bytes apart, into the tile."""
+        pointer = builder.inttoptr(address, _I8.as_pointer())
+        return _call(builder, "llvm.x86.tileloadd64", _number(tile), pointer, stride)
+
+    return load_tile
+
+
+def _storer(tile: int) -> Any:
+    @emitted(types.void, types.int64, types.int64)
+    def store_tile(builder: Any, address: Any, stride: Any) -> Any:
+        """The tile to rows of 64 bytes, `stride` bytes apart."""
+        pointer = builder.inttoptr(address, _I8.as_pointer())
+        return _call(builder, "llvm.x86.tilestored64", _number(tile), pointer, stride)
+
+    return store_tile
+
+
+def _zeroer(tile: int) -> Any:
+    @emitted(types.void)
+    def zero_tile(builder: Any) -> Any:
+        """All zero."""
+        return _call(builder, "llvm.x86.tilezero", _number(tile))
+
+    return zero_tile
+
+
+def dot_bf16(c: int, a: int, b: int) -> Any:
+    """Intrinsic for tile c += tile a (bf16 pairs) times tile b (bf16 pairs), accumulated in float32."""
+
+    @emitted(types.void)
+    def tile_dot_bf16(builder: Any) -> Any:
+        """c += a @ b."""
+        return _call(builder, "llvm.x86.tdpbf16ps", _number(c), _number(a), _number(b))
+
+    return tile_dot_bf16
+
+
+def dot_i8(c: int, a: int, b: int) -> Any:
+    """Intrinsic for tile c += tile a (int8 by fours) times tile b (int8 by fours), accumulated in int32."""
+
+    @emitted(types.void)
+    def tile_dot_i8(builder: Any) -> Any:
+        """c += a @ b."""
+        return _call(builder, "llvm.x86.tdpbssd", _number(c), _number(a), _number(b))
+
+    return tile_dot_i8
+
+
+@emitted(types.int64)
+def stack_tiles(builder: Any) -> Any:
+    """Address of eight tiles on the caller's stack, aligned to a cache line."""
+    block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 8 * TILE_BYTES))
+    block.align = 64
+    return builder.ptrtoint(block, _I64)
+
+
+load0, load1, load2, load3, load4, load5, load6, load7 = (_loader(i) for i in range(8))
+store0, store1, store2, store3 = (_storer(i) for i in range(4))
+zero0, zero1, zero2, zero3 = (_zeroer(i) for i in range(4))
+
+
+@emitted(types.void, types.int64)
+def configure(builder: Any, rows: Any) -> Any:
+    """Palette 1: tiles 0-5 (accumulators, activations) of `rows` rows, 6-7 (weights) of 16; all of 64-byte rows."""
+    block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64))
+    builder.store(ir.Constant(ir.ArrayType(_I8, 64), None), block)
+    base = builder.bitcast(block, _I8.as_pointer())
+
+    def put(offset: int, value: Any) -> None:
+        builder.store(value, builder.gep(base, [ir.Constant(_I64, offset)]))
+
+    put(0, ir.Constant(_I8, 1))
+    for tile in range(8):
+        put(16 + 2 * tile, ir.Constant(_I8, 64))
+        put(48 + tile, builder.trunc(rows, _I8) if tile < 6 else ir.Constant(_I8, TILE_ROWS))
+    return _call(builder, "llvm.x86.ldtilecfg", base)
+
+
+@emitted(types.void)
+def release(builder: Any) -> Any:
+    """Give the tiles back."""
+    return _call(builder, "llvm.x86.tilerelease")

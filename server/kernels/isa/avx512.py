@@ -1,0 +1,100 @@
+"""What hosts with a tile unit have beside it: AVX-512 with bfloat16.
+
+Instructions are named here that the rest of the kernels leave to the compiler. Results that are rounded to bfloat16
+afterwards need no more than these give.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from server.kernels.isa import simd
+from server.kernels.isa.dot_product import BFloat
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import NOTHING, emitted
+
+_LOG2E = 1.4426950408889634
+_CUBIC = (0.99992522, 0.69583354, 0.22606717, 0.07802451)  # least relative error; bfloat16 rounds by up to 2e-3
+_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_V = ir.VectorType(ir.FloatType(), simd.LANES)
+
+
+def _store_halves(builder: Any, address: Any, halves: Any) -> Any:
+    bits = builder.bitcast(halves, ir.VectorType(_I16, halves.type.count))
+    builder.store(bits, builder.inttoptr(address, bits.type.as_pointer()), align=2)
+    return NOTHING
+
+
+@emitted(types.void, types.int64, simd.float32x16)
+def store_bf16(builder: Any, address: Any, value: Any) -> Any:
+    """16 bfloat16 to memory, rounded to nearest even (VCVTNEPS2BF16)."""
+    halves = ir.VectorType(BFloat(), simd.LANES)
+    return _store_halves(builder, address, simd.call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", halves, value))
+
+
+@emitted(types.void, types.int64, simd.float32x16, simd.float32x16)
+def store_bf16_pair(builder: Any, address: Any, first: Any, second: Any) -> Any:
+    """32 bfloat16 to memory, rounded to nearest even (VCVTNE2PS2BF16)."""
+    halves = ir.VectorType(BFloat(), 2 * simd.LANES)
+    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    return _store_halves(builder, address, simd.call(builder, name, halves, second, first))
+
+
+@emitted(simd.float32x16, simd.float32x16, simd.float32x16)
+def _times_power(builder: Any, value: Any, power: Any) -> Any:
+    """value * 2 ** floor(power): 0 and infinite where that leaves the range (VSCALEFPS)."""
+    arguments = (value, power, value, ir.Constant(_I16, -1), ir.Constant(_I32, 4))
+    return simd.call(builder, "llvm.x86.avx512.mask.scalef.ps.512", _V, *arguments)
+
+
+@emitted(simd.float32x16, simd.float32x16)
+def _about_inverse(builder: Any, value: Any) -> Any:
+    """1 / value to 2 ** -14, relatively (VRCP14PS)."""
+    return simd.call(builder, "llvm.x86.avx512.rcp14.ps.512", _V, value, value, ir.Constant(_I16, -1))
+
+
+@emitted(simd.float32x16, simd.float32x16, simd.float32x16)
+def _at_most(builder: Any, value: Any, limit: Any) -> Any:
+    """The value or, where it is larger or NaN, the limit (VMINPS)."""
+    return builder.select(builder.fcmp_ordered("<", value, limit), value, limit)
+
+
+@emitted(simd.float32x16, types.int64, simd.float32x16, simd.float32x16)
+def select_bits(builder: Any, bits: Any, inside: Any, outside: Any) -> Any:
+    """Lane i of `inside` where bit i is set, else of `outside`."""
+    mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), simd.LANES))
+    return builder.select(mask, inside, outside)
+
+
+@inline
+def inverse(x):  # type: ignore[no-untyped-def]
+    """1 / x to 1e-7, relatively, for 2 ** -126 <= |x| <= 2 ** 126: one Newton step. NaN stays NaN."""
+    y = _about_inverse(x)
+    return simd.fma(y, simd.sub(simd.splat(1.0), simd.mul(x, y)), y)
+
+
+@emitted(simd.float32x16, simd.float32x16)
+def _fraction(builder: Any, value: Any) -> Any:
+    """value - floor(value) (VREDUCEPS)."""
+    down = ir.Constant(_I32, 1)
+    arguments = (value, down, value, ir.Constant(_I16, -1), ir.Constant(_I32, 4))
+    return simd.call(builder, "llvm.x86.avx512.mask.reduce.ps.512", _V, *arguments)
+
+
+@inline
+def exp2(x):  # type: ignore[no-untyped-def]
+    """2 ** x to 8e-5, relatively: the cubic nearest to 2 ** f on 0 <= f < 1; NaN stays NaN."""
+    f = _fraction(x)
+    p = simd.fma(simd.splat(_CUBIC[3]), f, simd.splat(_CUBIC[2]))
+    p = simd.fma(p, f, simd.splat(_CUBIC[1]))
+    return _times_power(simd.fma(p, f, simd.splat(_CUBIC[0])), x)
+
+
+@inline
+def silu(x):  # type: ignore[no-untyped-def]
+    """x / (1 + e ** -x) to 1e-4, relatively, or below 1e-36 for x < -87. NaN stays NaN."""
+    power = _at_most(simd.mul(x, simd.splat(-_LOG2E)), simd.splat(126.0))
+    return simd.mul(x, inverse(simd.add(simd.splat(1.0), exp2(power))))

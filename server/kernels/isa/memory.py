@@ -1,0 +1,192 @@
+"""Memory as kernels see it: addresses. Scalar loads and stores, atomics, prefetch and calls through a pointer.
+
+Everything on an emulated core is addressed by an int64 byte address, as in a device program; there are no arrays and no
+bounds here. Whoever builds the operands (server/kernels/program.py) owns what the addresses mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+
+NOTHING = ir.Constant(_I8.as_pointer(), None)  # what an emitter returns for types.void
+
+
+def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make an intrinsic of fixed types from a function `(builder, *values) -> value`."""
+
+    def wrap(emit: Callable[..., Any]) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            return emit(builder, *values)
+
+        def typer(_typing_context: Any, *_types: Any) -> Any:
+            return result(*arguments), codegen
+
+        # intrinsic() reads the parameter names, so they must be real ones.
+        names = ", ".join(f"a{i}" for i in range(len(arguments)))
+        scope = {"typer": typer}
+        exec(f"def {emit.__name__}(typing_context, {names}):\n    return typer(typing_context, {names})\n", scope)
+        function = scope[emit.__name__]
+        function.__doc__ = emit.__doc__
+        return intrinsic(function)
+
+    return wrap
+
+
+def _pointer(builder: Any, address: Any, to: Any) -> Any:
+    return builder.inttoptr(address, to.as_pointer())
+
+
+@emitted(types.int64, types.int64)
+def load_i64(builder: Any, address: Any) -> Any:
+    """An int64 from memory."""
+    return builder.load(_pointer(builder, address, _I64), align=8)
+
+
+@emitted(types.void, types.int64, types.int64)
+def store_i64(builder: Any, address: Any, value: Any) -> Any:
+    """An int64 to memory."""
+    builder.store(value, _pointer(builder, address, _I64), align=8)
+    return NOTHING
+
+
+@emitted(types.int64, types.int64)
+def load_i32(builder: Any, address: Any) -> Any:
+    """An int32 from memory, widened."""
+    return builder.sext(builder.load(_pointer(builder, address, _I32), align=4), _I64)
+
+
+@emitted(types.void, types.int64, types.int64)
+def copy_4_bytes(builder: Any, source: Any, target: Any) -> Any:
+    """Four bytes from one place to another."""
+    builder.store(builder.load(_pointer(builder, source, _I32), align=2), _pointer(builder, target, _I32), align=2)
+    return NOTHING
+
+
+@emitted(types.void, types.int64, types.int64)
+def copy_2_bytes(builder: Any, source: Any, target: Any) -> Any:
+    """Two bytes from one place to another."""
+    builder.store(builder.load(_pointer(builder, source, _I16), align=2), _pointer(builder, target, _I16), align=2)
+    return NOTHING
+
+
+@emitted(types.void, types.int64, types.int64)
+def copy_1_byte(builder: Any, source: Any, target: Any) -> Any:
+    """One byte from one place to another."""
+    builder.store(builder.load(_pointer(builder, source, _I8), align=1), _pointer(builder, target, _I8), align=1)
+    return NOTHING
+
+
+@emitted(types.float32, types.int64)
+def load_f32(builder: Any, address: Any) -> Any:
+    """A float32 from memory."""
+    return builder.load(_pointer(builder, address, _F32), align=4)
+
+
+@emitted(types.void, types.int64, types.float32)
+def store_f32(builder: Any, address: Any, value: Any) -> Any:
+    """A float32 to memory."""
+    builder.store(value, _pointer(builder, address, _F32), align=4)
+    return NOTHING
+
+
+@emitted(types.float32, types.int64)
+def load_bf16(builder: Any, address: Any) -> Any:
+    """A bfloat16 from memory, exact in float32."""
+    half = builder.zext(builder.load(_pointer(builder, address, _I16), align=2), _I32)
+    return builder.bitcast(builder.shl(half, ir.Constant(_I32, 16)), _F32)
+
+
+@emitted(types.float32, types.int64)
+def load_i8(builder: Any, address: Any) -> Any:
+    """An int8 from memory."""
+    return builder.sitofp(builder.load(_pointer(builder, address, _I8), align=1), _F32)
+
+
+def _load_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
+    def load(builder: Any, address: Any) -> Any:
+        """A float8 from memory; codes below the smallest normal number are zero."""
+        x = builder.zext(builder.load(_pointer(builder, address, _I8), align=1), _I32)
+        sign = builder.shl(builder.and_(x, ir.Constant(_I32, 0x80)), ir.Constant(_I32, 24))
+        magnitude = builder.shl(builder.and_(x, ir.Constant(_I32, 0x7F)), ir.Constant(_I32, 23 - mantissa_bits))
+        is_normal = builder.icmp_unsigned(">=", magnitude, ir.Constant(_I32, 1 << 23))
+        number = builder.or_(sign, builder.add(magnitude, ir.Constant(_I32, (127 - bias) << 23)))
+        return builder.bitcast(builder.select(is_normal, number, ir.Constant(_I32, 0)), _F32)
+
+    return load
+
+
+load_e4m3 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=3, bias=7))
+load_e5m2 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=2, bias=15))
+
+
+@emitted(types.void, types.int64, types.float32)
+def store_bf16(builder: Any, address: Any, value: Any) -> Any:
+    """A bfloat16 to memory, rounded to nearest even; NaN stays NaN."""
+    bits = builder.bitcast(value, _I32)
+    odd = builder.and_(builder.lshr(bits, ir.Constant(_I32, 16)), ir.Constant(_I32, 1))
+    rounded = builder.lshr(builder.add(bits, builder.add(odd, ir.Constant(_I32, 0x7FFF))), ir.Constant(_I32, 16))
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    half = builder.trunc(builder.select(is_nan, ir.Constant(_I32, 0x7FC0), rounded), _I16)
+    builder.store(half, _pointer(builder, address, _I16), align=2)
+    return NOTHING
+
+
+@emitted(types.int64, types.int64, types.int64)
+def fetch_add(builder: Any, address: Any, amount: Any) -> Any:
+    """Add to an int64 shared by threads; the value before. Sequentially consistent."""
+    return builder.atomic_rmw("add", _pointer(builder, address, _I64), amount, "seq_cst")
+
+
+@emitted(types.int64, types.int64)
+def load_acquire(builder: Any, address: Any) -> Any:
+    """An int64 that another thread publishes."""
+    return builder.load_atomic(_pointer(builder, address, _I64), "acquire", 8)
+
+
+@emitted(types.void, types.int64, types.int64)
+def store_release(builder: Any, address: Any, value: Any) -> Any:
+    """Publish an int64 to other threads."""
+    builder.store_atomic(value, _pointer(builder, address, _I64), "release", 8)
+    return NOTHING
+
+
+def _prefetch(builder: Any, address: Any, is_write: int, level: int = 1) -> Any:
+    function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    access, keep, data = ir.Constant(_I32, is_write), ir.Constant(_I32, 4 - level), ir.Constant(_I32, 1)
+    builder.call(function, [_pointer(builder, address, _I8), access, keep, data])
+    return NOTHING
+
+
+@emitted(types.void, types.int64)
+def prefetch(builder: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` to be read soon."""
+    return _prefetch(builder, address, 0)
+
+
+@emitted(types.void, types.int64)
+def prefetch_to_l2(builder: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` to be near, but not in the nearest cache."""
+    return _prefetch(builder, address, 0, level=2)
+
+
+@emitted(types.void, types.int64)
+def prefetch_to_write(builder: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` to be written soon."""
+    return _prefetch(builder, address, 1)
+
+
+@emitted(types.void, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
+def call_kernel(builder: Any, kernel: Any, *arguments: Any) -> Any:
+    """Call the kernel at an address with (operands, cores, step, worker, workers)."""
+    function_type = ir.FunctionType(ir.VoidType(), [_I64] * len(arguments))
+    builder.call(_pointer(builder, kernel, function_type), arguments)
+    return NOTHING

@@ -1,0 +1,130 @@
+"""output[T, N] = activations[T, K] @ weights[K, N] on the tile unit of recent x86 hosts.
+
+Layouts, for every kernel in this folder (1 KiB a tile, the order in which the tile unit reads):
+  activations  panels [T/16][K/32][16 rows][32] bfloat16, or [T/16][K/64][16][64] int8
+  weights      tiles  [N/16][K/32][16 pairs][16 n][2] bfloat16, or [N/16][K/64][16 groups][16 n][4] of 8-bit codes
+  output       rows   [T][ldc] float32; of SwiGLU panels [T/16][ldc/32][16 rows][32] bfloat16, ldc columns
+Each output element is summed over k in one order, whatever T or the number of workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.kernels.isa import amx, simd
+from server.kernels.isa.jit import inline, kernel
+from server.kernels.matmul import epilogue, weight_codes
+from server.kernels.matmul.amx_products import column_pair, few_rows, finisher, outputs, toucher
+from server.kernels.matmul.loop import column_item, converted_weights, matmul_loop, rows_of, stored_weights
+
+
+def _matmul(item: Any, tile_bytes: int) -> Any:
+    loop = matmul_loop(item, tile_bytes)
+
+    @inline
+    def matmul(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        rows = rows_of(operands, step)
+        if rows > 0:
+            amx.configure(min(rows, 16))
+            loop(operands, cores, rows, worker, workers)
+            amx.release()
+
+    return matmul
+
+
+def _bf16(output: str) -> Any:
+    finish = finisher(simd.load, epilogue.unscaled, epilogue.OUTPUTS[output], has_row_scales=False)
+    pair = column_pair(amx.dot_bf16, finish, toucher(epilogue.OUTPUTS[output]), outputs(has_column_scales=False))
+    return _matmul(column_item(pair, stored_weights(16)), 64)
+
+
+def _i8(output: str) -> Any:
+    finish = finisher(simd.load_i32, epilogue.scaled_both, epilogue.OUTPUTS[output], has_row_scales=True)
+    touch = toucher(epilogue.OUTPUTS[output])
+    pair = column_pair(amx.dot_i8, finish, touch, outputs(has_column_scales=True), is_exact=True)
+    return _matmul(column_item(pair, stored_weights(16)), 64)
+
+
+def _codes(convert: Any, output: str) -> Any:
+    finish = finisher(simd.load, epilogue.scaled_columns, epilogue.OUTPUTS[output], has_row_scales=False)
+    outputs_of = outputs(has_column_scales=True)
+    few = few_rows(convert, finish, outputs_of)
+    many = column_item(
+        column_pair(amx.dot_bf16, finish, toucher(epilogue.OUTPUTS[output]), outputs_of), converted_weights(convert)
+    )
+
+    @inline
+    def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
+        if end - begin <= 32:
+            few(op, n, width, begin, end, scratch)
+        else:
+            many(op, n, width, begin, end, scratch)
+
+    return _matmul(item, 128)
+
+
+_bf16_plain, _bf16_swiglu = _bf16("plain"), _bf16("swiglu_panels")
+_i8_plain, _i8_swiglu = _i8("plain"), _i8("swiglu_panels")
+_w8_plain, _w8_swiglu = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "swiglu_panels")
+_e4m3_plain, _e4m3_swiglu = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "swiglu_panels")
+_e5m2_plain, _e5m2_swiglu = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "swiglu_panels")
+
+
+@kernel
+def matmul_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16."""
+    _bf16_plain(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, SwiGLU."""
+    _bf16_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8."""
+    _i8_plain(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, SwiGLU."""
+    _i8_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by int8 weights."""
+    _w8_plain(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by int8 weights, SwiGLU."""
+    _w8_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e4m3 weights."""
+    _e4m3_plain(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e4m3 weights, SwiGLU."""
+    _e4m3_swiglu(operands, cores, step, worker, workers)
+
+
+@kernel
+def matmul_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e5m2 weights."""
+    _e5m2_plain(operands, cores, step, worker, workers)
+
+
+@kernel
+def swiglu_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e5m2 weights, SwiGLU."""
+    _e5m2_swiglu(operands, cores, step, worker, workers)

@@ -1,0 +1,196 @@
+"""Weights to 8-bit codes with one scale for each output row: symmetric int8, and float8 as the Neuron parts have it.
+
+float8 e4m3 is held to +-240 (its largest finite number where exponent 15 is kept for infinities, as on Neuron), e5m2
+to +-57344. Codes below the smallest normal number are zero: tile units flush them, so no kernel depends on them. Their
+steps are relative, so what a row's scale decides is where its values fall between powers of two: of some scales the one
+with the least squared error is taken.
+
+int8-rotated: activations and weights are multiplied by the same orthogonal matrix along k, which changes no product but
+spreads an outlier over several values, as in QuaRot (https://arxiv.org/abs/2404.00456). Here it is the Hadamard matrix
+of order 4, on elements 16 apart of each 64: for a kernel two additions a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from server.checkpoint.float8 import e4m3fn_table
+from server.config import WeightFormat
+from server.kernels.isa.jit import HostFunction, inline
+
+ROUNDER = np.float32(1.5 * 2**23)  # added and taken away again it rounds to a whole number, ties to even
+ROTATED, ROTATED_APART = 4, 16  # values that are mixed with each other, and their distance
+FLOAT8_SCALES, FLOAT8_SAMPLE = 8, 256  # scales that are tried for a row, on so many of its values
+
+Float32 = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+E4M3_MAX = 240.0
+E4M3_MAX_CODE = 0x77  # of 240
+E5M2_MAX = 57344.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """codes [N, K] (int8 or float8 bits, as bytes); row n stands for codes[n] * scales[n]."""
+
+    codes: Codes
+    scales: Float32  # [N]
+    sums: npt.NDArray[np.int32]  # [N] sum of the codes: int8 only, else zero
+
+
+def quantize_rows(rows: Float32, quantization: WeightFormat) -> QuantizedRows:
+    """Codes of `rows` [N, K], which must be finite. A row of zeros has scale 0."""
+    codes, scales = np.empty(rows.shape, np.uint8), np.empty(len(rows), np.float32)
+    sums = np.zeros(len(rows), np.int32)
+    if quantization == "int8-rotated":
+        rows = rotated(rows)
+    if quantization.startswith("int8"):
+        int8_rows(np.ascontiguousarray(rows), codes.view(np.int8), scales, sums)
+    elif quantization == "fp8":
+        float8_rows(np.ascontiguousarray(rows), codes, scales, 3, 7, E4M3_MAX)
+    else:
+        float8_rows(np.ascontiguousarray(rows), codes, scales, 2, 15, E5M2_MAX)
+    return QuantizedRows(codes, scales, sums)
+
+
+def stored_rows(codes: Codes, scales: Float32, quantization: WeightFormat) -> QuantizedRows:
+    """Codes [N, K] and scales [N] that a checkpoint has, as this server computes with them.
+
+    int8 stays as it is. float8 comes as e4m3fn, whose exponent 15 holds 256 to 448 and which has no infinities: a row
+    with a code beyond 240 has its values halved and its scale doubled, which is exact but for codes that reach the
+    smallest normal number; those, and subnormal codes of any row, are rounded to it or to zero.
+    """
+    sums = np.zeros(len(codes), np.int32)
+    if quantization != "fp8":
+        codes.view(np.int8).sum(axis=1, dtype=np.int32, out=sums)
+        return QuantizedRows(codes, scales, sums)
+    is_beyond = ((codes & 0x7F) > E4M3_MAX_CODE).any(axis=1)
+    whole, half = _e4m3_codes(1.0), _e4m3_codes(0.5)
+    rounded = np.empty_like(codes)
+    rounded[~is_beyond], rounded[is_beyond] = whole[codes[~is_beyond]], half[codes[is_beyond]]
+    return QuantizedRows(rounded, np.where(is_beyond, 2 * scales, scales).astype(np.float32), sums)
+
+
+@cache
+def _e4m3_codes(factor: float) -> Codes:
+    """For each e4m3fn code the nearest code of `factor` times its value; meaningless beyond 240, [256]."""
+    values = np.nan_to_num(np.abs(e4m3fn_table()) * np.float32(factor))
+    table = float8_table("fp8")[: E4M3_MAX_CODE + 1]
+    distances = np.abs(values[:, None] - table[None, :])
+    distances[:, 1:8] = np.inf  # subnormal codes
+    nearest = E4M3_MAX_CODE - distances[:, ::-1].argmin(axis=1)  # of two the larger
+    codes: Codes = (nearest | (np.arange(256) & 0x80)).astype(np.uint8)
+    return codes
+
+
+@HostFunction
+def int8_rows(rows: Float32, codes: npt.NDArray[np.int8], scales: Float32, sums: npt.NDArray[np.int32]) -> None:
+    bits = rows.view(np.uint32)
+    for n in range(rows.shape[0]):
+        largest_bits = np.uint32(0)  # of magnitudes, which are in order as integers too: a loop that takes all lanes
+        for k in range(rows.shape[1]):
+            largest_bits = np.uint32(max(largest_bits, bits[n, k] & np.uint32(0x7FFFFFFF)))
+        largest = np.uint32(largest_bits).view(np.float32)
+        scales[n] = largest / np.float32(127.0)
+        inverse = np.float32(127.0) / largest if largest > 0 else np.float32(0.0)
+        total = np.int32(0)
+        for k in range(rows.shape[1]):
+            code = np.int32((rows[n, k] * inverse + ROUNDER) - ROUNDER)
+            codes[n, k] = code
+            total = np.int32(total + code)
+        sums[n] = total
+
+
+@inline
+def _float8_rounded(magnitude, smallest, drop):  # type: ignore[no-untyped-def]
+    """The nearest value with 23 - drop bits of mantissa, ties to even: adds half a unit to the bits of a float32."""
+    if magnitude < smallest:
+        return smallest if magnitude >= smallest / np.float32(2.0) else np.float32(0.0)
+    bits = np.float32(magnitude).view(np.uint32)
+    bits += (np.uint32(1) << np.uint32(drop - 1)) - np.uint32(1) + ((bits >> np.uint32(drop)) & np.uint32(1))
+    return np.uint32(bits >> np.uint32(drop) << np.uint32(drop)).view(np.float32)
+
+
+@inline
+def _float8_scale(row, largest, smallest, drop, largest_code):  # type: ignore[no-untyped-def]
+    """Of scales that bring `largest` to the largest code, down to half of it, the one with the least squared error."""
+    step = max(1, row.size // FLOAT8_SAMPLE)
+    best, least = np.float32(0.0), np.inf
+    for i in range(FLOAT8_SCALES):
+        scale = np.float32(largest / largest_code * 2.0 ** (i / FLOAT8_SCALES))
+        total = 0.0
+        for k in range(0, row.size, step):
+            magnitude = abs(row[k])
+            error = _float8_rounded(min(magnitude / scale, largest_code), smallest, drop) * scale - magnitude
+            total += error * error
+        if total < least:
+            best, least = scale, total
+    return best
+
+
+@HostFunction
+def float8_rows(
+    rows: Float32, codes: Codes, scales: Float32, mantissa_bits: int, bias: int, largest_code: float
+) -> None:
+    drop = 23 - mantissa_bits
+    smallest, limit = np.float32(2.0 ** (1 - bias)), np.float32(largest_code)
+    for n in range(rows.shape[0]):
+        largest = np.float32(0.0)
+        for k in range(rows.shape[1]):
+            largest = max(largest, abs(rows[n, k]))
+        scales[n] = inverse = np.float32(0.0)
+        if largest > 0:
+            scales[n] = _float8_scale(rows[n], largest, smallest, drop, limit)
+            inverse = np.float32(1.0) / scales[n]
+        for k in range(rows.shape[1]):
+            value = rows[n, k] * inverse
+            rounded = _float8_rounded(min(abs(value), limit), smallest, drop)
+            code = 0
+            if rounded > 0:
+                code = int(np.float32(rounded).view(np.uint32) >> np.uint32(drop)) - ((127 - bias) << mantissa_bits)
+            codes[n, k] = code | 0x80 if value < 0 else code
+
+
+def rotated(rows: Float32) -> Float32:
+    """Each row times the rotation, [N, K] with K a multiple of 64; twice is the row itself."""
+    turned = np.empty(rows.shape, np.float32)
+    rotate_groups(*(each.reshape(-1, ROTATED, ROTATED_APART) for each in (np.ascontiguousarray(rows), turned)))
+    return turned
+
+
+@HostFunction
+def rotate_groups(groups: Float32, turned: Float32) -> None:
+    """Both [groups, 4, 16]."""
+    half = np.float32(0.5)
+    for i in range(groups.shape[0]):
+        for k in range(ROTATED_APART):
+            a, b, c, d = groups[i, 0, k] * half, groups[i, 1, k] * half, groups[i, 2, k] * half, groups[i, 3, k] * half
+            turned[i, 0, k] = (a + b) + (c + d)
+            turned[i, 1, k] = (a - b) + (c - d)
+            turned[i, 2, k] = (a + b) - (c + d)
+            turned[i, 3, k] = (a - b) - (c - d)
+
+
+def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Float32:
+    """What the codes stand for, [N, K] float32."""
+    codes = quantized.codes
+    if quantization.startswith("int8"):
+        values = codes.view(np.int8).astype(np.float32)
+    else:
+        values = float8_table(quantization)[codes]
+    values *= quantized.scales[:, None]
+    return rotated(values) if quantization == "int8-rotated" else values
+
+
+def float8_table(quantization: WeightFormat) -> Float32:
+    """The value of each of the 256 codes, [256]; codes below the smallest normal number are zero."""
+    mantissa_bits, bias = (3, 7) if quantization == "fp8" else (2, 15)
+    code = np.arange(256)
+    exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+    value = 2.0 ** (exponent - bias) * (1 + mantissa / (1 << mantissa_bits)) * (exponent > 0)
+    return np.where(code & 0x80, -value, value).astype(np.float32)

@@ -1,0 +1,80 @@
+"""Activations that attention or SwiGLU left, as float32 rows or bfloat16 panels, into the panels that are read next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.kernels.isa.jit import inline, kernel, share_begin
+from server.kernels.isa.memory import load_i64
+from server.kernels.panels import (
+    pack_bf16,
+    pack_f32,
+    pack_i8,
+    pack_i8_rotated,
+    panels_to_f32,
+    panels_to_i8,
+    panels_to_i8_rotated,
+)
+from server.kernels.records import PACK, PACK_BYTES, STEP
+
+
+def _pack_rows(pack: Any, row_cell: int) -> Any:
+    """`row_cell` is the size of an element of rows that lie one after the other, 0 for panels."""
+
+    @inline
+    def pack_rows(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        rows, width = load_i64(step + STEP.num_tokens), load_i64(operands + PACK.width)
+        for item in range(share_begin(cores * rows, worker, workers), share_begin(cores * rows, worker + 1, workers)):
+            row = item % rows
+            op = operands + item // rows * PACK_BYTES
+            source = load_i64(op + PACK.source) + row * width * row_cell
+            pack(source, load_i64(op + PACK.panels), load_i64(op + PACK.row_scales), row, width)
+
+    return pack_rows
+
+
+_bf16, _f32, _i8 = _pack_rows(pack_bf16, 4), _pack_rows(pack_f32, 4), _pack_rows(pack_i8, 4)
+_i8_rotated, _panels_i8_rotated = _pack_rows(pack_i8_rotated, 4), _pack_rows(panels_to_i8_rotated, 0)
+_panels_f32, _panels_i8 = _pack_rows(panels_to_f32, 0), _pack_rows(panels_to_i8, 0)
+
+
+@kernel
+def pack_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """To bfloat16 panels. Items are rows of every core."""
+    _bf16(operands, cores, step, worker, workers)
+
+
+@kernel
+def pack_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """To float32 panels. Items are rows of every core."""
+    _f32(operands, cores, step, worker, workers)
+
+
+@kernel
+def pack_rows_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """To int8 panels and row scales. Items are rows of every core."""
+    _i8(operands, cores, step, worker, workers)
+
+
+@kernel
+def repack_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 panels to float32 panels. Items are rows of every core."""
+    _panels_f32(operands, cores, step, worker, workers)
+
+
+@kernel
+def repack_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 panels to int8 panels and row scales. Items are rows of every core."""
+    _panels_i8(operands, cores, step, worker, workers)
+
+
+@kernel
+def pack_rows_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """To int8 panels and row scales, rotated. Items are rows of every core."""
+    _i8_rotated(operands, cores, step, worker, workers)
+
+
+@kernel
+def repack_i8_rotated(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 panels to int8 panels and row scales, rotated. Items are rows of every core."""
+    _panels_i8_rotated(operands, cores, step, worker, workers)

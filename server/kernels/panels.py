@@ -1,0 +1,114 @@
+"""float32 rows, or bfloat16 panels, to the panels that a matmul reads: bfloat16, float32, or int8 with row scales.
+
+Panels are [rows/16][K/k_tile][16][k_tile]: what one tile load or one cache line of broadcasts wants. int8 is symmetric:
+scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row. matmul/quantize.py has what a
+rotation is for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.kernels.isa import simd
+from server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import store_f32
+
+K_TILE_16 = 32  # elements of a bfloat16 or float32 panel row
+K_TILE_8 = 64  # elements of an int8 panel row
+
+
+@inline
+def _panel_row(row, width, k_tile):  # type: ignore[no-untyped-def]
+    """Index of a row's first element; its next k_tile elements are 16 * k_tile further."""
+    return (row // 16) * 16 * width + row % 16 * k_tile
+
+
+@inline
+def _of_row(source, row, width, i):  # type: ignore[no-untyped-def]
+    """Sixteen of one float32 row at `source`."""
+    return simd.load(source + i * 4)
+
+
+@inline
+def _of_panels(source, row, width, i):  # type: ignore[no-untyped-def]
+    """Sixteen of row `row` of bfloat16 panels at `source`."""
+    return simd.load_bf16(
+        source + (_panel_row(row, width, K_TILE_16) + i // K_TILE_16 * 16 * K_TILE_16 + i % K_TILE_16) * 2
+    )
+
+
+def _plain(load: Any, cell: Cell) -> Any:
+    store, size = cell.store, cell.size
+
+    @inline
+    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+        """Into row `row` of the panels."""
+        first = _panel_row(row, width, K_TILE_16)
+        for i in range(0, width, 16):
+            at = first + (i // K_TILE_16) * 16 * K_TILE_16 + i % K_TILE_16
+            store(panels + at * size, load(source, row, width, i))
+
+    return pack
+
+
+@inline
+def _same(a, b, c, d):  # type: ignore[no-untyped-def]
+    return a, b, c, d
+
+
+@inline
+def _turned(a, b, c, d):  # type: ignore[no-untyped-def]
+    """The Hadamard matrix of order 4, twice as long as the rotation."""
+    sum0, sum1, difference0, difference1 = simd.add(a, b), simd.add(c, d), simd.sub(a, b), simd.sub(c, d)
+    return (
+        simd.add(sum0, sum1),
+        simd.add(difference0, difference1),
+        simd.sub(sum0, sum1),
+        simd.sub(difference0, difference1),
+    )
+
+
+@inline
+def _larger_magnitude(a, b):  # type: ignore[no-untyped-def]
+    return simd.larger(simd.absolute(a), simd.absolute(b))
+
+
+def _int8(load: Any, turn: Any = _same, length: float = 1.0) -> Any:
+    """`turn` makes sixty-four values, `length` times too long, of sixty-four."""
+
+    @inline
+    def values(source, row, width, i):  # type: ignore[no-untyped-def]
+        a, b = load(source, row, width, i), load(source, row, width, i + 16)
+        return turn(a, b, load(source, row, width, i + 32), load(source, row, width, i + 48))
+
+    @inline
+    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+        """Into row `row` of the panels, and its scale: NaN where a value is NaN or infinite, which a maximum hides."""
+        highest = strange = zero = simd.splat(0.0)
+        for i in range(0, width, 64):
+            a, b, c, d = values(source, row, width, i)
+            ab, cd = _larger_magnitude(a, b), _larger_magnitude(c, d)
+            highest = simd.larger(ab, simd.larger(cd, highest))
+            strange = simd.fma(simd.add(simd.add(a, b), simd.add(c, d)), zero, strange)
+        largest = simd.max_lanes(highest)
+        inverse, scale = 0.0, simd.sum_lanes(strange)
+        if largest > 0.0:
+            inverse, scale = 127.0 / largest, largest / (127.0 * length) + scale
+        by = simd.splat(inverse)
+        store_f32(row_scales + row * 4, scale)
+        first = panels + _panel_row(row, width, K_TILE_8)
+        for i in range(0, width, 64):
+            a, b, c, d = values(source, row, width, i)
+            at = first + i * 16
+            simd.store_i8(at, simd.mul(a, by))
+            simd.store_i8(at + 16, simd.mul(b, by))
+            simd.store_i8(at + 32, simd.mul(c, by))
+            simd.store_i8(at + 48, simd.mul(d, by))
+
+    return pack
+
+
+pack_bf16, pack_f32, pack_i8 = _plain(_of_row, BFLOAT16), _plain(_of_row, FLOAT32), _int8(_of_row)
+panels_to_f32, panels_to_i8 = _plain(_of_panels, FLOAT32), _int8(_of_panels)
+pack_i8_rotated, panels_to_i8_rotated = _int8(_of_row, _turned, 2.0), _int8(_of_panels, _turned, 2.0)

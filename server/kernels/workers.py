@@ -1,0 +1,83 @@
+"""Host threads that carry the emulated cores. How cores are laid over threads is the host's business alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.errors import DeviceError
+from server.kernels import executor
+from server.kernels.program import Program
+
+
+class WorkerPool:
+    """`num_threads` workers, the caller's thread being one of them. Only one thread may call `run`."""
+
+    def __init__(self, num_threads: int) -> None:
+        """Raises DeviceError when `num_threads` is below 1 or the host has no POSIX semaphores."""
+        if num_threads < 1:
+            raise DeviceError(f"cpu_threads is {num_threads}: at least 1 is needed")
+        self.num_threads = num_threads
+        self.busy_s = 0.0  # host time spent in programs since the pool was made
+        words = len(executor.ControlRecord._fields) + num_threads * executor.SEMAPHORE_BYTES // 8 + 8
+        self._memory: npt.NDArray[np.int64] = np.zeros(words, np.int64)
+        self._control = -(-self._memory.ctypes.data // 64) * 64
+        self._fields = self._memory[(self._control - self._memory.ctypes.data) // 8 :]
+        self._set(executor.CONTROL.workers, num_threads)
+        if executor.init_control(self._control) != 0:
+            raise DeviceError("this host has no process-private POSIX semaphores (sem_init)")
+        self._threads = [
+            threading.Thread(target=executor.serve_steps, args=(self._control, i), name=f"core-{i}", daemon=True)
+            for i in range(1, num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # The threads use the control block until they have ended, so it must outlive a pool that nobody closes.
+        self.close = weakref.finalize(self, _stop, self._control, self._threads, self._memory)
+
+    def bind(self, cpus: Sequence[int]) -> None:
+        """Let each worker stay on its CPU, the caller's thread on the first, where the host lets threads be bound.
+
+        Raises DeviceError when it does not allow one of these.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            return
+        threads = [threading.get_native_id(), *(thread.native_id or 0 for thread in self._threads)]
+        for thread, cpu in zip(threads, cpus, strict=False):  # no CPUs: none is bound
+            try:
+                os.sched_setaffinity(thread, {cpu})
+            except OSError as error:
+                raise DeviceError(f"a worker thread cannot be bound to CPU {cpu}: {error.strerror}") from error
+
+    def _set(self, offset: int, value: int) -> None:
+        self._fields[offset // 8] = value
+
+    def run(self, program: Program, step: int) -> None:
+        """Run `program` on the step record at address `step`; returns when every worker is done. Releases the GIL."""
+        self._set(executor.CONTROL.program, program.address)
+        self._set(executor.CONTROL.length, len(program))
+        self._set(executor.CONTROL.step, step)
+        begin = time.perf_counter()
+        executor.run_step(self._control)
+        self.busy_s += time.perf_counter() - begin
+
+    def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
+        """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""
+        times = np.zeros((len(program) + 1, executor.TIMESPEC_BYTES // 8), np.int64)
+        self._set(executor.CONTROL.trace, times.ctypes.data)
+        self.run(program, step)
+        self._set(executor.CONTROL.trace, 0)
+        return times[:, 0] + times[:, 1] * 1e-9
+
+
+def _stop(control: int, threads: list[threading.Thread], _memory: object) -> None:
+    """Let the threads end, and wait for them; the pool cannot be used afterwards."""
+    executor.stop_workers(control)
+    for thread in threads:
+        thread.join()

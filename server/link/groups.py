@@ -1,0 +1,147 @@
+"""The engines of one server as one: data-parallel groups, each a process with its own scheduler, cache and cores.
+
+Chooses with scheduler/router.py where each sequence goes, and says everything else to all. A dead engine's sequences
+end with its error; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from server.config import CacheConfig
+from server.device.visible_cores import core_ranges
+from server.errors import EngineDead, InvalidRequest, RequestError
+from server.link.client import EngineClient, Stream
+from server.link.messages import EngineInfo, StartTrace, StopTrace, Tokens, TraceReply
+from server.link.process import EngineProcess
+from server.scheduler.router import Router
+from server.types import Request
+
+RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a router chose itself
+
+
+class EngineGroups:
+    """Speaks with one engine or several, in the order of their ranks."""
+
+    def __init__(self, engines: Sequence[EngineProcess]) -> None:
+        self.clients = tuple(EngineClient(engine) for engine in engines)
+        self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
+        self._router: Router | None = None  # with one engine there is no choice
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any engine is there to take requests, now or once it has loaded."""
+        return any(client.is_alive for client in self.clients)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every engine is."""
+        return all(client.is_alive for client in self.clients)
+
+    @property
+    def num_open(self) -> int:
+        """Sequences waiting or running, as the API sees it."""
+        return sum(client.num_open for client in self.clients)
+
+    async def start(self, say: Callable[[str], None]) -> EngineInfo:
+        """Wait until all engines are ready; `say` gets their progress lines. Returns what holds for every engine.
+
+        Raises StartError with the words of the first that cannot start.
+        """
+        tasks = [asyncio.ensure_future(c.start(self._named(say, i))) for i, c in enumerate(self.clients)]
+        try:
+            self.infos = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        info = merged(self.infos)
+        if len(self.clients) > 1:
+            self._watch(info)
+        return info
+
+    def check_rank(self, rank: int | None) -> None:
+        """Raises InvalidRequest unless there is an engine `rank`; None is any."""
+        if rank is not None and not 0 <= rank < len(self.clients):
+            what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
+            raise InvalidRequest(what, RANK_HEADER)
+
+    def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
+        """Give each request to an engine, or all to the one asked for; their ids must be new. Raises EngineDead."""
+        if self._router is None:
+            return self.clients[0].submit(requests)
+        for index, client in enumerate(self.clients):
+            if not client.is_alive:
+                self._router.lose(index)
+        ids = [request.request_id for request in requests]
+        stream = Stream(ids, self.abort)
+        stream.engines = places = {request.request_id: self._router.place(request, rank) for request in requests}
+        try:
+            for index in sorted(set(places.values())):
+                self.clients[index].submit([r for r in requests if places[r.request_id] == index], stream)
+        except EngineDead:
+            for request_id in ids:  # one engine has died this moment; the others may have theirs already
+                self._router.end(request_id)
+                self.abort(request_id)
+            raise
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request wherever it is; unknown and ended ids are ignored."""
+        for client in self.clients:
+            client.abort(request_id)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead if all are."""
+        if self._router is not None:
+            self._router.forget_prefixes()
+        for client in self.clients:
+            if client.is_alive or not self.is_alive:
+                client.reset_prefix_cache()
+
+    async def trace(self, command: StartTrace | StopTrace) -> list[TraceReply]:
+        """Let every engine that lives start or stop recording, and what came of it. Raises EngineDead."""
+        living = [client for client in self.clients if client.is_alive] or self.clients
+        return await asyncio.gather(*(client.trace(command) for client in living))
+
+    def abort_all(self, error: RequestError) -> None:
+        """End every open request with `error`."""
+        for client in self.clients:
+            client.abort_all(error)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ask the engines to end, wait up to `timeout_s`, then end them; those that still load are ended at once."""
+        await asyncio.gather(*(client.stop(timeout_s) for client in self.clients))
+
+    def _named(self, say: Callable[[str], None], rank: int) -> Callable[[str], None]:
+        """`say`, with the name of the engine where there are several."""
+        return say if len(self.clients) == 1 else lambda line: say(f"engine {rank}: {line}")
+
+    def _watch(self, info: EngineInfo) -> None:
+        """From now on the router chooses, and hears of every token and every end."""
+        cache = CacheConfig(info.num_blocks, info.block_size, info.enable_prefix_caching)
+        self._router = router = Router(len(self.clients), cache)
+
+        def turn(tokens: Tokens) -> None:
+            for event in tokens.events:
+                router.tell(event)
+
+        for client in self.clients:
+            client.observe(turn)
+
+
+def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
+    """What holds for every engine: a request must fit in the smallest cache, since any of them may get it."""
+    first = infos[0]
+    if len(infos) == 1:
+        return first
+    cores = ", ".join(core_ranges(info.core_ids) for info in infos)
+    return replace(
+        first,
+        num_blocks=min(info.num_blocks for info in infos),
+        core_ids=tuple(core for info in infos for core in info.core_ids),
+        core_names=tuple(name for info in infos for name in info.core_names),
+        memory=tuple(core for info in infos for core in info.memory),
+        notes=(*first.notes, f"{len(infos)} engines like this one, on NeuronCores {cores}"),
+    )

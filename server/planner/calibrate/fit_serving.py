@@ -1,0 +1,79 @@
+"""Finds the coefficients of a serving stack from load tests: a pattern search, since a simulation has no slope.
+
+The loss of an error is that of Cauchy's distribution, log(1 + (error / 0.15)^2), of logs of predicted over measured: a
+series that contradicts the others bends the fit little. Deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import isfinite, log, log1p
+
+from server.cost.calibration import ServingCoefficients
+from server.planner.calibrate.serving import QUANTITIES, Figures, ServingRow, with_coefficient
+
+SCALE = 0.15
+FACTORS = (1.6, 1.2)  # steps of the search, from coarse to fine
+FIT_WAVES = 2  # of the eight; they are alike
+PRIOR_WEIGHT = 0.2  # of a squared unit of log distance from the start
+MISSED = 5.0  # log error of a figure that a simulation does not have at all
+
+
+class _Objective:
+    """The loss of coefficients over rows. A row is simulated anew only when a coefficient that it feels changes."""
+
+    def __init__(self, rows: Sequence[ServingRow]) -> None:
+        self._rows = rows
+        self._start = ServingCoefficients()
+        self._known: dict[tuple[object, ...], Figures] = {}
+
+    def loss(self, coefficients: ServingCoefficients) -> float:
+        total = sum(self._row_loss(row, coefficients) for row in self._rows)
+        for field in fields(coefficients):
+            distance = log(getattr(coefficients, field.name) / getattr(self._start, field.name))
+            total += PRIOR_WEIGHT * distance**2
+        return total
+
+    def _row_loss(self, row: ServingRow, coefficients: ServingCoefficients) -> float:
+        key = (row.row.row_id, *row.felt(coefficients))
+        if key not in self._known:
+            self._known[key] = row.predict(coefficients, FIT_WAVES)
+        figures = dict(zip(QUANTITIES, self._known[key], strict=True))
+        losses = [_loss(figures[name], value) for name, value in row.measured.items()]
+        return sum(losses) / len(losses)
+
+
+def _loss(predicted: float, measured: float) -> float:
+    error = log(predicted / measured) if predicted > 0 and isfinite(predicted) else MISSED
+    return log1p((error / SCALE) ** 2)
+
+
+def fit_serving(rows: Sequence[ServingRow]) -> ServingCoefficients:
+    """The coefficients of least loss found from their defaults; the defaults when there is no row."""
+    best = ServingCoefficients()
+    if not rows:
+        return best
+    objective = _Objective(rows)
+    least = objective.loss(best)
+    for factor in FACTORS:
+        for field in fields(best):
+            best, least = _along(objective, best, least, field.name, factor)
+    return best
+
+
+def _along(
+    objective: _Objective, best: ServingCoefficients, least: float, name: str, factor: float
+) -> tuple[ServingCoefficients, float]:
+    """Steps of one coefficient, up or down, as long as they help."""
+    for step in (factor, 1 / factor):
+        is_better = False
+        while True:
+            trial = with_coefficient(best, name, getattr(best, name) * step)
+            loss = objective.loss(trial)
+            if loss >= least:
+                break
+            best, least, is_better = trial, loss, True
+        if is_better:
+            break
+    return best, least

@@ -1,0 +1,118 @@
+"""How the tools of the published load tests send requests, and what they print of the answers. Simulates no server.
+
+llmperf as of spring 2024 (token_benchmark_ray.py) sends waves: as many requests as there are users, one launch after
+another, and no more until all are answered. guidellm sends for two minutes, at a rate or with a number of users, and
+counts what was answered by then. Both ask for lengths with a standard deviation of 20 tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import exp, sqrt
+
+import numpy as np
+
+from server.clock import NS
+from server.cost.calibration import ServingCoefficients
+from server.planner.calibrate.published import PublishedRow
+from server.workload.workload import LengthArray, Workload
+
+LENGTH_SD = 20.0
+WINDOW_S = 120.0  # of guidellm
+WAVES = 8  # of the published llmperf runs: benchmark.sh asks for eight requests of each user
+ENOUGH = 512  # requests of a simulated run of waves, which are alike
+USERS = 128  # of guidellm when a row does not state how many
+SEED = 7
+
+_RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTest:
+    """One way of sending. Users send again when answered; without users, requests come at a rate."""
+
+    users: int | None = None
+    rate: float | None = None  # requests a second
+    is_poisson: bool = False  # else evenly spaced
+    is_waves: bool = False  # users wait for each other
+
+    @classmethod
+    def of(cls, row: PublishedRow) -> LoadTest | None:
+        """None when the row is no load test, or not of a known kind."""
+        arrival, users = row.label("arrival"), row.counts.get("concurrency")
+        found = _RATE.match(arrival)
+        if found and float(found[2]) > 0:
+            return cls(rate=float(found[2]), is_poisson=found[1] == "asynchronous")
+        if arrival == "synchronous":
+            return cls(users=1)
+        if arrival == "throughput":
+            return cls(users=users or USERS)
+        if arrival.startswith("closed loop") and users:
+            return cls(users=users, is_waves=True)
+        return None
+
+    @property
+    def num_waves(self) -> int:
+        """To simulate; 0 when there are none."""
+        return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
+
+    def workload(self, answers: Answers, most_per_s: float, coefficients: ServingCoefficients, seed: int) -> Workload:
+        """One wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
+        random = np.random.default_rng((SEED, seed))
+        if self.is_waves:
+            times = np.arange(self.users or 1) * coefficients.client_spacing_s
+        elif self.rate is None:
+            times = np.zeros((self.users or 1) + int(WINDOW_S * most_per_s))
+        else:
+            size = max(1, int(WINDOW_S * self.rate))
+            gaps = random.exponential(1 / self.rate, size) if self.is_poisson else np.full(size, 1 / self.rate)
+            times = np.cumsum(gaps) - gaps[0]
+        lengths = answers.draw(random, len(times))
+        arrivals = np.rint(times * NS).astype(np.int64)
+        return Workload("load test", arrivals, np.full(len(times), answers.prompt, dtype=np.int64), lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Lengths: asked for, and the chance of each token to be the last before that."""
+
+    prompt: int
+    asked: int
+    stop_rate: float
+
+    @classmethod
+    def of(cls, row: PublishedRow, coefficients: ServingCoefficients) -> Answers:
+        """Mean lengths follow from tokens and requests a second where a row has both."""
+        asked, measures = row.counts["output_len"], row.measures
+        per_s = measures.get("req_per_s", 0.0)
+        if per_s > 0:
+            return cls(row.counts["input_len"], asked, stop_rate(asked, measures.get("output_tok_s", 0.0) / per_s))
+        is_llmperf = row.label("arrival").startswith("closed loop")
+        return cls(row.counts["input_len"], asked, coefficients.stop_rate if is_llmperf else 0.0)
+
+    @property
+    def mean(self) -> float:
+        """Tokens of an answer."""
+        rate = self.stop_rate
+        return (1 - exp(-rate * self.asked)) / rate if rate else float(self.asked)
+
+    def draw(self, random: np.random.Generator, size: int) -> LengthArray:
+        """`size` lengths of at least one token."""
+        lengths = random.normal(self.asked, min(LENGTH_SD, self.asked / 4), size)
+        stops = random.exponential(1.0, size)
+        if self.stop_rate:
+            lengths = np.minimum(lengths, stops / self.stop_rate)
+        return np.maximum(1, np.rint(lengths)).astype(np.int64)
+
+
+def stop_rate(asked: int, mean: float) -> float:
+    """The chance per token that makes answers of at most `asked` tokens `mean` long; 0 when that is all of them."""
+    if not 1 <= mean < 0.985 * asked:
+        return 0.0
+    low, high = 1e-9, 1.0
+    for _ in range(60):
+        middle = sqrt(low * high)
+        is_longer = (1 - exp(-middle * asked)) / middle > mean
+        low, high = (middle, high) if is_longer else (low, middle)
+    return low

@@ -1,0 +1,174 @@
+"""A planned configuration, simulated: the same replicas, slots, buckets and arrivals under the real scheduler.
+
+The plan's figures are formulas for means (plan_queue.py); a simulation has the requests. They must tell the same story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.clock import NS
+from server.errors import DeviceError
+from server.planner.plan.demand import Demand, at_rate
+from server.planner.plan.memory import QUANTIZATION
+from server.planner.plan.options import bucket
+from server.planner.plan.report import Candidate, PlanReport
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.records import Records
+from server.planner.simulate.report import SimulationReport
+from server.planner.simulate.simulator import run_simulation
+from server.planner.simulate.statistics import FloatArray
+from server.workload.workload import LengthArray, LengthRange, SyntheticWorkload, Workload
+
+PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
+MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One figure, planned and simulated."""
+
+    name: str
+    planned: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """Of the plan, relative to the simulation."""
+        return self.planned / self.simulated - 1 if self.simulated else 0.0
+
+
+def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationReport:
+    """Serve the plan's workload on `candidate` at the planned rate. Raises as `run_simulation` does."""
+    return run_simulation(simulation_of(report, candidate, seed))
+
+
+def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
+    """The candidate as a deployment of `simulate`, under the arrivals that the plan was asked for.
+
+    Raises DeviceError for pipeline stages, which are not simulated.
+    """
+    if candidate.pp > 1:
+        raise DeviceError(f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage")
+    options, buckets = report.options, report.buckets
+    price = candidate.at_rate[options.price_basis]
+    return SimulationOptions(
+        model=report.model,
+        instance=candidate.device,
+        workload=_workload(report, candidate, seed),
+        tensor_parallel_size=candidate.tp,
+        data_parallel_size=candidate.dp,
+        replicas=candidate.instances,
+        max_model_len=buckets.decode,
+        max_num_seqs=candidate.batch,
+        max_num_queued_reqs=MAX_REQUESTS,
+        device_memory_utilization=options.device_memory_utilization,
+        quantization=QUANTIZATION[candidate.dtype],
+        prefill_buckets=_prefill_buckets(report),
+        decode_buckets=None if options.batching == "neuron" else (),
+        batching=options.batching,
+        price_basis=options.price_basis,
+        usd_per_hour=None if price is not None else 0.0,
+    )
+
+
+def _prefill_buckets(report: PlanReport) -> tuple[int, ...]:
+    if not report.options.has_prefill_buckets:
+        return (report.buckets.decode,)
+    return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
+
+
+def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
+    options = report.options
+    if report.demand.trace is not None:
+        return at_rate(report.demand.trace, options.request_rate)
+    slots = candidate.instances * candidate.dp * candidate.batch
+    inputs, outputs = options.input_tokens, options.output_tokens
+    return SyntheticWorkload(
+        max(MIN_REQUESTS, min(MAX_REQUESTS, PER_SLOT * slots)),
+        options.request_rate,
+        LengthRange(inputs, inputs),
+        LengthRange(outputs, outputs),
+        seed=seed,
+    ).generate()
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What requests met and cost: means in seconds, output tokens a second of everything, dollars (None: no price).
+
+    `tpot_s` is 0 when answers have one token.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    output_tokens_s: float
+    usd_per_million_tokens: float | None  # in and out together
+
+    @classmethod
+    def planned(cls, report: PlanReport, candidate: Candidate) -> Figures:
+        """Those of the plan."""
+        price = candidate.at_rate[report.options.price_basis]
+        tokens_s = candidate.instances * candidate.output_tokens_s
+        return cls(candidate.ttft_s, candidate.tpot_s, tokens_s, None if price is None else price.total_usd)
+
+    @classmethod
+    def steady(cls, served: Served, tokens: Demand, hourly_usd: float | None) -> Figures:
+        """Those from the time that the first fifth has been sent until the last is sent, in simulated or real time.
+
+        So neither the filling nor the emptying of a deployment is seen.
+        """
+        sent, first, finish = served.sent_s, served.first_s, served.finish_s
+        begin, end = sent[len(sent) // 5], sent[-1]
+        seen = (sent >= begin) & (finish >= 0)
+        rate = float(((finish >= begin) & (finish < end)).sum()) / (end - begin)
+        steps = int((served.num_output[seen] - 1).sum())
+        return cls(
+            ttft_s=float((first - sent)[seen].mean()),
+            tpot_s=float((finish - first)[seen].sum() / steps) if steps else 0.0,
+            output_tokens_s=rate * tokens.output_tokens,
+            usd_per_million_tokens=None
+            if hourly_usd is None
+            else 1e6 * hourly_usd / (rate * tokens.total_tokens * 3600),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """When each request was sent, had its first token and its last, ordered by the first; times below 0 never came."""
+
+    sent_s: FloatArray
+    first_s: FloatArray
+    finish_s: FloatArray
+    num_output: LengthArray
+
+    @classmethod
+    def of(cls, records: Records) -> Served:
+        """As a simulation recorded it."""
+        times = (records.sent_ns, records.first_token_ns, records.finish_ns)
+        sent, first, finish = (np.array(ns, dtype=np.float64) / NS for ns in times)
+        return cls(sent, first, finish, np.array(records.num_output, dtype=np.int64))
+
+
+def compared(planned: Figures, simulated: Figures) -> tuple[Agreement, ...]:
+    """Each figure that there is: no time per token for answers of one, no dollars without a price."""
+    names = ("tpot_s", "ttft_s", "output_tokens_s", "usd_per_million_tokens")
+    return tuple(
+        Agreement(name, getattr(planned, name), getattr(simulated, name)) for name in names if getattr(planned, name)
+    )
+
+
+def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationReport) -> tuple[Agreement, ...]:
+    """The plan's figures beside those of a simulation of its `candidate`."""
+    price = candidate.at_rate[report.options.price_basis]
+    hourly_usd = None if price is None else price.hourly_usd
+    figures = Figures.steady(Served.of(simulated.records), report.demand, hourly_usd)
+    return compared(Figures.planned(report, candidate), figures)
+
+
+def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
+    """The chosen configuration, simulated; nothing when none holds the limits, or when it has pipeline stages."""
+    best = report.best
+    return () if best is None or best.pp > 1 else agreement(report, best, simulate_candidate(report, best, seed))

@@ -1,0 +1,122 @@
+"""What requests ask of a deployment: one pair of lengths, or those of a trace. Counts; knows no hardware, no prices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from server.clock import NS
+from server.errors import SettingsError
+from server.planner.plan.options import MAX_RATE, MIN_RATE, PlanOptions
+from server.workload.workload import LengthArray, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Means over the requests, their extremes, and how many have which prompt."""
+
+    input_tokens: float
+    output_tokens: float
+    longest_prompt: int
+    longest: int  # prompt and answer
+    prompts: tuple[tuple[int, int], ...]  # prompt length and number of requests
+    steps_cv2: float  # squared coefficient of variation of the decode steps
+    trace: Workload | None = None
+    left_out: int = 0  # requests of the trace longer than a slot can be
+
+    @classmethod
+    def fixed(cls, options: PlanOptions) -> Demand:
+        """All requests alike."""
+        prompt, output = options.input_tokens, options.output_tokens
+        return cls(prompt, output, prompt, prompt + output, ((prompt, 1),), 0.0)
+
+    @classmethod
+    def of_trace(cls, trace: Workload, longest: int) -> Demand:
+        """The requests of at most `longest` tokens. Raises SettingsError when there is none."""
+        fits = trace.input_len + trace.output_len <= longest
+        if not fits.any():
+            raise SettingsError(f"{trace.name}: each request is longer than the {longest} tokens of a slot")
+        inputs, outputs = trace.input_len[fits], trace.output_len[fits]
+        return cls(
+            input_tokens=float(inputs.mean()),
+            output_tokens=float(outputs.mean()),
+            longest_prompt=int(inputs.max()),
+            longest=int((inputs + outputs).max()),
+            prompts=tuple(sorted(Counter(inputs.tolist()).items())),
+            steps_cv2=_cv2(outputs - 1),
+            trace=_kept(trace, fits),
+            left_out=int((~fits).sum()),
+        )
+
+    @property
+    def total_tokens(self) -> float:
+        """Of a mean request."""
+        return self.input_tokens + self.output_tokens
+
+    def share_within(self, positions: int) -> float:
+        """Of all decode steps, the share whose context, the new token's position included, is at most so long."""
+        steps = self.output_tokens - 1
+        if self.trace is None:
+            return min(1.0, max(0.0, (positions - self.input_tokens) / steps)) if steps else 1.0
+        lengths = self.trace.output_len - 1
+        within = np.clip(positions - self.trace.input_len, 0, lengths).sum()
+        return float(within / lengths.sum()) if steps else 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, without the requests."""
+        return {
+            "trace": self.trace.name if self.trace else None,
+            "requests": len(self.trace) if self.trace else None,
+            "left_out": self.left_out,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "longest_prompt": self.longest_prompt,
+            "longest": self.longest,
+        }
+
+
+def with_trace(options: PlanOptions, trace: Workload, request_rate: float | None = None) -> PlanOptions:
+    """`options` that speak of the trace: its mean lengths, and its rate unless another is asked for.
+
+    Raises SettingsError when the trace has no rate of its own and none is given.
+    """
+    rate = trace_rate(trace) if request_rate is None else request_rate
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise SettingsError(f"{trace.name} comes at {rate:g} requests a second: give request_rate")
+    means = (max(1, round(float(lengths.mean()))) for lengths in (trace.input_len, trace.output_len))
+    return replace(options, input_tokens=next(means), output_tokens=next(means), request_rate=rate)
+
+
+def trace_rate(trace: Workload) -> float:
+    """Requests a second over the whole trace; infinity when all come at once."""
+    seconds = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS
+    return (len(trace) - 1) / seconds if seconds else float("inf")
+
+
+def at_rate(trace: Workload, rate: float) -> Workload:
+    """The trace with its gaps stretched or shrunk to `rate` requests a second; as it is when it has no rate."""
+    own = trace_rate(trace)
+    if not isfinite(own) or own == 0:
+        return trace
+    return replace(trace, arrival_ns=np.rint(trace.arrival_ns * (own / rate)).astype(np.int64))
+
+
+def _kept(trace: Workload, fits: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Workload:
+    prefixes = trace.prefixes and tuple(name for name, fit in zip(trace.prefixes, fits, strict=True) if fit)
+    kept = trace.arrival_ns[fits]
+    return replace(
+        trace,
+        arrival_ns=kept - kept[0],
+        input_len=trace.input_len[fits],
+        output_len=trace.output_len[fits],
+        prefixes=prefixes,
+    )
+
+
+def _cv2(values: LengthArray) -> float:
+    mean = float(values.mean())
+    return float(values.var()) / mean**2 if mean else 0.0

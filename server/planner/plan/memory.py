@@ -1,0 +1,46 @@
+"""How many slots fit: the ledger's arithmetic (server/device/footprint.py) for a batch of full compiled slots.
+
+Formulas live there; here they are asked once for each degree, weight type and batch, whatever the part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from server.config import ModelSpec, Quantization
+from server.cost.pipeline import stage_layers
+from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.planner.plan.options import Buckets, WeightDtype
+
+BLOCK_SIZE = 32  # the server's default
+QUANTIZATION: dict[WeightDtype, Quantization | None] = {
+    "bfloat16": None,
+    "int8": "int8-weight-only",
+    "fp8": "fp8",
+}
+
+
+class Memory:
+    """Bytes on the fullest core for one model and one pair of buckets. Answers are kept."""
+
+    def __init__(self, model: ModelSpec, buckets: Buckets) -> None:
+        self._model, self._buckets = model, buckets
+        self._known: dict[tuple[int, WeightDtype, int, int], int] = {}
+
+    def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int, stages: int = 1) -> int:
+        """Everything on the fullest core with `batch` slots of the compiled length.
+
+        Of several stages that with the most layers, counted as if it had the embedding and the output layer.
+        """
+        key = (tp, dtype, batch, stages)
+        if key not in self._known:
+            model = replace(self._model, num_layers=max(stage_layers(self._model.num_layers, stages)))
+            footprint = Footprint.of(model, tp, self._shape(dtype, batch))
+            num_blocks = batch * -(-self._buckets.decode // BLOCK_SIZE) + 1  # and the null block
+            self._known[key] = sum(footprint.with_kv(num_blocks).values())
+        return self._known[key]
+
+    def _shape(self, dtype: WeightDtype, batch: int) -> ServingShape:
+        """The largest step is a whole prompt in its bucket, or one token of every slot."""
+        limits = StepLimits(num_tokens=max(self._buckets.prefill, batch), num_samples=batch, num_workers=1)
+        return ServingShape("bfloat16", self._buckets.decode, BLOCK_SIZE, limits, QUANTIZATION[dtype])

@@ -1,0 +1,295 @@
+"""`neuronserve plan`: every instance, degree, weight type and batch for a workload, with times, counts and cost.
+
+Asks the ledger's arithmetic and the cost model, and lays the answers out. Has no coefficients of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from server.config import ModelSpec
+from server.cost.calibration import default_calibration
+from server.cost.pipeline import PipelineModel, stage_layers
+from server.cost.work import Runtime
+from server.device.buckets import powers_of_two
+from server.device.catalog import instance, instances
+from server.device.fit import budget_bytes
+from server.device.instances import Instance
+from server.device.ledger import GIB
+from server.device.prices import PRICE_BASES, PriceBasis
+from server.errors import DeviceError, DeviceMemoryError
+from server.planner.model_names import resolve_shape
+from server.planner.plan.demand import Demand
+from server.planner.plan.memory import Memory
+from server.planner.plan.options import Buckets, PlanOptions, WeightDtype, bucket
+from server.planner.plan.queueing import MAX_LOAD, Replica, Service
+from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from server.workload.workload import Workload
+
+
+def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
+    """The whole answer for the catalogue's parts. With a trace, its lengths take the place of those of `options`.
+
+    Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
+    that cannot be served, DeviceError for an unknown instance, a degree that no part in question allows or a price
+    basis that no instance has a price by, and
+    DeviceMemoryError, with the least that is lacking, when no part in question holds the model.
+    """
+    parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
+    if all(part.usd(options.price_basis) is None for part in instances()):
+        parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
+    return plan_model(resolve_shape(options.model), options, parts, trace)
+
+
+def plan_model(
+    model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...], trace: Workload | None = None
+) -> PlanReport:
+    """As `plan`, for a model and parts that have been looked up."""
+    _check_degrees(options, parts)
+    for stages in options.pipeline_parallel_sizes:
+        stage_layers(model.num_layers, stages)  # refuses more stages than layers
+    search = _Search.of(model, options, trace)
+    candidates: list[Candidate] = []
+    excluded: list[Excluded] = []
+    for found in (entry for part in parts for entry in search.part(part)):
+        if isinstance(found, Candidate):
+            candidates.append(found)
+        else:
+            excluded.append(found)
+    if not candidates:
+        raise _nothing_fits(model, options, excluded)
+    candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
+    notes = (*_demand_notes(search.demand), *_slo_notes(options, candidates), *price_notes(parts, options.chip_watts))
+    version = default_calibration().version
+    found_all = tuple(candidates), tuple(excluded)
+    return PlanReport(options, model, search.demand, search.buckets, version, *found_all, notes, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """One replica on one part, a tensor-parallel group for each pipeline stage, and the model's times on it."""
+
+    part: Instance
+    tp: int
+    dtype: WeightDtype
+    stages: int
+    cost: PipelineModel
+
+    @property
+    def dp(self) -> int:
+        return self.part.num_cores // (self.tp * self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    model: ModelSpec
+    options: PlanOptions
+    demand: Demand
+    buckets: Buckets
+    memory: Memory
+    prompts: tuple[tuple[int, float], ...]  # compiled length, share of the requests
+
+    @classmethod
+    def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> _Search:
+        if trace is None:
+            demand, buckets = Demand.fixed(options), Buckets.of(options, model)
+        else:
+            demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
+            buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
+        padded: Counter[int] = Counter()
+        for length, count in demand.prompts:
+            padded[bucket(length, buckets.decode) if options.has_prefill_buckets else buckets.decode] += count
+        shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
+        return cls(model, options, demand, buckets, Memory(model, buckets), shares)
+
+    def part(self, part: Instance) -> Iterator[Candidate | Excluded]:
+        """Everything there is to say of one part."""
+        for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
+            if tp not in part.allowed_tp:
+                yield Excluded(part.name, tp, None, _allowed(part))
+                continue
+            for dtype in self.options.dtypes:
+                if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
+                    yield Excluded(part.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
+                    continue
+                for stages in self.options.pipeline_parallel_sizes:
+                    yield from self._batches(part, tp, dtype, stages)
+
+    def _batches(self, part: Instance, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
+        """Powers of two, as long as they fit."""
+        if tp * stages > part.num_cores:
+            reason = f"{stages} stages of {tp} NeuronCores are more than its {part.num_cores}"
+            yield Excluded(part.name, tp, dtype, reason, pp=stages)
+            return
+        budget = budget_bytes(part, self.options.device_memory_utilization)
+        lacks = self.memory.needed_bytes(tp, dtype, 1, stages) - budget
+        if lacks > 0:
+            reason = f"one slot of {self.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
+            yield Excluded(part.name, tp, dtype, reason, lacks, stages)
+            return
+        group = _Group(part, tp, dtype, stages, PipelineModel.of(self.model, part, tp, stages, Runtime(dtype)))
+        batch = 1
+        while batch <= self.options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages) <= budget:
+            yield self._candidate(group, batch)
+            batch *= 2
+
+    def _candidate(self, group: _Group, batch: int) -> Candidate:
+        options, part, dp = self.options, group.part, group.dp
+        replica, bubble, extrapolated = self._replica(group, batch)
+        alone = replace(replica, peers=dp)
+        within = alone.rate_within(options.ttft_limit_s, options.tpot_limit_s)
+        carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
+        count = _fewest(replica, dp, options) if within else ceil(options.request_rate / carried)
+        rate = options.request_rate / (count * dp)  # of one replica
+        service = replace(replica, peers=count * dp).at(rate)
+        share = _prefill_share(replica)
+        return Candidate(
+            device=part.name,
+            tp=group.tp,
+            pp=group.stages,
+            dp=dp,
+            dtype=group.dtype,
+            batch=batch,
+            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages),
+            memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
+            prefill_s=replica.prefill_s + replica.later_stages_s,
+            decode_s=replica.decode_s,
+            ttft_s=service.ttft_s,
+            tpot_s=service.tpot_s,
+            load=rate / replica.saturation,
+            saturated_output_tokens_s=dp * replica.saturation * self.demand.output_tokens,
+            slo_request_rate=dp * within,
+            output_tokens_s=dp * rate * self.demand.output_tokens,
+            instances=count,
+            at_rate=_prices(part, count, options.request_rate, share, self.demand),
+            at_capacity=_prices(part, 1, carried, share, self.demand),
+            misses=() if within else tuple(_misses(replica.at(0), service, options)),
+            bubble=bubble,
+            extrapolated=extrapolated,
+            tokens_per_joule=_per_joule(dp * rate * self.demand.output_tokens, part, options.chip_watts),
+        )
+
+    def _replica(self, group: _Group, batch: int) -> tuple[Replica, float, str]:
+        """One replica under this demand, the bubble of its decode, and why no measurement stands behind its times."""
+        decode = group.cost.decode(batch, self.buckets.decode)
+        prefills = [(group.cost.prefill(length, length), share) for length, share in self.prompts]
+        mean_s = sum(cost.interval_s * share for cost, share in prefills)
+        later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
+        cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
+        reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
+        replica = Replica(
+            mean_s,
+            decode.elapsed_s,
+            batch,
+            self.demand.output_tokens,
+            cv2,
+            self.demand.steps_cv2,
+            later_stages_s=later_s,
+            shorter=self._shorter(group, batch),
+            mixes_phases=self.options.batching == "continuous",
+        )
+        return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
+
+    def _shorter(self, group: _Group, batch: int) -> tuple[tuple[float, float], ...]:
+        """Seconds on each decode bucket below the longest, and the share of contexts within it."""
+        if self.options.batching == "continuous":
+            return ()
+        buckets = powers_of_two(self.buckets.decode)[:-1]
+        return tuple((group.cost.decode(batch, size).elapsed_s, self.demand.share_within(size)) for size in buckets)
+
+
+def _fewest(replica: Replica, dp: int, options: PlanOptions) -> int:
+    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more."""
+
+    def holds(count: int) -> bool:
+        service = replace(replica, peers=count * dp).at(options.request_rate / (count * dp))
+        return service.within(options.ttft_limit_s, options.tpot_limit_s)
+
+    low = ceil(options.request_rate / (dp * MAX_LOAD * replica.saturation))
+    if holds(low):
+        return low
+    high = low
+    while not holds(high):
+        high *= 2
+    while high - low > 1:  # low does not hold, high does
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:
+    return None if chip_watts is None else tokens_s / (chip_watts * part.num_chips)
+
+
+def _prefill_share(replica: Replica) -> float:
+    """Share of a request in the device's time that its prefill takes, every slot busy."""
+    return replica.prefill_s * replica.saturation
+
+
+def _prices(
+    part: Instance, count: int, request_rate: float, share: float, demand: Demand
+) -> dict[PriceBasis, TokenPrice | None]:
+    """For `count` instances that together serve `request_rate`."""
+    hourly = {basis: part.usd(basis) for basis in PRICE_BASES}
+    return {
+        basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)
+        for basis, price in hourly.items()
+    }
+
+
+def _misses(alone: Service, loaded: Service, options: PlanOptions) -> Iterator[str]:
+    """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
+    if alone.within(options.ttft_limit_s, options.tpot_limit_s) and loaded.within(
+        options.ttft_limit_s, options.tpot_limit_s
+    ):
+        yield "the limits leave no room for any wait"
+    for name, limit, least, usual in (
+        ("TTFT", options.ttft_limit_s, alone.ttft_s, loaded.ttft_s),
+        ("TPOT", options.tpot_limit_s, alone.tpot_s, loaded.tpot_s),
+    ):
+        if least > limit:
+            yield f"{name} is {least * 1e3:.1f} ms without any load: the limit is {limit * 1e3:.1f} ms"
+        elif usual > limit:
+            yield f"{name} is {usual * 1e3:.1f} ms under load: the limit is {limit * 1e3:.1f} ms"
+
+
+def _allowed(part: Instance) -> str:
+    return f"{part.name} has {part.num_cores} NeuronCores and allows {', '.join(map(str, part.allowed_tp))}"
+
+
+def _check_degrees(options: PlanOptions, parts: tuple[Instance, ...]) -> None:
+    for tp in options.tensor_parallel_sizes:
+        if not any(tp in part.allowed_tp for part in parts):
+            allowed = "; ".join(_allowed(part) for part in parts)
+            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {allowed}")
+
+
+def _nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded]) -> DeviceError:
+    lacking = [entry for entry in excluded if entry.lacks_bytes is not None]
+    if not lacking:
+        return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
+    nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
+    return DeviceMemoryError(
+        f"{options.model} with {model.num_params / 1e9:.2f}B parameters fits on no part in question. Nearest is "
+        f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
+    )
+
+
+def _demand_notes(demand: Demand) -> Iterator[str]:
+    if demand.left_out:
+        yield (
+            f"{demand.left_out} requests of the trace are longer than a slot can be: left out, and the rate is that of "
+            "the others"
+        )
+
+
+def _slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:
+    if not candidates[0].meets_slo:
+        yield "no configuration holds the limits; their rows say which they miss"
+    if any(candidate.extrapolated for candidate in candidates):
+        yield "rows marked * are extrapolated: no measurement stands behind their times"
+    if options.ttft_s is None or options.tpot_s is None:
+        yield f"without both limits the load is bounded by {MAX_LOAD:.0%} of saturation alone"

@@ -1,0 +1,163 @@
+"""The answer to a plan: every configuration that fits with its figures, and those that do not with the reason.
+
+Holds and orders figures; computes none but prices per token. What is not known is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from server.config import ModelSpec
+from server.device.instances import Instance
+from server.device.prices import PRICE_BASES, PriceBasis
+from server.planner.plan.demand import Demand
+from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
+
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
+
+
+class Tokens(Protocol):
+    """Tokens of a mean request."""
+
+    @property
+    def input_tokens(self) -> float: ...
+    @property
+    def output_tokens(self) -> float: ...
+    @property
+    def total_tokens(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Dollars for a million tokens. Input and output shares follow the device time of prefill and decode."""
+
+    hourly_usd: float  # of everything bought
+    input_usd: float
+    output_usd: float  # 0 when requests have one output token: the prefill makes it
+    total_usd: float  # all dollars over input and output tokens together
+
+    @classmethod
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: Tokens) -> TokenPrice:
+        """`request_rate` requests a second are served for `hourly_usd` an hour."""
+        request_usd = hourly_usd / 3600 / request_rate
+        return cls(
+            hourly_usd=hourly_usd,
+            input_usd=1e6 * request_usd * prefill_share / tokens.input_tokens,
+            output_usd=1e6 * request_usd * (1 - prefill_share) / tokens.output_tokens,
+            total_usd=1e6 * request_usd / tokens.total_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration that fits. Seconds are means; figures "at the rate" are those of `instances` sharing it."""
+
+    device: str
+    tp: int
+    pp: int  # pipeline stages of a replica, each of `tp` cores
+    dp: int  # replicas on one instance
+    dtype: WeightDtype
+    batch: int  # slots of one replica
+    memory_bytes: int  # on the fullest core
+    memory_budget_bytes: int
+    prefill_s: float
+    decode_s: float
+    ttft_s: float  # at the rate, waits included
+    tpot_s: float  # at the rate, other prompts' prefills included
+    load: float  # share of saturation at the rate
+    saturated_output_tokens_s: float  # of one instance with every slot always busy
+    slo_request_rate: float  # that one instance serves within the limits; 0 when it cannot
+    output_tokens_s: float  # of one instance at the rate
+    instances: int  # needed for the rate within the limits; when these cannot be met, to serve it at all
+    at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
+    at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
+    misses: tuple[str, ...] = ()  # which limits, and by how much
+    extrapolated: str = ""  # why no measurement stands behind the times
+    bubble: float = 0.0  # share of its stages' time in which decode leaves them idle
+    tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
+
+    @property
+    def meets_slo(self) -> bool:
+        return not self.misses
+
+    def order(self, basis: PriceBasis) -> tuple[object, ...]:
+        """Sort key: within the limits first, then priced, cheaper, faster."""
+        price = self.at_rate[basis]
+        cost = (1, 0.0) if price is None else (0, price.hourly_usd)
+        return (
+            not self.meets_slo,
+            *cost,
+            self.tpot_s,
+            self.ttft_s,
+            self.device,
+            self.tp,
+            self.pp,
+            self.dtype,
+            self.batch,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"meets_slo": self.meets_slo}
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A configuration that cannot be had, with the reason; `lacks_bytes` on each core when memory is it."""
+
+    device: str
+    tp: int
+    dtype: WeightDtype | None  # None: whatever the type
+    reason: str
+    lacks_bytes: int | None = None
+    pp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """The whole answer. `candidates` are in order: within the limits by cost, then the others by cost."""
+
+    options: PlanOptions
+    model: ModelSpec
+    demand: Demand
+    buckets: Buckets
+    calibration: str
+    candidates: tuple[Candidate, ...]
+    excluded: tuple[Excluded, ...]
+    notes: tuple[str, ...]
+    parts: tuple[Instance, ...]  # in question, with their prices
+
+    @property
+    def best(self) -> Candidate | None:
+        """The cheapest within the limits, or None when nothing is."""
+        first = self.candidates[0]
+        return first if first.meets_slo else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
+        return {
+            "options": asdict(self.options),
+            "model": {"architecture": self.model.architecture, "num_params": self.model.num_params},
+            "demand": self.demand.as_json(),
+            "buckets": asdict(self.buckets),
+            "calibration": self.calibration,
+            "prices": {part.name: asdict(part.prices) for part in self.parts},
+            "candidates": [candidate.as_json() for candidate in self.candidates],
+            "excluded": [asdict(entry) for entry in self.excluded],
+            "notes": list(self.notes),
+        }
+
+
+def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
+    """Where prices come from, and which are missing; so with power. A spot price without a discount is not missed."""
+    region = instances[0].prices.region
+    for basis in PRICE_BASES:
+        found = [price for instance in instances if (price := instance.prices.of(basis))]
+        for source, date in dict.fromkeys((price.source, price.date) for price in found):
+            yield f"{basis} prices: Linux, {region}, {source}, {date}"
+    for instance in instances:
+        missing = [basis for basis in ("on_demand", "reserved") if instance.usd(basis) is None]
+        if missing:
+            yield f"{instance.name}: no {' and no '.join(missing)} price in {region} is known, nor a cost by it"
+    yield NO_POWER if chip_watts is None else f"tokens per joule: at the {chip_watts:g} W a chip that were given"

@@ -1,0 +1,167 @@
+"""What a simulation is asked: model, deployment, limits, workload, prices. Checks and resolves; simulates nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.config import Batching, ModelSpec, Quantization, SchedulerConfig
+from server.cost.work import CURRENT_SDK
+from server.device.buckets import powers_of_two
+from server.device.catalog import Instance, instance
+from server.device.fit import budget_bytes, require_fit
+from server.device.footprint import ServingShape, StepLimits
+from server.device.prices import PriceBasis
+from server.errors import SettingsError
+from server.planner.simulate.routing import ROUTINGS, Routing
+from server.workload.workload import Workload
+
+LONGEST_CHUNK = 8192  # tokens of prompts in one step by default
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits that a request must meet, all of them, to count as good; None = no such limit. Milliseconds."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2el_ms: float | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return (self.ttft_ms, self.tpot_ms, self.e2el_ms) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """One deployment under one workload. `replicas` instances, each with `data_parallel_size` groups of TP cores."""
+
+    model: ModelSpec
+    instance: str
+    workload: Workload
+    tensor_parallel_size: int = 2
+    data_parallel_size: int = 1  # groups on each instance
+    replicas: int = 1  # instances
+    max_model_len: int = 4096
+    max_num_seqs: int = 16  # slots that decode is compiled for
+    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts beside all decodes
+    max_num_queued_reqs: int = 1024  # of each group
+    block_size: int = 32
+    num_blocks: int | None = None  # None: what the memory of the part has left
+    enable_prefix_caching: bool = True
+    device_memory_utilization: float = 0.9
+    quantization: Quantization | None = None
+    prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
+    decode_buckets: tuple[int, ...] | None = ()  # (): the full length, as continuous batching was measured
+    batching: Batching = "continuous"
+    sdk: int = CURRENT_SDK
+    max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
+    routing: Routing = "least-loaded"
+    slo: Slo = Slo()
+    price_basis: PriceBasis = "on_demand"
+    usd_per_hour: float | None = None  # of one instance; None: the catalogue's
+    step_by_step: bool = False  # drive the server's scheduler through every step even where that changes nothing
+
+    @property
+    def device(self) -> Instance:
+        """Raises DeviceError for an unknown name."""
+        return instance(self.instance)
+
+    @property
+    def num_engines(self) -> int:
+        return self.replicas * self.data_parallel_size
+
+    @property
+    def quantization_dtype(self) -> str:
+        """Weights as the cost model names them: eight bits are storage, whatever the type."""
+        return "bfloat16" if self.quantization is None else "int8"
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        tokens = self.max_num_batched_tokens
+        return SchedulerConfig(
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=LONGEST_CHUNK + self.max_num_seqs if tokens is None else tokens,
+            max_num_queued_reqs=self.max_num_queued_reqs,
+            batching=self.batching,
+            max_prompt_chunk=self.buckets(self.prefill_buckets)[-1],
+        )
+
+    @property
+    def hourly_usd(self) -> float:
+        """Of one instance. Raises DeviceError when it is not known."""
+        if self.usd_per_hour is not None:
+            return self.usd_per_hour
+        return self.device.price(self.price_basis).usd
+
+    def buckets(self, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Ascending compiled lengths that end at max_model_len."""
+        if asked is None:
+            asked = powers_of_two(self.max_model_len)
+        return tuple(sorted({*asked, self.max_model_len}))
+
+    def check(self) -> None:
+        """Raises SettingsError or DeviceError for what cannot be served."""
+        self._check_numbers()
+        if len(self.workload) == 0:
+            raise SettingsError("the workload holds no request")
+        for name, buckets in (("prefill_buckets", self.prefill_buckets), ("decode_buckets", self.decode_buckets)):
+            if any(not 1 <= length <= self.max_model_len for length in buckets or ()):
+                raise SettingsError(f"{name} are {buckets}: each is 1 to max_model_len {self.max_model_len}")
+        self.device.check_groups(self.tensor_parallel_size, self.data_parallel_size)
+        if self.max_model_len > self.model.max_position:
+            raise SettingsError(
+                f"max_model_len is {self.max_model_len}: this model takes {self.model.max_position} tokens"
+            )
+        tokens = self.scheduler.max_num_batched_tokens
+        if tokens < self.max_num_seqs:
+            raise SettingsError(
+                f"max_num_batched_tokens is {tokens}: it must be at least max_num_seqs {self.max_num_seqs}"
+            )
+        if self.routing not in ROUTINGS:
+            raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
+        _ = self.hourly_usd
+
+    def _check_numbers(self) -> None:
+        for name in (
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "replicas",
+            "max_num_seqs",
+            "max_num_queued_reqs",
+            "block_size",
+        ):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise SettingsError(f"max_concurrency is {self.max_concurrency}: it must be at least 1")
+        if self.max_model_len < 2:
+            raise SettingsError(f"max_model_len is {self.max_model_len}: it must be at least 2")
+        if not 0 < self.device_memory_utilization <= 1:
+            raise SettingsError(
+                f"device_memory_utilization is {self.device_memory_utilization}: it is above 0, at most 1"
+            )
+        if self.usd_per_hour is not None and not 0 <= self.usd_per_hour < float("inf"):
+            raise SettingsError(f"usd_per_hour is {self.usd_per_hour}: it must be at least 0 and finite")
+        for name in ("ttft_ms", "tpot_ms", "e2el_ms"):
+            limit = getattr(self.slo, name)
+            if limit is not None and not limit > 0:
+                raise SettingsError(f"the {name} limit is {limit}: it must be above 0")
+
+    def resolve_num_blocks(self) -> int:
+        """KV blocks of one group: as asked, or what its cores have left, at most twice what all slots can use.
+
+        Raises DeviceError when the part does not allow the TP, DeviceMemoryError when the model does not fit,
+        SettingsError when fewer or more blocks are asked for than can be.
+        """
+        longest = min(max(self.prefill_buckets or (self.max_model_len,)), self.scheduler.max_num_batched_tokens)
+        limits = StepLimits(max(longest, self.max_num_seqs), self.max_num_seqs, num_workers=1)  # prompts go one by one
+        shape = ServingShape("bfloat16", self.max_model_len, self.block_size, limits, self.quantization)
+        held, utilization = self.device, self.device_memory_utilization
+        footprint = require_fit(self.model, held, self.tensor_parallel_size, shape, utilization)
+        most = footprint.max_blocks(budget_bytes(held, utilization))
+        if self.num_blocks is None:
+            return min(most, 2 * self.max_num_seqs * footprint.min_blocks)
+        if not 2 <= self.num_blocks <= most:
+            raise SettingsError(f"num_blocks is {self.num_blocks}: this deployment holds 2 to {most}")
+        return self.num_blocks

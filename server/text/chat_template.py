@@ -1,0 +1,149 @@
+"""Messages to prompt text by the checkpoint's chat template, in Jinja's immutable sandbox.
+
+Knows nothing of processes: `template_process.py` runs this under limits of time and memory, because a sandbox stops a
+hostile template from reaching the host but not from looping.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from server.errors import CheckpointError, SettingsError
+from server.text.tokenizer import MAX_CONFIG_BYTES, read_json
+
+# Names a caller's chat_template_kwargs may not replace.
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"})
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What a template is rendered with; all of it plain JSON values."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False  # leave the last message open, so that the model writes on
+    extra: dict[str, Any] = {}
+    tools: list[dict[str, Any]] | None = None  # in OpenAI's form
+
+
+class ChatTemplateError(Exception):
+    """The template refuses these messages, or is broken; `str()` is fit to be shown to a user."""
+
+
+class ChatTemplate:
+    """A compiled template. `special` are the special tokens by name, such as `bos_token`."""
+
+    def __init__(self, source: str, special: dict[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self._special = special
+        self._source = source
+        try:
+            self._template = environment.from_string(source)
+        except (TemplateError, RecursionError, MemoryError, SyntaxError) as error:
+            raise ChatTemplateError(f"the chat template cannot be compiled: {_reason(error)}") from error
+
+    def render(self, conversation: Conversation) -> str:
+        """The prompt text. Raises ChatTemplateError whatever goes wrong in the template."""
+        values = {
+            **self._special,
+            **conversation.extra,
+            "messages": [self._message(message) for message in conversation.messages],
+            "tools": conversation.tools,
+            "documents": None,
+            "add_generation_prompt": conversation.add_generation_prompt,
+        }
+        try:
+            text = self._template.render(values)
+        except Exception as error:  # a template can raise anything, by mistake or by intent
+            raise ChatTemplateError(f"the chat template refused the messages: {_reason(error)}") from error
+        return _open_end(text, conversation.messages[-1]) if conversation.continue_final_message else text
+
+    def _message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """`developer` is OpenAI's newer word for `system`; few templates know it."""
+        if message.get("role") == "developer" and "developer" not in self._source:
+            return {**message, "role": "system"}
+        return message
+
+
+def load_chat_template(directory: Path, override: str | None = None) -> str | None:
+    """Source of the template: `override` (a file, or the template itself), else the checkpoint's, else None.
+
+    The checkpoint keeps it in chat_template.jinja or in tokenizer_config.json, there as text or as named templates
+    of which `default` is meant, and `tool_use` where there are tools.
+    """
+    if override is not None:
+        return _read_override(override)
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return _read_template(path)
+    value = read_json(directory / "tokenizer_config.json").get("chat_template")
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
+        value = _with_tools(named.get("default"), named.get("tool_use"))
+    return value if isinstance(value, str) else None
+
+
+def _with_tools(default: Any, tool_use: Any) -> Any:
+    """One template of two, each of which begins on a line and ends before no block, as it would alone."""
+    if not (isinstance(default, str) and isinstance(tool_use, str)):
+        return default
+    first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
+    return f"{{% if tools %}}\n{first}{{{{ '' }}}}{{% else %}}\n{second}{{{{ '' }}}}{{% endif %}}"
+
+
+def _read_override(override: str) -> str:
+    if "{" in override:
+        return override
+    try:
+        return _read_template(Path(override))
+    except OSError as error:
+        raise SettingsError(f"--chat-template: cannot read {override!r}: {error.strerror}") from error
+
+
+def _read_template(path: Path) -> str:
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise CheckpointError(path.name, f"is larger than the limit of {MAX_CONFIG_BYTES} bytes")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(path.name, f"is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _open_end(text: str, last: dict[str, Any]) -> str:
+    """`text` up to the end of the last message's content."""
+    content = str(last.get("content") or "").strip()
+    at = text.rfind(content)
+    if at < 0:
+        raise ChatTemplateError("continue_final_message: the chat template changes the text of the last message")
+    return text[: at + len(content)]
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """Plain JSON as transformers has it: no HTML escapes, characters kept as they are."""
+    known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
+def _reason(error: BaseException) -> str:
+    """One line, at most 300 characters; never a file name of the host."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text[:300]

@@ -1,0 +1,131 @@
+"""Grammars that an output must follow: their text in llguidance's form, and their compilation under fixed limits.
+
+A grammar travels as text (`SamplingParams.grammar`) and is compiled where it is used, under the same limits in every
+process, so that what the API has accepted the engine accepts too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+
+from server.errors import CheckpointError
+from server.text.generation_config import load_generation_defaults
+from server.text.tokenizer import load_tokenizer
+
+Kind = Literal["json", "regex", "choice", "grammar", "lark"]
+MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the largest take the library about half a second
+MAX_REASON_CHARS = 300
+# JSON on one line, with a space here and there as most write it. A small model that would rather end than go on writes
+# blanks wherever it may.
+WHITESPACE = " ?"
+# A matcher's lexer keeps 1 to 2 kB for each of its states.
+LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
+
+_PLACE = re.compile(r"^(at \d+\(\d+\): )?(failed to compile JSON schema: )?")
+
+
+class GrammarError(Exception):
+    """The grammar cannot be used; `str()` is one line, fit to be shown to a user."""
+
+
+def json_schema(schema: Any) -> str:
+    """The schema, which may be JSON text, as text with this server's options. Raises GrammarError when it is none."""
+    schema = _parsed(schema)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"a JSON schema is an object, not {_shown(schema)}")
+    try:
+        text = json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
+    return text
+
+
+def grammar_text(kind: Kind, spec: Any) -> str:
+    """A grammar in llguidance's form: `spec` is a schema, a regex, a list of texts, GBNF or Lark, or Lark for certain.
+
+    Raises GrammarError when it cannot even be written down, or is larger than MAX_GRAMMAR_CHARS.
+    """
+    if kind == "json":
+        text = LLMatcher.grammar_from_json_schema(json_schema(spec))
+    elif kind == "choice":
+        text = LLMatcher.grammar_from_lark("start: " + " | ".join(map(quoted, spec)))
+    elif kind == "regex":
+        text = LLMatcher.grammar_from_regex(bounded(spec))
+    elif kind == "lark":
+        text = LLMatcher.grammar_from_lark(bounded(spec))
+    else:
+        try:
+            text = grammar_from("grammar", bounded(spec))
+        except (ValueError, RecursionError) as error:
+            raise GrammarError(_line(error)) from error
+    return bounded(text)
+
+
+def quoted(text: str) -> str:
+    """`text` as a literal of Lark, which writes them as JSON does."""
+    return json.dumps(text)
+
+
+def load_grammar_tokenizer(tokenizer_path: Path, model_path: Path) -> LLTokenizer:
+    """The tokenizer as llguidance sees it. Takes up to a second for large vocabularies. Raises GrammarError."""
+    try:
+        tokenizer = load_tokenizer(tokenizer_path)
+        ends = load_generation_defaults(model_path, tokenizer).eos_token_ids
+        known = [token_id for token_id in ends if token_id < tokenizer.vocab_size]
+        if not known:
+            raise GrammarError("this model has no end token, so that a structured output could not end")
+        return LLTokenizer(tokenizer.to_json(), n_vocab=tokenizer.vocab_size, eos_token=known)
+    except (CheckpointError, ValueError) as error:
+        raise GrammarError(f"this model's tokenizer cannot be used for structured output: {_line(error)}") from error
+
+
+def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
+    """A matcher at the beginning of the output. Raises GrammarError when `text` is no grammar, or allows nothing."""
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        raise GrammarError(reason(matcher))
+    return matcher
+
+
+def reason(matcher: LLMatcher) -> str:
+    """Why the matcher is in its error state, in one line."""
+    text = matcher.get_error() or "the output has left it"
+    return "it allows no text at all" if text.startswith("NoExtension") else _line(text)
+
+
+def _parsed(schema: Any) -> Any:
+    """A schema may also be given as JSON text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(bounded(schema))
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
+
+
+def bounded(text: str) -> str:
+    """`text`. Raises GrammarError when it is longer than any grammar may be."""
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise GrammarError(f"it has {len(text)} characters, more than the limit of {MAX_GRAMMAR_CHARS}")
+    return text
+
+
+def _line(error: object) -> str:
+    """What is wrong, in one line, without the place in a text that the user never wrote."""
+    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    faults = [line for line in lines if line.startswith("error: ")]  # a regex is shown first, with a mark below it
+    text = f"regex parse {faults[0]}" if faults else _PLACE.sub("", lines[0])
+    return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "..."
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

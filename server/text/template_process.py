@@ -1,0 +1,71 @@
+"""Runs the chat template in a small process of its own, with limits of time, memory and size.
+
+A template belongs to the checkpoint and may be hostile or broken; the request that met it gets a 400.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from server.errors import CheckpointError, InvalidRequest
+from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
+from server.text.limited_process import Answer, LimitedProcess, Refusal, Work
+
+TIMEOUT_S = 2.0  # of one rendering; real templates take about a millisecond
+MEMORY_BYTES = 1024 * 2**20  # address space of the process; Python and Jinja take about 100 MiB of it
+MAX_CHARS = 32 * 2**20  # of the prompt text
+
+
+class TemplateProcess:
+    """Renders conversations. Blocking and safe to call from several threads; one rendering at a time."""
+
+    def __init__(self, source: str, special: dict[str, str], timeout_s: float = TIMEOUT_S) -> None:
+        prepare = functools.partial(_compile, source, special)
+        self._process = LimitedProcess(Work("the chat template", prepare, timeout_s, 5 * timeout_s, MEMORY_BYTES))
+        self.source = source
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, None while there is none."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process and compile the template. Raises CheckpointError when that cannot be done."""
+        try:
+            self._process.start()
+        except Refusal as error:
+            raise CheckpointError("chat template", str(error)) from error
+
+    def render(self, conversation: Conversation) -> str:
+        """The prompt text. Raises InvalidRequest when the template refuses, takes too long or too much."""
+        try:
+            call = msgspec.msgpack.encode(conversation)
+        except (OverflowError, RecursionError) as error:
+            raise InvalidRequest(f"The messages cannot be given to the chat template: {error}.", "messages") from error
+        try:
+            return self._process.ask(call)
+        except Refusal as error:
+            raise InvalidRequest(str(error), param="messages", code="chat_template_error") from error
+
+    def close(self) -> None:
+        """End the process. A later rendering would start it again."""
+        self._process.close()
+
+
+def _compile(source: str, special: dict[str, str]) -> Answer:
+    try:
+        return functools.partial(_render, ChatTemplate(source, special))
+    except ChatTemplateError as error:
+        raise Refusal(str(error)) from error
+
+
+def _render(template: ChatTemplate, call: bytes) -> str:
+    try:
+        text = template.render(msgspec.msgpack.decode(call, type=Conversation))
+    except ChatTemplateError as error:
+        raise Refusal(str(error)) from error
+    if len(text) > MAX_CHARS:
+        raise Refusal(f"the chat template made {len(text)} characters, more than the limit of {MAX_CHARS}")
+    return text

@@ -1,0 +1,185 @@
+"""Readers of recorded workloads: Azure LLM inference CSV, Mooncake JSONL, BurstGPT CSV, and plain CSV.
+
+A line that cannot be read, or comes before the line above it in time, is refused with its number: nothing is skipped
+or repaired. The one exception is what the formats themselves say: BurstGPT logs failed calls with 0 response tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from server.clock import NS
+from server.errors import SettingsError
+from server.workload.workload import MAX_SECONDS, MAX_TOKENS, Workload
+
+TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
+MOONCAKE_BLOCK = 512  # tokens of one hash id (kvcache-ai/Mooncake, README of the traces)
+
+# Column names of each CSV format: time, input tokens, output tokens. Lower case.
+_COLUMNS: dict[TraceFormat, tuple[str, str, str]] = {
+    "azure": ("timestamp", "contexttokens", "generatedtokens"),
+    "burstgpt": ("timestamp", "request tokens", "response tokens"),
+    "csv": ("timestamp", "input", "output"),
+}
+
+
+class _Line(NamedTuple):
+    time_ns: int
+    input_len: int
+    output_len: int
+    prefix: tuple[int, ...] = ()
+
+
+def read_trace(path: Path, format: TraceFormat | None = None) -> Workload:
+    """The requests of a trace; its first arrival is time 0. The format is found in the first line unless given.
+
+    Raises SettingsError, with the line number, for what is not of the format and for arrivals out of order.
+    """
+    try:
+        # newline="" leaves line ends to csv; a byte order mark is not part of the first column's name
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            found = format or _detect(path, first)
+            lines = _mooncake(path, file) if found == "mooncake" else _table(path, file, found)
+            return _workload(path, lines, found)
+    except OSError as error:
+        raise SettingsError(f"cannot read the trace {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _detect(path: Path, first: str) -> TraceFormat:
+    if first.lstrip().startswith("{"):
+        return "mooncake"
+    columns = _header(first.split(","))
+    for format_, names in _COLUMNS.items():
+        if set(names) <= set(columns):
+            return format_
+    forms = "; ".join(f"{format_}: {', '.join(names)}" for format_, names in _COLUMNS.items())
+    raise SettingsError(f"{path}:1: neither a Mooncake JSON line nor a header with the columns of one of {forms}")
+
+
+def _header(cells: list[str]) -> list[str]:
+    return [cell.strip().strip('"').lower() for cell in cells]
+
+
+def _workload(path: Path, lines: Iterator[tuple[int, _Line]], format_: TraceFormat) -> Workload:
+    times, inputs, outputs = array("q"), array("q"), array("q")
+    prefixes: list[tuple[int, ...]] = []
+    last = None
+    for number, line in lines:
+        if last is not None and line.time_ns < last:
+            raise SettingsError(f"{path}:{number}: arrives {(last - line.time_ns) / NS:g} s before the line above it")
+        last = line.time_ns
+        times.append(line.time_ns)
+        inputs.append(line.input_len)
+        outputs.append(line.output_len)
+        if format_ == "mooncake":
+            prefixes.append(line.prefix)
+    if not times:
+        raise SettingsError(f"{path}: the trace holds no request")
+    arrival = np.array(times, dtype=np.int64)
+    return Workload(
+        name=f"{path.name} ({format_})",
+        arrival_ns=arrival - arrival[0],
+        input_len=np.array(inputs, dtype=np.int64),
+        output_len=np.array(outputs, dtype=np.int64),
+        prefixes=tuple(prefixes) if format_ == "mooncake" else None,
+        prefix_block=MOONCAKE_BLOCK,
+    )
+
+
+def _table(path: Path, file: Iterator[str], format_: TraceFormat) -> Iterator[tuple[int, _Line]]:
+    rows = csv.reader(file)
+    try:
+        columns = _header(next(rows, []))
+        missing = [name for name in _COLUMNS[format_] if name not in columns]
+        if missing:
+            raise SettingsError(f"{path}:1: a trace in format {format_} has the column {missing[0]!r}")
+        at = [columns.index(name) for name in _COLUMNS[format_]]
+        for row in rows:
+            with _refusing(path, rows.line_num):
+                line = _row(row, at, len(columns), format_) if row else None
+            if line is not None:
+                yield rows.line_num, line
+    except csv.Error as error:
+        raise SettingsError(f"{path}:{rows.line_num}: {error}") from error
+
+
+def _row(row: list[str], at: list[int], num_columns: int, format_: TraceFormat) -> _Line | None:
+    if len(row) != num_columns:
+        raise ValueError(f"{len(row)} cells where the header has {num_columns} columns")
+    time, num_input, num_output = (row[column].strip() for column in at)
+    if format_ == "burstgpt" and num_output == "0":
+        return None  # a failed call, by the format's own definition
+    time_ns = _date_ns(time) if "-" in time[1:] and ":" in time else _seconds_ns(time)
+    return _Line(time_ns, _tokens("input", int(num_input)), _tokens("output", int(num_output)))
+
+
+def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, _Line]]:
+    for number, text in enumerate(file, 1):
+        if text.strip():
+            with _refusing(path, number):
+                line = _mooncake_line(json.loads(text))
+            yield number, line
+
+
+def _mooncake_line(value: Any) -> _Line:
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    missing = [key for key in ("timestamp", "input_length", "output_length") if key not in value]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing")
+    ids = value.get("hash_ids", [])
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= MAX_TOKENS for i in ids):
+        raise ValueError(f"hash_ids is not a list of whole numbers from 0 to {MAX_TOKENS}")
+    time_ns = _seconds_ns(value["timestamp"], unit_s=1e-3)
+    num_input = _tokens("input_length", value["input_length"])
+    if len(ids) > -(-num_input // MOONCAKE_BLOCK):
+        raise ValueError(f"{len(ids)} hash_ids of {MOONCAKE_BLOCK} tokens are more than input_length {num_input}")
+    return _Line(time_ns, num_input, _tokens("output_length", value["output_length"]), tuple(ids))
+
+
+@contextmanager
+def _refusing(path: Path, number: int) -> Iterator[None]:
+    """What is wrong inside becomes a refusal of line `number`."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise SettingsError(f"{path}:{number}: {error}") from error
+
+
+def _seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
+    if isinstance(value, bool):
+        raise ValueError(f"the timestamp is {value}, which is no number")
+    seconds = float(value) * unit_s
+    if not (math.isfinite(seconds) and abs(seconds) < 4 * MAX_SECONDS):
+        raise ValueError(f"the timestamp is {value}, which is out of range")
+    return round(seconds * NS)
+
+
+def _date_ns(text: str) -> int:
+    """Nanoseconds since 1970. Azure writes seven digits after the second, one more than `datetime` keeps."""
+    whole, _, fraction = text.partition(".")
+    digits = fraction.rstrip("Z")
+    if digits and not digits.isdecimal():  # such as an offset from UTC
+        return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000
+    moment = datetime.fromisoformat(whole.rstrip("Z")).replace(tzinfo=UTC)
+    return int(moment.timestamp()) * NS + int(digits.ljust(9, "0")[:9] or 0)
+
+
+def _tokens(name: str, value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number of 1 to {MAX_TOKENS} tokens")
+    return value
