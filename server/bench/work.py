@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from server.config import WeightFormat
-from server.device.footprint import MatrixShape, head_matrix, layer_matrices
-from server.device.shard import ShardSpec
 from server.engine.load.loading import LoadedEngine
+from server.models.decoder import decoder_graph
+from server.placement.matrices import PackedShape, packed_shapes
+from server.placement.shard import ShardSpec
 
 
 def weight_bytes_per_step(engine: LoadedEngine) -> int:
@@ -29,8 +30,8 @@ def main_format(engine: LoadedEngine) -> WeightFormat:
     return engine.formats.of("model.layers.0.mlp.gate_proj")
 
 
-def _matrices(engine: LoadedEngine) -> tuple[list[MatrixShape], MatrixShape]:
-    spec = engine.spec
-    shard = ShardSpec.of(spec, engine.info.tensor_parallel_size)
-    layers = [m for i in range(spec.num_layers) for m in layer_matrices(spec, shard, i).values()]
-    return layers, head_matrix(spec, shard)
+def _matrices(engine: LoadedEngine) -> tuple[list[PackedShape], PackedShape]:
+    """The layers', and the output layer."""
+    shard = ShardSpec.of(engine.spec, engine.info.tensor_parallel_size)
+    *layers, head = packed_shapes(engine.spec, decoder_graph(engine.spec), shard)
+    return layers, head

@@ -12,11 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from server.checkpoint.json_object import JsonObject, read_object, shown
-from server.config import AskedFormats, ModelSpec, WeightFormats
+import msgspec
+
+from server.checkpoint.json_object import JsonObject, read_object
+from server.models.config_values import shown
+from server.config import AskedFormats, WeightFormats
+from server.models.spec import ModelSpec
 from server.device.buckets import BucketLists
-from server.device.footprint import Widths
-from server.device.shard import ShardSpec
+from server.placement.matrices import Widths
+from server.placement.shard import ShardSpec
 from server.errors import CheckpointError, SettingsError
 
 MANIFEST = "neuronserve.json"
@@ -37,8 +41,8 @@ def core_file(core: int) -> str:
 
 def model_values(spec: ModelSpec) -> dict[str, Any]:
     """The model's dimensions and options as JSON has them: with lists for tuples."""
-    values = asdict(spec)
-    return {**values, "windows": list(spec.windows)}
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(spec))
+    return values
 
 
 def padded_sizes(spec: ModelSpec, tp: int) -> dict[str, int]:

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from server.checkpoint.bfloat16 import Bits16, Float32, is_finite, round_to_bf16, widen
 from server.checkpoint.compressed_tensors import StoredQuantization
 from server.checkpoint.float8 import e4m3fn_table
-from server.checkpoint.json_object import read_object, shown
+from server.checkpoint.json_object import read_object
+from server.models.config_values import shown
 from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
-from server.checkpoint.tensor_names import EMBEDDING, LM_HEAD, is_known_extra, scale_name, tensor_shapes
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
+from server.models.tensors import EMBEDDING_WEIGHT, LM_HEAD_WEIGHT, is_known_extra, scale_name, tensor_shapes
 from server.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
@@ -56,7 +57,7 @@ class Checkpoint:
                 _check_scales(directory, files, scale_name(name), shape[0])
             else:
                 _check_tensor(directory, files, name, shape, READABLE)
-        if spec.is_tied and LM_HEAD in files:
+        if spec.is_tied and LM_HEAD_WEIGHT in files:
             _check_tie(files)
         surplus = sorted(
             name for name in files if name not in (expected.keys() | scales) and not is_known_extra(name, spec)
@@ -241,14 +242,14 @@ def _check_scales(directory: Path, files: dict[str, SafetensorsFile], name: str,
 
 def _check_tie(files: dict[str, SafetensorsFile]) -> None:
     """Refuse an output layer that differs from the embedding it is said to be tied to: one of the two is wrong."""
-    head, embedding = files[LM_HEAD], files[EMBEDDING]
-    shape, num_rows = head.tensors[LM_HEAD].shape, embedding.tensors[EMBEDDING].shape[0]
+    head, embedding = files[LM_HEAD_WEIGHT], files[EMBEDDING_WEIGHT]
+    shape, num_rows = head.tensors[LM_HEAD_WEIGHT].shape, embedding.tensors[EMBEDDING_WEIGHT].shape[0]
     is_same = (
-        shape == embedding.tensors[EMBEDDING].shape
-        and head.tensors[LM_HEAD].dtype == embedding.tensors[EMBEDDING].dtype
+        shape == embedding.tensors[EMBEDDING_WEIGHT].shape
+        and head.tensors[LM_HEAD_WEIGHT].dtype == embedding.tensors[EMBEDDING_WEIGHT].dtype
     )
     parts = [(part.start, part.stop) for part in _chunk_rows(num_rows, math.prod(shape))] if is_same else []
-    same = (np.array_equal(head.rows(LM_HEAD, *part), embedding.rows(EMBEDDING, *part)) for part in parts)
+    same = (np.array_equal(head.rows(LM_HEAD_WEIGHT, *part), embedding.rows(EMBEDDING_WEIGHT, *part)) for part in parts)
     if not is_same or not all(same):
-        reason = f"differs from {EMBEDDING}, though tie_word_embeddings in config.json says they are one"
-        raise CheckpointError(str(files[LM_HEAD].path), reason, LM_HEAD)
+        reason = f"differs from {EMBEDDING_WEIGHT}, though tie_word_embeddings in config.json says they are one"
+        raise CheckpointError(str(files[LM_HEAD_WEIGHT].path), reason, LM_HEAD_WEIGHT)

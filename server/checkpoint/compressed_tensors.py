@@ -11,9 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from server.checkpoint.json_object import JsonObject, shown
-from server.checkpoint.tensor_names import linear_modules
-from server.config import ModelSpec, Quantization
+from server.checkpoint.json_object import JsonObject
+from server.models.config_values import shown
+from server.config import Quantization
+from server.models.spec import ModelSpec
+from server.models.tensors import linear_modules
 
 METHOD = "compressed-tensors"
 STRATEGIES = ("channel", "tensor")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from server.errors import CheckpointError
-
-MAX_SHOWN = 80  # characters of an offending value that a message repeats
+from server.models.config_values import shown
 
 
 def parse_object(text: str | bytes, file: str) -> dict[str, Any]:
@@ -52,12 +51,6 @@ def read_object(path: Path, max_bytes: int) -> JsonObject:
     if len(text) > max_bytes:
         raise CheckpointError(str(path), f"larger than the {max_bytes} bytes allowed")
     return JsonObject(str(path), parse_object(text, str(path)))
-
-
-def shown(value: object) -> str:
-    """`value` as a message may repeat it: short, whatever was in the file."""
-    text = repr(value) if not isinstance(value, int) or value.bit_length() < 256 else "an integer of over 77 digits"
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 class JsonObject:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.json_object import parse_object, shown
+from server.checkpoint.json_object import parse_object
+from server.models.config_values import shown
 from server.errors import CheckpointError
 
 LENGTH_BYTES = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.cost.calibration import Calibration, default_calibration
 from server.cost.shape import CostShape
 from server.cost.work import COMPUTE, LINKS, MEMORY, OVERHEAD, Runtime, Term, Work, Workload, prices

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.cost.calibration import Calibration, default_calibration
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import ACTIVATION_BYTES, CostShape

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config import ModelSpec
-from server.device.shard import ShardSpec
+from server.models.spec import ModelSpec
+from server.placement.shard import ShardSpec
 
 # Bytes of one stored weight. Eight-bit types are storage only on these parts (SDK data-types.rst): the values are
 # widened to bfloat16 before the matmul.

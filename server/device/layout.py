@@ -8,7 +8,9 @@ server/kernels/matmul/packing.py packs.
 from __future__ import annotations
 
 from server.config import WeightFormat
+from server.device.hbm import ALIGNMENT
 
+FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 N_TILE = 16  # columns of one tile
 K_MULTIPLE = 64  # k is padded to whole tiles of 8-bit weights, whatever the format
 K_TILES: dict[WeightFormat, int] = {  # elements of k in one tile of weights
@@ -39,3 +41,8 @@ def round_up(value: int, multiple: int) -> int:
 def is_scaled(weights: WeightFormat) -> bool:
     """Whether the format has a scale for each output column."""
     return WEIGHT_BYTES[weights] == 1
+
+
+def vector_bytes(num_values: int) -> int:
+    """Bytes of `num_values` float32 values, as a core hands them out: in whole cache lines."""
+    return round_up(num_values * FLOAT32_BYTES, ALIGNMENT)

@@ -1,6 +1,6 @@
 """The memory a program works in: activations, the all-reduce buffer, logits and the paged KV pool.
 
-Sizes come from server/device/footprint.py, the same that decided whether the model fits.
+Sizes come from server/placement/footprint.py, the same that decided whether the model fits.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from server.config import CacheConfig, KVCacheDtype, ModelSpec
-from server.device.attention_layout import kv_block_bytes
+from server.config import CacheConfig, KVCacheDtype
+from server.models.spec import ModelSpec, RopeSpec
+from server.placement.cache_layout import kv_block_bytes
 from server.device.core import NeuronCore
-from server.device.footprint import ActivationSizes, ServingShape, Widths
+from server.device.layout import FLOAT32_BYTES
+from server.placement.footprint import ActivationSizes, ServingShape
+from server.placement.matrices import Widths
 from server.device.hbm import Buffer
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 from server.engine.rope_tables import fill_rope_tables
 
 
@@ -46,15 +49,28 @@ class KVPool:
         return cls(shards, size // (2 * spec.num_layers))
 
 
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Cosines and sines of one rotary embedding, each [positions, head_dim / 2]."""
+
+    cos: Buffer
+    sin: Buffer
+
+
 class ConstantTables:
     """What the kernels look up: rotary angles, and which local query heads each KV head serves."""
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
         """Raises DeviceMemoryError when the tables do not fit."""
         shape = num_positions, spec.head_dim // 2
-        self.cos, self.sin = (cores[0].allocate("scratchpad", "rope", 4 * math.prod(shape)) for _ in range(2))
-        fill_rope_tables(spec.rope, *(table.array(np.float32, *shape) for table in (self.cos, self.sin)))
+        self.ropes = {rope: _rope_table(cores[0], rope, shape) for rope in spec.distinct_ropes}
         self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
+
+
+def _rope_table(core: NeuronCore, rope: RopeSpec | None, shape: tuple[int, int]) -> RopeTable:
+    cos, sin = (core.allocate("scratchpad", "rope", FLOAT32_BYTES * math.prod(shape)) for _ in range(2))
+    fill_rope_tables(rope, *(table.array(np.float32, *shape) for table in (cos, sin)))
+    return RopeTable(cos, sin)
 
 
 def _head_groups(core: NeuronCore, ranges: Sequence[tuple[int, int]]) -> Buffer:

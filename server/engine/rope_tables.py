@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from server.config import RopeSpec
+from server.models.spec import RopeSpec
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -19,8 +19,10 @@ Float32 = npt.NDArray[np.float32]
 BLOCK = 1024  # positions computed at once
 
 
-def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64:
-    """Radians per position of each pair of dimensions, [head_dim / 2]."""
+def inverse_frequencies(rope: RopeSpec | None, head_dim: int) -> Float64:
+    """Radians per position of each pair of dimensions, [head_dim / 2]; zero, which turns nothing, for no rope."""
+    if rope is None:
+        return np.zeros(head_dim // 2)
     plain = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if rope.kind == "linear":
         return plain / rope.factor
@@ -55,12 +57,13 @@ def _yarn(rope: RopeSpec, plain: Float64, head_dim: int) -> Float64:
     return interpolate * plain / rope.factor + (1 - interpolate) * plain
 
 
-def fill_rope_tables(rope: RopeSpec, cos: Float32, sin: Float32) -> None:
+def fill_rope_tables(rope: RopeSpec | None, cos: Float32, sin: Float32) -> None:
     """Write cos and sin, each [positions, head_dim / 2], YaRN's attention factor included.
 
     By blocks: computed in float64 at once, the tables of a long context would need several times their own memory.
     """
-    frequencies, scale = inverse_frequencies(rope, 2 * cos.shape[1]), rope.attention_factor
+    frequencies = inverse_frequencies(rope, 2 * cos.shape[1])
+    scale = 1.0 if rope is None else rope.attention_factor
     for begin in range(0, len(cos), BLOCK):
         positions = np.arange(begin, min(begin + BLOCK, len(cos)), dtype=np.float64)
         angles = np.outer(positions, frequencies)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from server.checkpoint.json_object import read_object
 from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of, read_model_spec
-from server.config import ModelSpec, RopeSpec
+from server.models.spec import ModelSpec, RopeSpec
 from server.errors import SettingsError
 
 # layers, hidden, feed-forward, heads, KV heads, head dimension, vocabulary, positions

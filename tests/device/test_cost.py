@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.cost.calibration import Calibration, Coefficients
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import CoreShape, CostShape

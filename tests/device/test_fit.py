@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.device.catalog import INSTANCES, instance
-from server.device.fit import alternatives, budget_bytes, require_fit
-from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.placement.fit import alternatives, budget_bytes, require_fit
+from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.device.ledger import GIB, MIB
 from server.errors import DeviceError, DeviceMemoryError
 

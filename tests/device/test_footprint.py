@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_spec
-from server.config import CacheConfig, Dtype, KVCacheDtype, ModelSpec, Quantization
+from server.config import CacheConfig, Dtype, KVCacheDtype, Quantization
+from server.models.spec import ModelSpec
 from server.device.core import NeuronCore
-from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits, score_bytes
+from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits, score_bytes
 from server.device.ledger import GIB, MIB, MemoryLedger, Use
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightLoader

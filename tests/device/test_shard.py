@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.config import ModelSpec
-from server.device.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, ShardSpec
+from server.models.spec import ModelSpec
+from server.placement.shard import INTERMEDIATE_MULTIPLE, PAD, VOCAB_MULTIPLE, ShardSpec
 from server.errors import DeviceError
 
 DEGREES = (1, 2, 4, 8, 12, 24)

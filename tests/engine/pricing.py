@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.device.buckets import powers_of_two

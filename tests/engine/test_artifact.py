@@ -17,7 +17,7 @@ from server.config import AskedFormats, CompileConfig, EngineConfig
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.device.ledger import GIB, MemoryLedger
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.loading import load_engine
 from server.engine.load.model_source import open_model

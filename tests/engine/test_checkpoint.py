@@ -17,7 +17,7 @@ from server.checkpoint import checkpoint as checkpoint_module
 from server.checkpoint.bfloat16 import round_to_bf16
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.tensor_names import EMBEDDING, LM_HEAD, tensor_shapes
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.errors import CheckpointError
 
 SPEC = ModelSpec("Qwen3ForCausalLM", 2, 12, 20, 4, 2, 6, 30, 64, has_qkv_bias=True, has_o_bias=True, has_qk_norm=True)

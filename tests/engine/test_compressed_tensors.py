@@ -17,9 +17,10 @@ from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import read_stored_quantization
 from server.checkpoint.float8 import e4m3fn_table
 from server.checkpoint.json_object import JsonObject
-from server.config import AskedFormats, CompileConfig, ModelSpec
-from server.device.footprint import head_matrix, layer_matrices
-from server.device.shard import ShardSpec
+from server.config import AskedFormats, CompileConfig
+from server.models.spec import ModelSpec
+from server.placement.footprint import head_matrix, layer_matrices
+from server.placement.shard import ShardSpec
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader

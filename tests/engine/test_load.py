@@ -12,7 +12,7 @@ import pytest
 from server.config import DataParallel, EngineConfig, RuntimeCores
 from server.device import host
 from server.device.buckets import CompiledShapes
-from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.engine.load.inventory import weights_identity
 from server.engine.load.loading import load_engine
 from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig
 
 from server.checkpoint.model_config import FAMILIES, MAX_CONFIG_BYTES, read_model_spec
-from server.config import ModelSpec, RopeSpec
+from server.models.spec import ModelSpec, RopeSpec
 from server.errors import CheckpointError
 
 SMALL: dict[str, Any] = {

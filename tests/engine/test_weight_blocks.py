@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import AskedFormats, ModelSpec, Quantization, RopeSpec, WeightFormats
-from server.device.footprint import MatrixShape, head_matrix, layer_matrices
+from server.config import AskedFormats, Quantization, WeightFormats
+from server.models.spec import ModelSpec, RopeSpec
+from server.placement.footprint import head_matrix, layer_matrices
+from server.placement.matrices import MatrixShape
 from server.device.hbm import Buffer, Hbm
 from server.device.layout import WEIGHT_BYTES, is_scaled
 from server.device.ledger import Use
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 from server.engine.load import shard_reader
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.model_source import open_model

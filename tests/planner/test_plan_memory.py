@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
 from server.device.catalog import instance
-from server.device.fit import budget_bytes
+from server.placement.fit import budget_bytes
 from server.planner.calibrate.known_shapes import known_shape
 from server.planner.model_names import NAMED
 from server.planner.plan.memory import Memory

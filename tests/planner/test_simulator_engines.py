@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.config import CacheConfig, ModelSpec, SchedulerConfig
+from server.config import CacheConfig, SchedulerConfig
+from server.models.spec import ModelSpec
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.device.catalog import instance

@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from server.checkpoint.artifact import MANIFEST, Artifact, Entry, core_file
-from server.checkpoint.tensor_names import EMBEDDING
-from server.device.footprint import MatrixShape
+from server.models.graph import Vector
+from server.placement.matrices import PackedShape
 from server.device.hbm import Buffer
-from server.engine.load.weights import PackedShard, scales_name, sums_name
+from server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
 from server.errors import CheckpointError
 
 CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache
@@ -29,20 +29,21 @@ class ArtifactWeights:
         self._pool = ThreadPoolExecutor(READERS, "artifact")
         self._pending: list[Future[None]] = []
 
-    def matrix(self, matrix: MatrixShape, core: int, into: PackedShard) -> None:
-        self._read(matrix.modules[0], core, into.tiles)
+    def matrix(self, shape: PackedShape, core: int, into: PackedShard) -> None:
+        self._read(shape.name, core, into.tiles)
         if into.scales is not None and into.sums is not None:
-            self._read(scales_name(matrix), core, into.scales)
-            self._read(sums_name(matrix), core, into.sums)
+            self._read(scales_name(shape), core, into.scales)
+            self._read(sums_name(shape), core, into.sums)
 
-    def vector(self, name: str, core: int, into: Buffer) -> None:
-        self._read(name, core, into)
+    def vector(self, vector: Vector, offset: float, core: int, into: Buffer) -> None:
+        del offset  # in the values since they were packed
+        self._read(vector.tensor, core, into)
 
-    def qkv_bias(self, name: str, core: int, into: Buffer) -> None:
-        self._read(name, core, into)
+    def bias(self, shape: PackedShape, core: int, into: Buffer) -> None:
+        self._read(bias_name(shape), core, into)
 
-    def embedding(self, core: int, into: Buffer) -> None:
-        self._read(EMBEDDING, core, into)
+    def embedding(self, shape: PackedShape, core: int, into: Buffer) -> None:
+        self._read(shape.linear.parts[0].weight, core, into)
 
     def finish(self) -> None:
         """Raises CheckpointError, naming file and entry, when a piece is not what was written."""

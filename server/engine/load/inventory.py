@@ -9,7 +9,9 @@ from server.checkpoint.artifact import MANIFEST, is_artifact
 from server.checkpoint.checkpoint import INDEX, MAX_INDEX_BYTES, WEIGHTS
 from server.checkpoint.json_object import read_object
 from server.checkpoint.safetensors_file import LENGTH_BYTES
-from server.config import ModelSpec, Pace, WeightFormats
+from server.config import Pace, WeightFormats
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.cost.pricer import StepPricer
 from server.device.buckets import CompiledShapes
 from server.link.messages import EngineFacts, WeightsIdentity
@@ -39,7 +41,7 @@ def engine_facts(
     """Of a model that has been loaded from `directory`."""
     return EngineFacts(
         architecture=spec.architecture,
-        num_params=spec.num_params,
+        num_params=num_params(spec),
         quantization=formats.quantization,
         modules_to_not_convert=formats.modules_to_not_convert,
         weights=weights_identity(directory),

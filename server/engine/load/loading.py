@@ -7,23 +7,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.config import CacheConfig, EngineConfig, ModelSpec, SchedulerConfig, WeightFormats
+from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.cost.work import Runtime
 from server.device import host
-from server.device.attention_layout import kv_cache_dtype
+from server.placement.cache_layout import kv_cache_dtype
 from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance, use_catalog
 from server.device.core import NeuronCore
-from server.device.fit import require_fit
-from server.device.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
+from server.placement.fit import require_fit
+from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
 from server.device.ledger import GIB, USES, MemoryLedger
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 from server.device.visible_cores import core_ranges, take_cores
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.decoder import Placement, build_program
+from server.engine.lowering import build_program
+from server.engine.operands import Placement
 from server.engine.grammar_store import GrammarStore
 from server.engine.load.inventory import engine_facts
 from server.engine.load.model_source import open_model
@@ -111,7 +114,7 @@ class _Loading:
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement)
         runner.warm_up()
-        self._report(f"loaded {self._spec.num_params / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
+        self._report(f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
         pricer = self._pricer()
         return LoadedEngine(
             runner=runner,
@@ -231,7 +234,7 @@ class _Loading:
         isa = linear_kernels(weights).isa
         used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
         notes = [
-            f"{self._spec.architecture}, {self._spec.num_params / 1e6:,.1f}M parameters in {weights}, "
+            f"{self._spec.architecture}, {num_params(self._spec) / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
             f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {used / GIB:.2f} of "
             f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s)"

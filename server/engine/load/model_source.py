@@ -10,9 +10,10 @@ from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
 from server.checkpoint.json_object import read_object
 from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of
-from server.config import AskedFormats, ModelSpec, WeightFormats
+from server.config import AskedFormats, WeightFormats
+from server.models.spec import ModelSpec
 from server.device.buckets import BucketLists
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 from server.engine.load.artifact_weights import ArtifactWeights
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightSource
@@ -45,7 +46,7 @@ def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int =
     stored = read_stored_quantization(config, spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
     formats = _formats(directory, asked, stored)
-    source = CheckpointWeights(checkpoint, spec, ShardSpec.of(spec, tp), formats, num_threads)
+    source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
     surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
     return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
 

@@ -1,4 +1,4 @@
-"""The weights of a model as they lie on its cores, and the order they are placed in.
+"""The weights of a model as they lie on its cores, and the order they are placed in: that of the graph.
 
 Knows names, shapes and formats; what fills the memory is a `WeightSource`: a checkpoint, or an artifact.
 """
@@ -6,16 +6,19 @@ Knows names, shapes and formats; what fills the memory is a `WeightSource`: a ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.checkpoint.tensor_names import EMBEDDING, FINAL_NORM, layer_prefix
-from server.config import ModelSpec, WeightFormat, WeightFormats
-from server.device.footprint import DTYPE_BYTES, MatrixShape, Widths, head_matrix, layer_matrices
+from server.config import WeightFormat, WeightFormats
 from server.device.hbm import Buffer
-from server.device.layout import WEIGHT_BYTES, is_scaled
+from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES, is_scaled
 from server.device.ledger import Use
-from server.device.shard import ShardSpec
+from server.models.decoder import decoder_graph
+from server.models.graph import Add, Embed, Graph, HeadNorm, Linear, Norm, Op, Vector, layer_ops
+from server.models.spec import ModelSpec
+from server.placement.footprint import DTYPE_BYTES
+from server.placement.matrices import PackedShape, Widths
+from server.placement.shard import ShardSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,53 +32,57 @@ class PackedShard:
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """A matrix [n, k] in tiles of one format, one shard of this (padded) size on each core."""
+    """A linear layer in tiles of one format, one shard of this (padded) size on each core.
 
+    The float32 biases of a core's outputs are beside its tiles; those of outputs that all cores share are there once.
+    """
+
+    shape: PackedShape
     weights: WeightFormat
-    n: int
-    k: int
     shards: tuple[PackedShard, ...]
+    biases: tuple[Buffer, ...] = ()
 
+    @property
+    def n(self) -> int:
+        """Outputs of one core, padded."""
+        return self.shape.n
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer. Vectors are float32, None where the model has none."""
-
-    qkv: PackedMatrix  # n = query heads, then k heads, then v heads
-    o: PackedMatrix
-    gate_up: PackedMatrix  # n = 16 of gate, 16 of up, ...
-    down: PackedMatrix
-    attention_norm: Buffer
-    ffn_norm: Buffer
-    qkv_bias: tuple[Buffer, ...] | None
-    o_bias: Buffer | None
-    q_norm: Buffer | None
-    k_norm: Buffer | None
+    @property
+    def k(self) -> int:
+        """Inputs of one core, padded."""
+        return self.shape.k
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """The whole model on its cores."""
+    """The whole model on its cores, by the names of its matrices and of its vectors' tensors."""
 
     embedding: tuple[Buffer, ...] | None  # row-major; None when tied: the output layer's tiles serve
-    layers: tuple[LayerWeights, ...]
-    final_norm: Buffer
-    lm_head: PackedMatrix
+    matrices: dict[str, PackedMatrix] = field(default_factory=dict)
+    vectors: dict[str, Buffer] = field(default_factory=dict)  # float32
+
+    def matrix(self, linear: Linear) -> PackedMatrix:
+        """The matrix of a linear layer."""
+        return self.matrices[linear.modules[0]]
+
+    def vector(self, vector: Vector) -> Buffer:
+        """A norm's weights."""
+        return self.vectors[vector.tensor]
 
 
 class WeightSource(Protocol):
     """Where the bytes come from. Each method fills zeroed memory of one core and raises CheckpointError."""
 
-    def matrix(self, matrix: MatrixShape, core: int, into: PackedShard) -> None:
-        """The core's shard of `matrix`, packed."""
+    def matrix(self, shape: PackedShape, core: int, into: PackedShard) -> None:
+        """The core's shard of a matrix, packed."""
 
-    def vector(self, name: str, core: int, into: Buffer) -> None:
-        """A tensor as float32, at the beginning of `into`."""
+    def vector(self, vector: Vector, offset: float, core: int, into: Buffer) -> None:
+        """A tensor as float32, plus `offset`, at the beginning of `into`."""
 
-    def qkv_bias(self, name: str, core: int, into: Buffer) -> None:
-        """The float32 biases of the core's rows of q, k and v; `name` is as `qkv_bias_name` says."""
+    def bias(self, shape: PackedShape, core: int, into: Buffer) -> None:
+        """The float32 biases of the core's outputs of a matrix."""
 
-    def embedding(self, core: int, into: Buffer) -> None:
+    def embedding(self, shape: PackedShape, core: int, into: Buffer) -> None:
         """The core's rows of an embedding that is not tied, row by row in the unquantized dtype."""
 
     def finish(self) -> None:
@@ -91,18 +98,25 @@ class CoreMemory(Protocol):
         """Zeroed memory, aligned to a cache line."""
 
 
-def scales_name(matrix: MatrixShape) -> str:
+def scales_name(shape: PackedShape) -> str:
     """How the scales of a packed matrix are called, in the ledger and in an artifact."""
-    return f"{matrix.modules[0]} scales"
+    return f"{shape.name} scales"
 
 
-def sums_name(matrix: MatrixShape) -> str:
-    return f"{matrix.modules[0]} sums"
+def sums_name(shape: PackedShape) -> str:
+    """How the column sums of a packed matrix are called."""
+    return f"{shape.name} sums"
 
 
-def qkv_bias_name(attention: str) -> str:
-    """`attention` is a prefix such as `model.layers.0.self_attn.`."""
-    return f"{attention}qkv_bias"
+def bias_name(shape: PackedShape) -> str:
+    """How the biases of a packed matrix are called."""
+    return f"{shape.name} bias"
+
+
+def embedding_shape(graph: Graph, widths: Widths) -> PackedShape:
+    """The embedding as if it were an output layer: a core has the rows of its part of the vocabulary."""
+    table = Linear("embedding", (graph.embed.part,), graph.embed.hidden)
+    return PackedShape(table, widths.vocab, widths.hidden)
 
 
 class WeightLoader:
@@ -116,74 +130,71 @@ class WeightLoader:
         cores: Sequence[CoreMemory],
         formats: WeightFormats,
     ) -> None:
-        self._source, self._spec, self._shard, self._cores, self._formats = source, spec, shard, cores, formats
-        self._widths = Widths.of(spec, shard)
+        self._source, self._cores, self._formats = source, cores, formats
+        self._graph, self._widths = decoder_graph(spec), Widths.of(spec, shard)
 
     def load(self, report: Callable[[str], None]) -> ModelWeights:
         """Everything, with a progress line for each layer. Raises CheckpointError and DeviceMemoryError."""
-        lm_head = self._packed(head_matrix(self._spec, self._shard))
-        embedding = None if self._spec.is_tied else self._embedding()
-        layers = []
-        for layer in range(self._spec.num_layers):
-            report(f"loading layer {layer + 1}/{self._spec.num_layers}")
-            layers.append(self._layer(layer))
-        final_norm = self._vector(FINAL_NORM, self._widths.hidden)
+        graph = self._graph
+        weights = ModelWeights(None if graph.is_tied else self._embedding())
+        for i, layer in enumerate(graph.layers):
+            report(f"loading layer {i + 1}/{len(graph.layers)}")
+            for op in layer_ops(layer):
+                self._place(op, weights)
+        self._place(graph.final_norm, weights)
+        self._place(graph.head, weights)
         self._source.finish()
-        return ModelWeights(embedding, tuple(layers), final_norm, lm_head)
+        return weights
 
-    def _layer(self, layer: int) -> LayerWeights:
-        prefix, spec, hidden = layer_prefix(layer), self._spec, self._widths.hidden
-        attention = f"{prefix}self_attn."
-        shapes = layer_matrices(spec, self._shard, layer)
-        q_norm = k_norm = None
-        if spec.has_qk_norm:
-            q_norm = self._vector(f"{attention}q_norm.weight", spec.head_dim)
-            k_norm = self._vector(f"{attention}k_norm.weight", spec.head_dim)
-        return LayerWeights(
-            qkv=self._packed(shapes["qkv"]),
-            o=self._packed(shapes["o"]),
-            gate_up=self._packed(shapes["gate_up"]),
-            down=self._packed(shapes["down"]),
-            attention_norm=self._vector(f"{prefix}input_layernorm.weight", hidden),
-            ffn_norm=self._vector(f"{prefix}post_attention_layernorm.weight", hidden),
-            qkv_bias=self._qkv_bias(qkv_bias_name(attention)) if spec.has_qkv_bias else None,
-            o_bias=self._vector(f"{attention}o_proj.bias", hidden) if spec.has_o_bias else None,
-            q_norm=q_norm,
-            k_norm=k_norm,
-        )
+    def _place(self, op: Op, weights: ModelWeights) -> None:
+        """What one op keeps in memory."""
+        match op:
+            case Linear():
+                weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths))
+            case Norm() as norm:
+                weights.vectors[norm.weight.tensor] = self._vector(norm.weight, norm.offset, self._widths.hidden)
+            case Add(norm=Norm() as norm):
+                self._place(norm, weights)
+            case HeadNorm(query=query, key=key, offset=offset):
+                for vector in (query, key):
+                    weights.vectors[vector.tensor] = self._vector(vector, offset, vector.size)
+            case _:
+                assert not isinstance(op, Embed)  # placed before the layers
 
-    def _packed(self, matrix: MatrixShape) -> PackedMatrix:
+    def _matrix(self, shape: PackedShape) -> PackedMatrix:
         """One matrix, its shard on each core in the format that its modules have."""
-        weights = self._formats.of(*matrix.modules)
-        shards = [self._shard_of(core, matrix, weights) for core in self._cores]
-        return PackedMatrix(weights, matrix.n, matrix.k, tuple(shards))
+        weights = self._formats.of(*shape.modules)
+        shards = [self._shard_of(core, shape, weights) for core in self._cores]
+        biases = self._biases(shape) if shape.linear.has_bias else ()
+        return PackedMatrix(shape, weights, tuple(shards), biases)
 
-    def _shard_of(self, core: CoreMemory, matrix: MatrixShape, weights: WeightFormat) -> PackedShard:
-        tiles = core.allocate("weights", matrix.modules[0], matrix.n * matrix.k * WEIGHT_BYTES[weights])
+    def _shard_of(self, core: CoreMemory, shape: PackedShape, weights: WeightFormat) -> PackedShard:
+        tiles = core.allocate("weights", shape.name, shape.n * shape.k * WEIGHT_BYTES[weights])
         shard = PackedShard(tiles)
         if is_scaled(weights):
-            scales = core.allocate("weights", scales_name(matrix), matrix.n * 4)
-            shard = PackedShard(tiles, scales, core.allocate("weights", sums_name(matrix), matrix.n * 4))
-        self._source.matrix(matrix, core.index, shard)
+            scales = core.allocate("weights", scales_name(shape), shape.n * FLOAT32_BYTES)
+            shard = PackedShard(tiles, scales, core.allocate("weights", sums_name(shape), shape.n * FLOAT32_BYTES))
+        self._source.matrix(shape, core.index, shard)
         return shard
 
-    def _vector(self, name: str, size: int) -> Buffer:
-        """A float32 vector padded with zeros to `size`, on core 0 (the host keeps replicated values once)."""
-        buffer = self._cores[0].allocate("weights", name, size * 4)
-        self._source.vector(name, self._cores[0].index, buffer)
-        return buffer
-
-    def _qkv_bias(self, name: str) -> tuple[Buffer, ...]:
+    def _biases(self, shape: PackedShape) -> tuple[Buffer, ...]:
         buffers = []
-        for core in self._cores:
-            buffers.append(core.allocate("weights", name, self._widths.qkv * 4))
-            self._source.qkv_bias(name, core.index, buffers[-1])
+        for core in self._cores[: 1 if shape.linear.is_row_parallel else None]:
+            buffers.append(core.allocate("weights", bias_name(shape), shape.n * FLOAT32_BYTES))
+            self._source.bias(shape, core.index, buffers[-1])
         return tuple(buffers)
 
+    def _vector(self, vector: Vector, offset: float, width: int) -> Buffer:
+        """Padded with zeros to `width`, on core 0 (the host keeps replicated values once)."""
+        buffer = self._cores[0].allocate("weights", vector.tensor, width * FLOAT32_BYTES)
+        self._source.vector(vector, offset, self._cores[0].index, buffer)
+        return buffer
+
     def _embedding(self) -> tuple[Buffer, ...]:
-        num_bytes = self._widths.vocab * self._widths.hidden * DTYPE_BYTES[self._formats.dtype]
+        shape = embedding_shape(self._graph, self._widths)
+        num_bytes = shape.n * shape.k * DTYPE_BYTES[self._formats.dtype]
         buffers = []
         for core in self._cores:
-            buffers.append(core.allocate("weights", EMBEDDING, num_bytes))
-            self._source.embedding(core.index, buffers[-1])
+            buffers.append(core.allocate("weights", self._graph.embed.part.weight, num_bytes))
+            self._source.embedding(shape, core.index, buffers[-1])
         return tuple(buffers)

@@ -1,4 +1,4 @@
-"""How many slots fit: the ledger's arithmetic (server/device/footprint.py) for a batch of full compiled slots.
+"""How many slots fit: the ledger's arithmetic (server/placement/footprint.py) for a batch of full compiled slots.
 
 Formulas live there; here they are asked once for each degree, weight type and batch, whatever the part.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from server.config import ModelSpec, Quantization
+from server.config import Quantization
+from server.models.spec import ModelSpec
 from server.cost.pipeline import stage_layers
-from server.device.footprint import Footprint, ServingShape, StepLimits
+from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.planner.plan.options import Buckets, WeightDtype
 
 BLOCK_SIZE = 32  # the server's default

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal, get_args
 
-from server.config import Batching, ModelSpec
+from server.config import Batching
+from server.models.spec import ModelSpec
 from server.device.buckets import SMALLEST_BUCKET
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError

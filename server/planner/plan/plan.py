@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from server.config import ModelSpec
+from server.models.tensors import num_params
+from server.models.spec import ModelSpec
 from server.cost.calibration import default_calibration
 from server.cost.pipeline import PipelineModel, stage_layers
 from server.cost.work import Runtime
 from server.device.buckets import powers_of_two
 from server.device.catalog import instance, instances
-from server.device.fit import budget_bytes
+from server.placement.fit import budget_bytes
 from server.device.instances import Instance
 from server.device.ledger import GIB
 from server.device.prices import PRICE_BASES, PriceBasis
@@ -273,7 +274,7 @@ def _nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Exclude
         return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
     nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
     return DeviceMemoryError(
-        f"{options.model} with {model.num_params / 1e9:.2f}B parameters fits on no part in question. Nearest is "
+        f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no part in question. Nearest is "
         f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
     )
 

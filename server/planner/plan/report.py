@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from server.config import ModelSpec
+from server.models.tensors import num_params
+from server.models.spec import ModelSpec
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.planner.plan.demand import Demand
@@ -138,7 +139,7 @@ class PlanReport:
         """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
         return {
             "options": asdict(self.options),
-            "model": {"architecture": self.model.architecture, "num_params": self.model.num_params},
+            "model": {"architecture": self.model.architecture, "num_params": num_params(self.model)},
             "demand": self.demand.as_json(),
             "buckets": asdict(self.buckets),
             "calibration": self.calibration,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group
 from rich.table import Table
 
+from server.models.tensors import num_params
 from server.device.prices import PriceBasis
 from server.planner.plan.check import Agreement
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
@@ -49,7 +50,7 @@ def _heading(report: PlanReport) -> str:
         if limit is not None
     ]
     return (
-        f"{options.model} ({report.model.num_params / 1e9:.2f}B parameters): {_requests(report)}, "
+        f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
         f"{options.batching} batching, compiled for prompts of {report.buckets.prefill} and slots of "
         f"{report.buckets.decode} positions; "

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config import Dtype, KVCacheDtype, ModelSpec, Quantization, WeightFormats
-from server.device.attention_layout import AttentionSizes, kv_block_bytes
+from server.config import Dtype, KVCacheDtype, Quantization, WeightFormats
+from server.models.decoder import decoder_graph
+from server.models.graph import Add, HeadNorm, Linear, Norm, Op
+from server.models.spec import ModelSpec
+from server.placement.cache_layout import AttentionSizes, kv_block_bytes
 from server.device.hbm import ALIGNMENT
-from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up
+from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from server.placement.matrices import PackedShape, Widths
 from server.device.ledger import MIB, Use
-from server.device.shard import ShardSpec
+from server.placement.shard import ShardSpec
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
-FLOAT32_BYTES = 4
 
 # What the real runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
 # Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows): DMA rings 392, NEFF 319, and with more than one
@@ -69,78 +72,25 @@ class ServingShape:
         return -(-self.max_model_len // self.block_size) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Widths:
-    """Padded widths, in elements, of the matrices and activations on one core."""
-
-    hidden: int
-    qkv: int
-    attended: int
-    intermediate: int
-    vocab: int
-    head: int
-
-    @classmethod
-    def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
-        heads = shard.heads_per_core + 2 * shard.kv_heads_per_core
-        return cls(
-            hidden=round_up(model.hidden_size, K_MULTIPLE),
-            qkv=round_up(heads * model.head_dim, N_TILE),
-            attended=round_up(shard.heads_per_core * model.head_dim, K_MULTIPLE),
-            intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
-            vocab=shard.vocab_per_core,
-            head=round_up(model.head_dim, N_TILE),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixShape:
-    """One packed matrix on one core: padded to tiles, in the format of the modules it is made of."""
-
-    modules: tuple[str, ...]  # as the checkpoint names them
-    n: int
-    k: int
-
-    def num_bytes(self, formats: WeightFormats) -> int:
-        """Tiles, and for each column of an 8-bit format a scale and a sum."""
-        weights = formats.of(*self.modules)
-        columns = 2 * _float32_bytes(self.n) if is_scaled(weights) else 0
-        return self.n * self.k * WEIGHT_BYTES[weights] + columns
-
-
-def layer_matrices(model: ModelSpec, shard: ShardSpec, layer: int) -> dict[str, MatrixShape]:
-    """The four matrices of a layer, by what they compute."""
-    w, prefix = Widths.of(model, shard), f"model.layers.{layer}."
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-    return {
-        "qkv": MatrixShape(tuple(f"{attention}{x}_proj" for x in "qkv"), w.qkv, w.hidden),
-        "o": MatrixShape((f"{attention}o_proj",), w.hidden, w.attended),
-        "gate_up": MatrixShape((f"{mlp}gate_proj", f"{mlp}up_proj"), 2 * w.intermediate, w.hidden),
-        "down": MatrixShape((f"{mlp}down_proj",), w.hidden, w.intermediate),
-    }
-
-
-def head_matrix(model: ModelSpec, shard: ShardSpec) -> MatrixShape:
-    """The output layer."""
-    w = Widths.of(model, shard)
-    return MatrixShape(("lm_head",), w.vocab, w.hidden)
-
-
 def weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
     """Packed matrices, and float32 vectors, on the fullest core."""
-    w = Widths.of(model, shard)
-    layers = range(model.num_layers)
-    matrices = [matrix for i in layers for matrix in layer_matrices(model, shard, i).values()]
-    total = sum(matrix.num_bytes(formats) for matrix in [*matrices, head_matrix(model, shard)])
-    vectors = _float32_bytes(w.hidden) * (2 + model.has_o_bias) + _float32_bytes(w.qkv) * model.has_qkv_bias
-    vectors += 2 * _float32_bytes(model.head_dim) * model.has_qk_norm
+    graph, w = decoder_graph(model), Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    return total + model.num_layers * vectors + embedding + _float32_bytes(w.hidden)
+    return embedding + sum(_op_bytes(op, w, formats) for op in graph.ops())
 
 
-def _float32_bytes(num_values: int) -> int:
-    """Bytes of one buffer of `num_values`, as a core hands it out: in whole cache lines."""
-    return round_up(num_values * FLOAT32_BYTES, ALIGNMENT)
+def _op_bytes(op: Op, widths: Widths, formats: WeightFormats) -> int:
+    """What one op keeps on the fullest core; replicated vectors are padded to the width that they are added to."""
+    match op:
+        case Linear():
+            shape = PackedShape.of(op, widths)
+            return shape.num_bytes(formats) + (vector_bytes(shape.n) if op.has_bias else 0)
+        case Norm() | Add(norm=Norm()):
+            return vector_bytes(widths.hidden)
+        case HeadNorm(query=query, key=key):
+            return vector_bytes(query.size) + vector_bytes(key.size)
+        case _:
+            return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +104,7 @@ class ActivationSizes:
     partial: int  # of one core
     sampled: int
     logits: int  # of all cores
-    tables: int  # cos and sin, and the query range of each KV head (two int32)
+    tables: int  # cos and sin of each rope, and the query range of each KV head (two int32)
     worker_scratch: int  # of one worker: attention rows, a normed row, weights on their way to bfloat16
     qkv: int
     queries: int  # bfloat16 rows
@@ -178,8 +128,8 @@ class ActivationSizes:
             partial=rows * w.hidden * FLOAT32_BYTES,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            tables=2 * _float32_bytes(shape.max_model_len * (model.head_dim // 2))
-            + _float32_bytes(2 * shard.kv_heads_per_core),
+            tables=2 * len(model.distinct_ropes) * vector_bytes(shape.max_model_len * (model.head_dim // 2))
+            + vector_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
                 max(
                     attention.worker_scratch,
@@ -194,7 +144,7 @@ class ActivationSizes:
             attended_panels=rows * w.attended * cell,
             activated=rows * w.intermediate * FLOAT32_BYTES,
             activated_panels=rows * w.intermediate * cell,
-            row_scales=_float32_bytes(max(rows, samples)),
+            row_scales=vector_bytes(max(rows, samples)),
         )
 
     def scratchpad(self, num_workers: int) -> int:

@@ -1,19 +1,30 @@
-"""How one model lies over the cores of a tensor-parallel group: integers only, no weights and no bytes.
+"""How the axes of a model lie over the cores of a tensor-parallel group: integers only, no weights and no bytes.
 
-Query heads, the feed-forward dimension and the vocabulary are split; KV heads are split while there are enough and
+Query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are enough and
 replicated beyond (what the Neuron libraries call REPLICATE_TO_TP_DEGREE). Every core gets the same padded sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from server.config import ModelSpec
 from server.errors import DeviceError
+from server.models.graph import Axis, AxisName
+from server.models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
 VOCAB_MULTIPLE = 16  # the n extent of a matmul tile
 PAD = -1  # a slot that holds no head
+
+
+class Run(NamedTuple):
+    """`count` neighbouring units of an axis, from unit `first` on, in as many slots of a core from `slot` on."""
+
+    slot: int
+    first: int
+    count: int
 
 
 def _padded(total: int, parts: int, multiple: int) -> int:
@@ -87,6 +98,31 @@ class ShardSpec:
         """For each local kv slot, the half-open range of local query slots that it serves."""
         return self.groups[core]
 
+    def units(self, axis: Axis) -> int:
+        """Units of `axis` that each core has room for, padding included."""
+        per_core: dict[AxisName, int] = {
+            "query": self.heads_per_core,
+            "kv": self.kv_heads_per_core,
+            "ffn": self.intermediate_per_core,
+            "vocab": self.vocab_per_core,
+        }
+        return per_core.get(axis.name, axis.units)  # what is not split is whole on every core
+
+    def size(self, axis: Axis) -> int:
+        """Elements of `axis` that each core has room for, padding included."""
+        return self.units(axis) * axis.unit_size
+
+    def runs(self, axis: Axis, core: int) -> Iterator[Run]:
+        """Where the units of `axis` that `core` has lie on it; slots without a unit are left out."""
+        if axis.name in ("query", "kv"):
+            yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
+            return
+        per_core = self.units(axis)
+        first = per_core * core if axis.name in ("ffn", "vocab") else 0
+        count = min(per_core, axis.units - first)
+        if count > 0:
+            yield Run(0, first, count)
+
 
 def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, int], ...]:
     """Query slots of one kv head are neighbours, because heads are assigned in order."""
@@ -95,3 +131,13 @@ def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, i
         slots = [i for i, h in enumerate(queries) if h != PAD and h // group == kv_head]
         ranges.append((slots[0], slots[-1] + 1) if slots and kv_head != PAD else (0, 0))
     return tuple(ranges)
+
+
+def _runs(heads: Sequence[int]) -> Iterator[Run]:
+    """Runs of neighbouring slots with neighbouring heads."""
+    begin = 0
+    for slot in range(1, len(heads) + 1):
+        if slot == len(heads) or heads[slot] != heads[begin] + slot - begin or heads[begin] < 0:
+            if heads[begin] >= 0:
+                yield Run(begin, heads[begin], slot - begin)
+            begin = slot

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.config import ModelSpec
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.device.catalog import Instance, instances
-from server.device.footprint import Footprint, ServingShape
+from server.placement.footprint import Footprint, ServingShape
 from server.device.ledger import GIB, account_table, core_name
 from server.errors import DeviceMemoryError
 
@@ -54,7 +55,7 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     cores = [(core_name(core, per_chip), needs, budget) for core in range(min(tp, MAX_ROWS))]
     rest = f"\nand {tp - MAX_ROWS} more cores alike" if tp > MAX_ROWS else ""
     return (
-        f"NRT_RESOURCE (4): {model.architecture} with {model.num_params / 1e9:.2f}B parameters in {shape.dtype} "
+        f"NRT_RESOURCE (4): {model.architecture} with {num_params(model) / 1e9:.2f}B parameters in {shape.dtype} "
         f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
         f"(each shown as the fullest; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
         f"{account_table(cores)}{rest}"

@@ -1,0 +1,146 @@
+"""The rotary-embedding part of config.json, in its old and new spellings, resolved to a `RopeSpec`.
+
+Computes no tables. What may be left out, and what stands in for it, is as in transformers'
+`modeling_rope_utils` (5.x): `_compute_{linear,yarn,llama3}_*` and `standardize_rope_params`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, get_args
+
+import msgspec
+from msgspec import Meta
+
+from server.models.config_values import ConfigError, Positions, Values, read_record, refuse, shown
+from server.models.spec import RopeKind, RopeSpec
+
+DEFAULT_THETA = 10_000.0
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+Theta = Annotated[float, Meta(ge=2.0, le=1e15)]
+Factor = Annotated[float, Meta(ge=1.0, le=1e6)]
+Frequency = Annotated[float, Meta(ge=1e-3, le=1e6)]
+Turns = Annotated[float, Meta(ge=0.0, le=1e6)]
+Scale = Annotated[float, Meta(ge=-1e3, le=1e3)]
+
+
+class _Common(msgspec.Struct):
+    rope_theta: Theta | None = None
+    partial_rotary_factor: float = 1.0
+    original_max_position_embeddings: Positions | None = None
+
+
+class _Linear(msgspec.Struct):
+    factor: Factor
+
+
+class _Llama3(msgspec.Struct):
+    factor: Factor
+    low_freq_factor: Frequency
+    high_freq_factor: Frequency
+
+
+class _Yarn(msgspec.Struct):
+    factor: Factor | None  # null: context now over context at training
+    beta_fast: Turns = 0.0
+    beta_slow: Turns = 0.0
+    attention_factor: Turns | None = None
+    mscale: Scale = 0.0
+    mscale_all_dim: Scale = 0.0
+    truncate: bool = True
+
+
+def read_rope(config: Values, max_position: int, theta: float = DEFAULT_THETA) -> RopeSpec:
+    """The rotary embedding of all layers, with the base `theta` where the file names none.
+
+    transformers 5 writes one `rope_parameters` object; before it there were `rope_theta` and `rope_scaling` (which
+    wins when a file has both, as it does there). Raises ConfigError for kinds other than `RopeKind`, for partial
+    rotary embeddings, for parameters that differ by layer type, and for values out of range.
+    """
+    path, rope = rope_object(config)
+    for key in LAYER_TYPES:
+        if key in rope:
+            raise refuse(f"{path}{key}", rope[key], "rotary embeddings that differ by layer type are not supported here")
+    return rope_of(config, rope, path, max_position, theta)
+
+
+def rope_object(config: Values) -> tuple[str, Values]:
+    """The object with the rotary parameters, and its path in the file; an empty one where there is none."""
+    for key in ("rope_scaling", "rope_parameters"):
+        value = config.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise refuse(key, value, "must be an object")
+        if value:
+            return f"{key}.", value
+    return "", {}
+
+
+def rope_of(config: Values, rope: Values, path: str, max_position: int, theta: float) -> RopeSpec:
+    """The rotary embedding that `rope`, at `path` of the file, describes."""
+    outer, inner = read_record(config, _Common), read_record(rope, _Common, path)
+    for each in (outer, inner):
+        if each.partial_rotary_factor != 1.0:
+            raise refuse("partial_rotary_factor", each.partial_rotary_factor, "only 1.0 is supported")
+    base = inner.rope_theta or outer.rope_theta or theta
+    kind = _kind(rope, path)
+    if kind == "default":
+        return RopeSpec(base)
+    if kind == "linear":
+        return RopeSpec(base, kind, read_record(rope, _Linear, path).factor)
+    # A value beside the rope object, where there is one, wins over the one inside it.
+    original = outer.original_max_position_embeddings or inner.original_max_position_embeddings or max_position
+    if kind == "llama3":
+        return _llama3(base, original, read_record(rope, _Llama3, path), path)
+    return _yarn(base, original, read_record(rope, _Yarn, path), path, max_position / original)
+
+
+def _kind(rope: Values, path: str) -> RopeKind:
+    named = rope.get("rope_type") or rope.get("type") or "default"
+    kinds: tuple[RopeKind, ...] = get_args(RopeKind)
+    for kind in kinds:
+        if kind == named:
+            return kind
+    raise ConfigError(f"{path}rope_type {shown(named)} is not supported; supported are {', '.join(kinds)}")
+
+
+def _llama3(theta: float, original: int, rope: _Llama3, path: str) -> RopeSpec:
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    if high <= low:
+        raise refuse(f"{path}high_freq_factor", high, f"must be above low_freq_factor, which is {low:g}")
+    return RopeSpec(theta, "llama3", rope.factor, original, low, high)
+
+
+def _yarn(theta: float, original: int, rope: _Yarn, path: str, ratio: float) -> RopeSpec:
+    """YaRN (arXiv 2309.00071). `ratio`: context now over context at training, the factor when it is null."""
+    factor = ratio if rope.factor is None else rope.factor
+    if factor < 1.0:
+        raise refuse(f"{path}factor", factor, "must be at least 1")
+    # Zero, like null, stands for the default here, as transformers' `or` makes it.
+    fast, slow = rope.beta_fast or 32.0, rope.beta_slow or 1.0
+    if fast < slow:
+        raise refuse(f"{path}beta_fast", fast, f"must not be below beta_slow, which is {slow:g}")
+    return RopeSpec(
+        theta,
+        "yarn",
+        factor,
+        original,
+        beta_fast=fast,
+        beta_slow=slow,
+        attention_factor=_yarn_attention_factor(rope, factor, path),
+        truncate=rope.truncate,
+    )
+
+
+def _yarn_attention_factor(rope: _Yarn, factor: float, path: str) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+
+    if not (rope.mscale and rope.mscale_all_dim):
+        return scale(1.0)
+    if scale(rope.mscale_all_dim) == 0.0:
+        raise refuse(f"{path}mscale_all_dim", rope.mscale_all_dim, "makes the attention factor infinite")
+    return scale(rope.mscale) / scale(rope.mscale_all_dim)

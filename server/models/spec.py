@@ -1,0 +1,69 @@
+"""The dimensions and options of one decoder-only model: all that is needed to size, cost and build it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+Activation = Literal["silu", "gelu_tanh", "relu"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary embedding: base, and the scaling of its frequencies (names as in Hugging Face configs)."""
+
+    theta: float = 10_000.0
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_position: int = 0
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn: scales cos and sin
+    truncate: bool = True  # yarn: round the correction range to whole dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model. What is computed with these numbers is in decoder.py; families/ read them from a config.json."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int  # of one expert where there are several
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int
+    rms_norm_eps: float = 1e-6
+    rope: RopeSpec = RopeSpec()
+    ropes: tuple[RopeSpec | None, ...] = ()  # of each layer, None = no rotation; () = `rope` on all
+    windows: tuple[int, ...] = ()  # sliding window of each layer in tokens, 0 = full; () = all full
+    has_qkv_bias: bool = False
+    has_o_bias: bool = False
+    has_qk_norm: bool = False
+    has_post_norms: bool = False  # attention and feed-forward outputs are normed before they are added
+    norm_offset: float = 0.0  # added to the weights of norms: some checkpoints store w of (1 + w)
+    attention_scale: float | None = None  # of scores; None = head_dim ** -0.5
+    embedding_scale: float = 1.0  # embeddings are multiplied by it
+    activation: Activation = "silu"
+    is_gated: bool = True  # act(gate) * up; otherwise act(up)
+    num_experts: int = 0  # feed-forward networks to choose from in each layer; 0 = one, no choice
+    experts_per_token: int = 0
+    is_tied: bool = False  # the output layer is the embedding
+
+    def window(self, layer: int) -> int:
+        """Sliding window of `layer` in tokens, 0 when it attends to everything before it."""
+        return self.windows[layer] if self.windows else 0
+
+    def layer_rope(self, layer: int) -> RopeSpec | None:
+        """Rotary embedding of `layer`, None when it has none."""
+        return self.ropes[layer] if self.ropes else self.rope
+
+    @property
+    def distinct_ropes(self) -> tuple[RopeSpec | None, ...]:
+        """What rotates the heads of some layer, each once, in the order of the layers; None = nothing."""
+        return tuple(dict.fromkeys(self.ropes or (self.rope,)))

@@ -1,0 +1,82 @@
+"""How a KV cache lies on a core, and what attention needs beside it: bytes only, for the ledger and for the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from server.config import Dtype, KVCacheDtype
+from server.device.attention_layout import (
+    ATTENTION_ROWS,
+    LANES_WORK_BYTES,
+    PARTITION,
+    item_scratch_bytes,
+    row_state_bytes,
+    tile_work_bytes,
+)
+from server.device.layout import FLOAT32_BYTES, N_TILE, round_up
+from server.errors import SettingsError
+from server.models.spec import ModelSpec
+from server.placement.shard import ShardSpec
+
+KV_CELL_BYTES: dict[KVCacheDtype, int] = {"bfloat16": 2, "float32": 4, "int8": 1, "fp8": 1}
+SCALE_BYTES = FLOAT32_BYTES  # of one token's head in an 8-bit cache
+
+
+def kv_cache_dtype(dtype: Dtype, asked: Literal["auto"] | KVCacheDtype) -> KVCacheDtype:
+    """The cache's type, `auto` being that of the activations. Raises SettingsError where the two do not go together."""
+    if asked == "auto":
+        return dtype
+    if (dtype == "float32") != (asked == "float32"):
+        raise SettingsError(f"kv_cache_dtype is {asked}: with dtype {dtype} it must be {_choices(dtype)}")
+    return asked
+
+
+def _choices(dtype: Dtype) -> str:
+    return "auto" if dtype == "float32" else "auto, bfloat16, int8 or fp8"
+
+
+def kv_head_bytes(model: ModelSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
+    """K, or V, of one kv head in one block: padded elements, then a scale for each token of an 8-bit cache."""
+    cell = KV_CELL_BYTES[kv_dtype]
+    scales = SCALE_BYTES * block_size if cell == 1 else 0
+    return round_up(model.head_dim, N_TILE) * cell * block_size + scales
+
+
+def kv_block_bytes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
+    """K and V of one block over all layers, on one core."""
+    return 2 * model.num_layers * shard.kv_heads_per_core * kv_head_bytes(model, kv_dtype, block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSizes:
+    """The largest item, and the places for the states of contexts that several workers divide."""
+
+    tile_tokens: int  # query tokens of one item
+    max_group: int  # query heads of one kv head
+    state_rows: int  # rows of one item, rounded up to whole tiles
+    worker_scratch: int  # bytes
+    num_slots: int  # partitions of divided contexts in one step
+    partials: int  # bytes, for all cores
+    arrivals: int  # bytes, for all cores
+
+    @classmethod
+    def of(cls, model: ModelSpec, shard: ShardSpec, max_model_len: int, num_workers: int) -> AttentionSizes:
+        """Two contexts of full length can be divided, or so many shorter ones that every worker has some."""
+        head_pad = round_up(model.head_dim, N_TILE)
+        group = max(1, *(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core)))
+        tile_tokens = max(1, ATTENTION_ROWS // group)
+        rows = tile_tokens * group
+        work = max(LANES_WORK_BYTES, tile_work_bytes(rows, head_pad))
+        partitions = -(-max_model_len // PARTITION)
+        slots = 0 if partitions == 1 else 2 * partitions + 8 * num_workers
+        pairs = slots * shard.tp * shard.kv_heads_per_core
+        return cls(
+            tile_tokens=tile_tokens,
+            max_group=group,
+            state_rows=round_up(rows, N_TILE),
+            worker_scratch=item_scratch_bytes(rows, head_pad) + work,
+            num_slots=slots,
+            partials=pairs * group * row_state_bytes(head_pad),
+            arrivals=round_up(pairs * 8, 64),
+        )

@@ -1,0 +1,76 @@
+"""The matrices of a model as they are packed on each core: padded to tiles, every core the same sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from server.config import WeightFormats
+from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up, vector_bytes
+from server.models.graph import Graph, Linear, linears
+from server.models.spec import ModelSpec
+from server.placement.shard import ShardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Padded widths, in elements, of the matrices and activations on one core."""
+
+    hidden: int
+    qkv: int
+    attended: int
+    intermediate: int
+    vocab: int
+    head: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
+        """Every core has the same."""
+        heads = shard.heads_per_core + 2 * shard.kv_heads_per_core
+        return cls(
+            hidden=round_up(model.hidden_size, K_MULTIPLE),
+            qkv=round_up(heads * model.head_dim, N_TILE),
+            attended=round_up(shard.heads_per_core * model.head_dim, K_MULTIPLE),
+            intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
+            vocab=shard.vocab_per_core,
+            head=round_up(model.head_dim, N_TILE),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedShape:
+    """One linear layer on one core: n outputs by k inputs, padded to tiles, in the format of its modules."""
+
+    linear: Linear
+    n: int
+    k: int
+
+    @classmethod
+    def of(cls, linear: Linear, widths: Widths) -> PackedShape:
+        """Outputs that another layer reads have room for that layer's tiles."""
+        inputs = {"query": widths.attended, "ffn": widths.intermediate}
+        outputs = {"hidden": widths.hidden, "ffn": widths.intermediate, "vocab": widths.vocab, "query": widths.qkv}
+        n = outputs[linear.parts[0].outputs.name] * (2 if linear.is_interleaved else 1)
+        return cls(linear, n, inputs.get(linear.inputs.name, widths.hidden))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """As the checkpoint names them; the first names the matrix in the ledger and in artifacts."""
+        return self.linear.modules
+
+    @property
+    def name(self) -> str:
+        """How the matrix is called in the ledger and in an artifact."""
+        return self.modules[0]
+
+    def num_bytes(self, formats: WeightFormats) -> int:
+        """Tiles, and for each column of an 8-bit format a scale and a sum."""
+        weights = formats.of(*self.modules)
+        columns = 2 * vector_bytes(self.n) if is_scaled(weights) else 0
+        return self.n * self.k * WEIGHT_BYTES[weights] + columns
+
+
+def packed_shapes(model: ModelSpec, graph: Graph, shard: ShardSpec) -> Iterator[PackedShape]:
+    """All matrices in the order of the graph, the output layer last."""
+    widths = Widths.of(model, shard)
+    return (PackedShape.of(linear, widths) for linear in linears(graph))
