@@ -7,7 +7,7 @@ embed, then for each layer
   attention      each core its heads
   matmul o       row-parallel: a partial sum on every core
   reduce_norm    the all-reduce and residual; normed panels
-  matmul gate_up, swiglu, matmul down
+  matmul gate_up, gated, matmul down
 then reduce_norm of the sampled rows and matmul lm_head: logits, vocabulary-parallel
 """
 
@@ -107,14 +107,14 @@ class _Builder:
         return linear_kernels(matrix.weights, self._at.isa)
 
     def _embed(self, weights: ModelWeights) -> None:
-        hidden, per_core = self._buffers.hidden.address, self._shard.vocab_per_core
+        hidden, per_core, scale = self._buffers.hidden.address, self._shard.vocab_per_core, float_bits(1.0)
         if weights.embedding is not None:
             kernel = self._shared.embed_rows
             tables = [(part.address, 0) for part in weights.embedding]
         else:
             kernel = self._kernels(weights.lm_head).embed_tiles
             tables = [(part.tiles.address, _address(part.scales)) for part in weights.lm_head.shards]
-        operands = [EmbedOperands(table, scales, hidden, per_core, self._width) for table, scales in tables]
+        operands = [EmbedOperands(table, scales, hidden, per_core, self._width, scale) for table, scales in tables]
         self._program.add("embed", kernel, operands)
 
     def _norm(self, label: str, weight: Buffer, num_partials: int, bias: Buffer | None, reader: PackedMatrix) -> None:
@@ -130,6 +130,7 @@ class _Builder:
             num_partials=num_partials,
             partial_stride=buffers.sizes.partial,
             bias=_address(bias),
+            post_weight=0,
             weight=weight.address,
             panels=buffers.normed.address,
             row_scales=buffers.normed_scales.address,
@@ -160,6 +161,7 @@ class _Builder:
                 rows_field=STEP.num_tokens,
                 scratch=buffers.worker_scratch.address,
                 scratch_stride=buffers.sizes.worker_scratch,
+                activation=0,
             )
             for (panels, row_scales), shard, output in zip(inputs, matrix.shards, outputs, strict=True)
         ]
@@ -251,8 +253,8 @@ class _Builder:
         outputs, width = _addresses(buffers.activated), buffers.widths.intermediate
         operands = self._matmul_operands(layer.gate_up, self._normed(), outputs, width)
         first, then = self._kernels(layer.gate_up), self._kernels(layer.down)
-        self._program.add(f"layer {i} gate_up", first.swiglu, operands)
-        pack = then.repack if first.swiglu_leaves_panels else then.pack_rows
+        self._program.add(f"layer {i} gate_up", first.gated, operands)
+        pack = then.repack if first.gated_leaves_panels else then.pack_rows
         inputs = self._panels(buffers.activated if pack is None else buffers.activated_panels)
         if pack is not None:
             self._pack(f"layer {i} down", pack, layer.down, buffers.activated, inputs)

@@ -1,4 +1,4 @@
-"""Embedding, norm with all-reduce, rotary embedding with KV write, and SwiGLU against numpy."""
+"""Embedding, norm with all-reduce, rotary embedding with KV write against numpy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_embedding_takes_each_token_from_the_core_that_holds_it(pool: WorkerPool
     tokens = np.array([0, 95, 47, 48, 3, 3], np.int32)
     hidden = aligned((6, 64), np.float32)
     kernel = LINEAR[cell].embed_tiles if tiled else SHARED[cell].embed_rows
-    operands = [EmbedOperands(address(s), 0, address(hidden), 48, 64) for s in stored]
+    operands = [EmbedOperands(address(s), 0, address(hidden), 48, 64, float_bits(1.0)) for s in stored]
     run(pool, kernel, operands, step_record(num_tokens=6, token_ids=address(tokens)))
     assert np.array_equal(hidden, table[tokens])
 
@@ -91,6 +91,7 @@ def test_norm_adds_partials_and_bias_then_norms(pool: WorkerPool, cell: str, par
         num_partials=partials,
         partial_stride=parts[0].nbytes,
         bias=address(bias),
+        post_weight=0,
         weight=address(weight),
         panels=address(panels),
         row_scales=address(scales),
