@@ -31,20 +31,20 @@ class LinearKernels:
 
     isa: Isa
     matmul: Kernel
-    swiglu: Kernel  # matmul of interleaved gate and up, then silu(gate) * up
+    gated: Kernel  # matmul of interleaved gate and up, then activation(gate) * up
     reduce_norm: Kernel
     pack_rows: Kernel  # float32 rows to what `matmul` reads
     repack: Kernel | None  # bfloat16 panels to what `matmul` reads; None where it reads these
     embed_tiles: Kernel
 
     @property
-    def swiglu_leaves_panels(self) -> bool:
-        """Whether `swiglu` stores bfloat16 panels, not float32 rows."""
+    def gated_leaves_panels(self) -> bool:
+        """Whether `gated` stores bfloat16 panels, not float32 rows."""
         return self.isa == "amx"
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        used = (self.matmul, self.swiglu, self.reduce_norm, self.pack_rows)
+        used = (self.matmul, self.gated, self.reduce_norm, self.pack_rows)
         return used if self.repack is None else (*used, self.repack)
 
 
@@ -125,7 +125,7 @@ def shared_kernels(
 
 
 def _float32() -> LinearKernels:
-    products = matmul_lanes.matmul_f32, matmul_lanes.swiglu_f32
+    products = matmul_lanes.matmul_f32, matmul_lanes.gated_f32
     return LinearKernels(
         "portable", *products, norm.reduce_norm_f32, pack.pack_rows_f32, pack.repack_f32, embedding.embed_tiles_f32
     )
@@ -133,10 +133,10 @@ def _float32() -> LinearKernels:
 
 def _int8(isa: Isa) -> LinearKernels:
     products: dict[Isa, tuple[Kernel, Kernel]] = {
-        "amx": (matmul_amx.matmul_i8_amx, matmul_amx.swiglu_i8_amx),
-        "avx512": (matmul_lanes.matmul_i8_avx512, matmul_lanes.swiglu_i8_avx512),
-        "avx2": (matmul_lanes.matmul_i8_avx2, matmul_lanes.swiglu_i8_avx2),
-        "portable": (matmul_lanes.matmul_i8_portable, matmul_lanes.swiglu_i8_portable),
+        "amx": (matmul_amx.matmul_i8_amx, matmul_amx.gated_i8_amx),
+        "avx512": (matmul_lanes.matmul_i8_avx512, matmul_lanes.gated_i8_avx512),
+        "avx2": (matmul_lanes.matmul_i8_avx2, matmul_lanes.gated_i8_avx2),
+        "portable": (matmul_lanes.matmul_i8_portable, matmul_lanes.gated_i8_portable),
     }
     packs = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
     return LinearKernels(isa, *products[isa], *packs, embedding.embed_tiles_i8)
@@ -145,21 +145,21 @@ def _int8(isa: Isa) -> LinearKernels:
 def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
     lanes, tiles = matmul_lanes, matmul_amx
     portable: dict[WeightFormat, tuple[Kernel, Kernel, Kernel]] = {
-        "bfloat16": (lanes.matmul_bf16_portable, lanes.swiglu_bf16_portable, embedding.embed_tiles_bf16),
-        "int8-weight-only": (lanes.matmul_w8_portable, lanes.swiglu_w8_portable, embedding.embed_tiles_i8),
-        "fp8": (lanes.matmul_e4m3_portable, lanes.swiglu_e4m3_portable, embedding.embed_tiles_e4m3),
-        "fp8_e5m2": (lanes.matmul_e5m2_portable, lanes.swiglu_e5m2_portable, embedding.embed_tiles_e5m2),
+        "bfloat16": (lanes.matmul_bf16_portable, lanes.gated_bf16_portable, embedding.embed_tiles_bf16),
+        "int8-weight-only": (lanes.matmul_w8_portable, lanes.gated_w8_portable, embedding.embed_tiles_i8),
+        "fp8": (lanes.matmul_e4m3_portable, lanes.gated_e4m3_portable, embedding.embed_tiles_e4m3),
+        "fp8_e5m2": (lanes.matmul_e5m2_portable, lanes.gated_e5m2_portable, embedding.embed_tiles_e5m2),
     }
     amx_products: dict[WeightFormat, tuple[Kernel, Kernel]] = {
-        "bfloat16": (tiles.matmul_bf16_amx, tiles.swiglu_bf16_amx),
-        "int8-weight-only": (tiles.matmul_w8_amx, tiles.swiglu_w8_amx),
-        "fp8": (tiles.matmul_e4m3_amx, tiles.swiglu_e4m3_amx),
-        "fp8_e5m2": (tiles.matmul_e5m2_amx, tiles.swiglu_e5m2_amx),
+        "bfloat16": (tiles.matmul_bf16_amx, tiles.gated_bf16_amx),
+        "int8-weight-only": (tiles.matmul_w8_amx, tiles.gated_w8_amx),
+        "fp8": (tiles.matmul_e4m3_amx, tiles.gated_e4m3_amx),
+        "fp8_e5m2": (tiles.matmul_e5m2_amx, tiles.gated_e5m2_amx),
     }
-    matmul, swiglu, embed = portable[weights]
+    matmul, gated, embed = portable[weights]
     used: Isa = "portable"
     if isa == "amx":
-        (matmul, swiglu), used = amx_products[weights], "amx"
+        (matmul, gated), used = amx_products[weights], "amx"
     elif isa == "avx512" and weights == "bfloat16":
-        matmul, swiglu, used = lanes.matmul_bf16_avx512, lanes.swiglu_bf16_avx512, "avx512"
-    return LinearKernels(used, matmul, swiglu, norm.reduce_norm_bf16, pack.pack_rows_bf16, None, embed)
+        matmul, gated, used = lanes.matmul_bf16_avx512, lanes.gated_bf16_avx512, "avx512"
+    return LinearKernels(used, matmul, gated, norm.reduce_norm_bf16, pack.pack_rows_bf16, None, embed)

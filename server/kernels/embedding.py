@@ -1,4 +1,4 @@
-"""hidden[t] = table[token_ids[t]], from a row-major table or from the packed tiles of a tied output layer.
+"""hidden[t] = table[token_ids[t]] * scale, from a row-major table or from the packed tiles of a tied output layer.
 
 The vocabulary is split over the cores; whichever core holds a token's row writes it.
 """
@@ -24,9 +24,9 @@ def _embed(copy_row: Any) -> Any:
         for t in range(share_begin(tokens, worker, workers), share_begin(tokens, worker + 1, workers)):
             token = load_i32(load_i64(step + STEP.token_ids) + t * 4)
             op, row = operands + token // vocab_per_core * EMBED_BYTES, token % vocab_per_core
-            scale = 1.0
+            scale = load_f32(op + EMBED.scale)
             if load_i64(op + EMBED.scales) != 0:
-                scale = load_f32(load_i64(op + EMBED.scales) + row * 4)
+                scale *= load_f32(load_i64(op + EMBED.scales) + row * 4)
             copy_row(load_i64(op + EMBED.table), row, load_i64(op + EMBED.hidden) + t * width * 4, width, scale)
 
     return embed
@@ -37,8 +37,9 @@ def _from_rows(cell: Cell) -> Any:
 
     @inline
     def copy_row(table, row, hidden, width, scale):  # type: ignore[no-untyped-def]
+        by = simd.splat(scale)
         for i in range(0, width, 16):
-            simd.store(hidden + i * 4, load(table + (row * width + i) * size))
+            simd.store(hidden + i * 4, simd.mul(load(table + (row * width + i) * size), by))
 
     return copy_row
 

@@ -1,4 +1,4 @@
-"""Activations that attention or SwiGLU left, as float32 rows or bfloat16 panels, into the panels that are read next."""
+"""Activations that attention or a gated product left, as rows or panels, into the panels that are read next."""
 
 from __future__ import annotations
 

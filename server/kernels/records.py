@@ -63,26 +63,32 @@ class MatmulOperands(NamedTuple):
     rows_field: int  # byte offset in the step record of the number of rows
     scratch: int  # one area of `scratch_stride` bytes for each worker: weights on their way to bfloat16
     scratch_stride: int
+    activation: int  # index in epilogue.ACTIVATIONS: gated products only
 
 
 class EmbedOperands(NamedTuple):
-    """One core's part of the embedding table: `hidden[t] = table[token_ids[t]]`."""
+    """One core's part of the embedding table: `hidden[t] = table[token_ids[t]] * scale`."""
 
     table: int  # this core's vocabulary rows
     scales: int  # float32 of each row: 8-bit tables only
     hidden: int  # float32 [T, width], the same address on every core
     vocab_per_core: int
     width: int  # hidden size, a multiple of 32
+    scale: int  # bits of a float32, 1.0 = none
 
 
 class NormOperands(NamedTuple):
-    """All-reduce, residual and RMSNorm: `hidden += sum(partials) + bias`, `panels = norm(hidden) * weight`."""
+    """All-reduce, residual and RMSNorm: `hidden += sum(partials) + bias`, `panels = norm(hidden) * weight`.
+
+    With a `post_weight`, what is added to `hidden` is `norm(sum(partials) + bias) * post_weight`.
+    """
 
     hidden: int  # float32 [T, width]
     partials: int  # float32 [num_partials][T, width], `partial_stride` bytes apart
     num_partials: int  # cores that computed a part; 0 before the first layer
     partial_stride: int
     bias: int  # float32 [width] or 0
+    post_weight: int  # float32 [width] or 0, and 0 where there are no partials
     weight: int  # float32 [width]
     panels: int  # output, in the format of the matmul that reads them
     row_scales: int  # output, float32 [T]: int8 panels only

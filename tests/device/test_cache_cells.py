@@ -50,7 +50,7 @@ def written(pool: WorkerPool, cache: tuple[KVCacheDtype, Isa], qkv: Array, slots
 
 
 @pytest.mark.parametrize("cache", EIGHT_BITS, ids="-".join)
-@pytest.mark.parametrize("head_dim", [64, 96])
+@pytest.mark.parametrize("head_dim", [64, 96, 256])
 def test_codes_times_scales_are_the_heads(
     two_threads: WorkerPool, cache: tuple[KVCacheDtype, Isa], head_dim: int
 ) -> None:

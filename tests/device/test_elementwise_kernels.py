@@ -1,14 +1,15 @@
-"""Embedding, norm with all-reduce, rotary embedding with KV write, and SwiGLU against numpy."""
+"""Embedding, norm with all-reduce, rotary embedding with KV write against numpy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from server.config import Quantization
 from server.kernels.attention.items import COUNTER_BYTES
 from server.kernels.attention.rope import rope_kv_pairs
 from server.kernels.dispatch import host_isas, linear_kernels, shared_kernels
-from server.kernels.matmul.quantize import rotated
+from server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
 from server.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
 from server.kernels.workers import WorkerPool
 from tests.device.kernel_bench import (
@@ -39,7 +40,10 @@ def _close(got: Array, want: Array, cell: str) -> bool:
 
 @pytest.mark.parametrize("cell", SHARED)
 @pytest.mark.parametrize("tiled", [False, True])
-def test_embedding_takes_each_token_from_the_core_that_holds_it(pool: WorkerPool, cell: str, tiled: bool) -> None:
+@pytest.mark.parametrize("scale", [1.0, 25.25])
+def test_embedding_takes_each_token_from_the_core_that_holds_it(
+    pool: WorkerPool, cell: str, tiled: bool, scale: float
+) -> None:
     rng = np.random.default_rng(0)
     table = rounded(rng.standard_normal((96, 64)), cell)
     shards = [table[:48], table[48:]]
@@ -47,9 +51,21 @@ def test_embedding_takes_each_token_from_the_core_that_holds_it(pool: WorkerPool
     tokens = np.array([0, 95, 47, 48, 3, 3], np.int32)
     hidden = aligned((6, 64), np.float32)
     kernel = LINEAR[cell].embed_tiles if tiled else SHARED[cell].embed_rows
-    operands = [EmbedOperands(address(s), 0, address(hidden), 48, 64) for s in stored]
+    operands = [EmbedOperands(address(s), 0, address(hidden), 48, 64, float_bits(scale)) for s in stored]
     run(pool, kernel, operands, step_record(num_tokens=6, token_ids=address(tokens)))
-    assert np.array_equal(hidden, table[tokens])
+    assert np.array_equal(hidden, table[tokens] * np.float32(scale))
+
+
+@pytest.mark.parametrize("weights", ["int8", "fp8", "fp8_e5m2"])
+@pytest.mark.parametrize("scale", [1.0, 25.25])
+def test_embedding_from_codes_is_scaled(two_threads: WorkerPool, weights: Quantization, scale: float) -> None:
+    table = np.random.default_rng(0).standard_normal((48, 64)).astype(np.float32)
+    quantized, tokens = quantize_rows(table, weights), np.array([0, 47, 17], np.int32)
+    tiles, hidden = to_tiles(quantized.codes, ""), aligned((3, 64), np.float32)
+    operands = EmbedOperands(address(tiles), address(quantized.scales), address(hidden), 48, 64, float_bits(scale))
+    kernel = linear_kernels(weights).embed_tiles
+    run(two_threads, kernel, [operands], step_record(num_tokens=3, token_ids=address(tokens)))
+    assert np.allclose(hidden, dequantize_rows(quantized, weights)[tokens] * scale, rtol=1e-6, atol=0)
 
 
 def _codes(rows: Array) -> tuple[Array, Array]:
@@ -67,22 +83,30 @@ def _same(panels: Array, scales: Array, want: Array, cell: str) -> bool:
     return bool(np.abs(got - codes).max() <= 1 and np.allclose(scales[: len(want)], row_scales, rtol=1e-5))
 
 
+def _normed(rows: Array, size: int) -> Array:
+    return rows / np.sqrt((rows[:, :size] ** 2).mean(1, keepdims=True) + 1e-5)
+
+
 @pytest.mark.parametrize("cell", LINEAR)
 @pytest.mark.parametrize("partials", [0, 1, 3])
 @pytest.mark.parametrize("gathered", [False, True])
-def test_norm_adds_partials_and_bias_then_norms(pool: WorkerPool, cell: str, partials: int, gathered: bool) -> None:
+@pytest.mark.parametrize("has_post", [False, True])
+def test_norm_adds_partials_and_bias_then_norms(
+    pool: WorkerPool, cell: str, partials: int, gathered: bool, has_post: bool
+) -> None:
     rng = np.random.default_rng(partials)
     rows, width, size = 19, 128, 90
-    hidden, weight, bias = aligned((rows, width), np.float32), rng.standard_normal(width), rng.standard_normal(width)
+    hidden = aligned((rows, width), np.float32)
+    weight, bias, post = rng.standard_normal((3, width)).astype(np.float32)
     hidden[:, :size] = rng.standard_normal((rows, size))
     parts = aligned((3, rows, width), np.float32)
     parts[:, :, :size] = rng.standard_normal((3, rows, size))
-    weight, bias = weight.astype(np.float32), bias.astype(np.float32)
-    bias[size:] = 0
+    bias[size:] = post[size:] = 0
     index = np.array([4, 0, 18], np.int32)
     chosen = index if gathered else np.arange(rows)
-    summed = hidden + parts[:partials].sum(0) + bias
-    want = summed / np.sqrt((summed[:, :size] ** 2).mean(1, keepdims=True) + 1e-5) * weight
+    branch = parts[:partials].sum(0) + bias
+    summed = hidden + (_normed(branch, size) * post if has_post else branch)
+    want = _normed(summed, size) * weight
     panels, scales = to_panels(np.zeros((rows, width)), cell), np.zeros(rows, np.float32)
     scratch = aligned((pool.num_threads, width), np.float32)
     operands = NormOperands(
@@ -91,6 +115,7 @@ def test_norm_adds_partials_and_bias_then_norms(pool: WorkerPool, cell: str, par
         num_partials=partials,
         partial_stride=parts[0].nbytes,
         bias=address(bias),
+        post_weight=address(post) if has_post else 0,
         weight=address(weight),
         panels=address(panels),
         row_scales=address(scales),
@@ -165,11 +190,13 @@ def _rotated(x: Array, cos: Array, sin: Array) -> Array:
 
 
 @pytest.mark.parametrize("cell", SHARED)
-@pytest.mark.parametrize("head_dim", [8, 64, 80])
+@pytest.mark.parametrize(("head_dim", "block"), [(8, 16), (64, 16), (80, 16), (256, 16), (256, 32)])
 @pytest.mark.parametrize("has_norm", [False, True])
-def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str, head_dim: int, has_norm: bool) -> None:
+def test_rope_prepares_heads_and_writes_their_slots(
+    pool: WorkerPool, cell: str, head_dim: int, block: int, has_norm: bool
+) -> None:
     rng = np.random.default_rng(head_dim)
-    tokens, heads, kv_heads, block, pad = 9, 3, 2, 16, -(-head_dim // 16) * 16
+    tokens, heads, kv_heads, pad = 9, 3, 2, -(-head_dim // 16) * 16
     qkv = rng.standard_normal((tokens, heads + 2 * kv_heads, head_dim)).astype(np.float32)
     bias = rng.standard_normal((heads + 2 * kv_heads, head_dim)).astype(np.float32)
     norms = rng.standard_normal((2, head_dim)).astype(np.float32)
@@ -207,9 +234,10 @@ def test_rope_prepares_heads_and_writes_their_slots(pool: WorkerPool, cell: str,
 
 
 @pytest.mark.skipif("amx" not in host_isas(), reason="this host has no tile unit")
-def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: WorkerPool) -> None:
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: WorkerPool, head_dim: int) -> None:
     rng = np.random.default_rng(0)
-    tokens, heads, kv_heads, head_dim, block = 7, 3, 2, 64, 32
+    tokens, heads, kv_heads, block = 7, 3, 2, 32
     qkv = rng.standard_normal((tokens, heads + 2 * kv_heads, head_dim)).astype(np.float32)
     qkv[2, -1, 5] = np.nan  # what is not finite is stored as zero
     cos, sin = (f(rng.uniform(0, 6, (50, head_dim // 2))).astype(np.float32) for f in (np.cos, np.sin))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from server.config import WeightFormat
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
 from server.kernels import dispatch
-from server.kernels.dispatch import ISAS, Isa, host_isas, linear_kernels
+from server.kernels.dispatch import ISAS, Isa, LinearKernels, host_isas, linear_kernels
+from server.kernels.isa.jit import Kernel
+from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.matmul.packing import interleave
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
 from server.kernels.records import STEP, MatmulOperands
@@ -68,16 +71,19 @@ class Inputs:
             self.value, self.panels = rounded(rows, cell), to_panels(rows, cell)
 
 
-def multiply(
-    pool: WorkerPool,
-    kernel: Any,
-    weights: WeightFormat,
-    x: Inputs,
-    shards: list[Shard],
-    columns: int,
-    leaves_panels: bool = False,
-) -> list[Array]:
+class Product(NamedTuple):
+    """What a kernel is to do with inputs and shards."""
+
+    kernel: Kernel
+    weights: WeightFormat
+    columns: int
+    leaves_panels: bool = False
+    activation: str = "silu"
+
+
+def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
     """The kernel's output [T, columns] on each core."""
+    kernel, weights, columns, leaves_panels, activation = product
     rows, (n, k) = len(x.value), shards[0].value.shape
     outputs = [output_of(round_up(rows, 16), columns, leaves_panels) for _ in shards]
     scratch = aligned((pool.num_threads, 64 * k), np.uint8)
@@ -95,6 +101,7 @@ def multiply(
             rows_field=STEP.num_tokens,
             scratch=address(scratch),
             scratch_stride=64 * k,
+            activation=ACTIVATIONS.index(activation),
         )
         for shard, output in zip(shards, outputs, strict=True)
     ]
@@ -109,7 +116,7 @@ def output_of(rows: int, columns: int, leaves_panels: bool) -> Array:
     return aligned((rows, columns), np.float32)
 
 
-def kernels_of(weights: WeightFormat, isa: Isa) -> Any:
+def kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
     if isa not in host_isas():
         pytest.skip(f"this host has no {isa}")
     kernels = linear_kernels(weights, isa)
@@ -140,48 +147,76 @@ def test_matmul_equals_numpy(
     kernels, rng = kernels_of(weights, isa), np.random.default_rng(rows)
     x = Inputs(rng.standard_normal((rows, k)), weights)
     shards = [Shard(rng.standard_normal((n, k)), weights) for _ in range(cores)]
-    for got, shard in zip(multiply(pool, kernels.matmul, weights, x, shards, n), shards, strict=True):
+    for got, shard in zip(multiply(pool, Product(kernels.matmul, weights, n), x, shards), shards, strict=True):
         assert close(got, x.value.astype(np.float64) @ shard.value.T)
+
+
+def activated(activation: str, x: Array) -> Array:
+    """The definition, in float64."""
+    if activation == "silu":
+        return x / (1 + np.exp(-x))
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gated(weights: WeightFormat, kernels: LinearKernels, size: int, activation: str) -> Product:
+    return Product(kernels.gated, weights, size, kernels.gated_leaves_panels, activation)
 
 
 @pytest.mark.parametrize(("weights", "isa"), CASES)
 @pytest.mark.parametrize(("rows", "size"), [(1, 64), (5, 128), (37, 64), (70, 192)])
-def test_swiglu_equals_numpy(pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int) -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_gated_product_equals_numpy(
+    pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int, activation: str
+) -> None:
     kernels, rng = kernels_of(weights, isa), np.random.default_rng(size)
     x = Inputs(rng.standard_normal((rows, 64)), weights)
     gate, up = rng.standard_normal((2, size, 64)) * 0.4
     both = Shard(interleave(gate, up), weights)
-    (got,) = multiply(pool, kernels.swiglu, weights, x, [both], size, kernels.swiglu_leaves_panels)
+    (got,) = multiply(pool, gated(weights, kernels, size, activation), x, [both])
     sums = (x.value.astype(np.float64) @ both.value.T).reshape(rows, size // 16, 2, 16)
     g, u = sums[:, :, 0].reshape(rows, size), sums[:, :, 1].reshape(rows, size)
-    want = g / (1 + np.exp(-g)) * u
-    if kernels.swiglu_leaves_panels:
+    want = activated(activation, g) * u
+    if kernels.gated_leaves_panels:
         assert np.allclose(got, want, rtol=2**-8 + 1e-4, atol=1e-6)  # as near as bfloat16 comes
     else:
         assert close(got, want)
 
 
-@pytest.mark.parametrize(("gate", "want"), [(-1e3, 0.0), (-200.0, 0.0), (88.0, 88.0**2), (1e4, 1e8), (np.inf, np.nan)])
-def test_swiglu_of_extreme_gates(two_threads: WorkerPool, gate: float, want: float) -> None:
+def of_gates(pool: WorkerPool, weights: WeightFormat, activation: str, gates: Array) -> Array:
+    """activation(gate) of each gate [T]: what is gated is one."""
+    kernels, x = linear_kernels(weights), np.zeros((len(gates), 64))
+    x[:, 0], x[:, 1] = gates, 1.0
+    gate, up = (np.eye(64)[[i]].repeat(64, 0) for i in range(2))
+    both = Shard(interleave(gate, up), weights)
+    (got,) = multiply(pool, gated(weights, kernels, 64, activation), Inputs(x, weights), [both])
+    assert np.array_equal(got, got[:, :1].repeat(64, 1), equal_nan=True)
+    return got[:, 0]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_as_exact_as_float32(two_threads: WorkerPool, activation: str) -> None:
+    gates = np.linspace(-9, 9, 4001).astype(np.float32)
+    want = activated(activation, gates.astype(np.float64))
+    assert (np.abs(of_gates(two_threads, "float32", activation, gates) - want) <= 1e-6 * np.abs(want) + 1e-12).all()
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "float32"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_extreme_gates(two_threads: WorkerPool, weights: WeightFormat, activation: str) -> None:
     """Large gates neither overflow nor vanish; what is not a number stays so, in its row alone."""
-    kernels, matrix = linear_kernels("bfloat16"), np.eye(64)[:1].repeat(64, 0)
-    x = np.eye(64)[[0, 0, 0]] * [[1.0], [1.0 if np.isinf(gate) else gate], [1.0]]
-    x[1, 1] = gate if np.isinf(gate) else 0.0  # infinity times a weight of zero is no number
-    both = Shard(interleave(matrix, matrix), "bfloat16")
-    leaves_panels = kernels.swiglu_leaves_panels
-    (got,) = multiply(two_threads, kernels.swiglu, "bfloat16", Inputs(x, "bfloat16"), [both], 64, leaves_panels)
-    assert np.allclose(got[[0, 2]], 0.7310586, rtol=2**-8)
-    assert np.allclose(got[1], want, rtol=2**-6, atol=1e-30, equal_nan=True)
+    gates = np.array([1.0, -1e3, -200.0, 88.0, 1e4, 1e15, np.nan, 0.0, 1.0])
+    got, want = of_gates(two_threads, weights, activation, gates), activated(activation, np.clip(gates, -80, None))
+    assert np.allclose(got, want, rtol=2**-6, atol=1e-30, equal_nan=True)
 
 
 @pytest.mark.parametrize(("weights", "isa"), CASES)
 def test_a_row_does_not_depend_on_the_batch_or_the_threads(weights: WeightFormat, isa: Isa) -> None:
     kernels, rng = kernels_of(weights, isa), np.random.default_rng(5)
     x, shard = rng.standard_normal((45, 256)), [Shard(rng.standard_normal((112, 256)), weights)]
-    one, three = WorkerPool(1), WorkerPool(3)
-    (whole,) = multiply(one, kernels.matmul, weights, Inputs(x, weights), shard, 112)
+    one, three, product = WorkerPool(1), WorkerPool(3), Product(kernels.matmul, weights, 112)
+    (whole,) = multiply(one, product, Inputs(x, weights), shard)
     for first, last in ((0, 1), (7, 9), (20, 45)):
-        (part,) = multiply(three, kernels.matmul, weights, Inputs(x[first:last], weights), shard, 112)
+        (part,) = multiply(three, product, Inputs(x[first:last], weights), shard)
         assert np.array_equal(part, whole[first:last])
     one.close()
     three.close()
@@ -190,7 +225,7 @@ def test_a_row_does_not_depend_on_the_batch_or_the_threads(weights: WeightFormat
 @pytest.mark.parametrize("weights", FORMATS)
 def test_no_rows_is_no_work(two_threads: WorkerPool, weights: WeightFormat) -> None:
     x, shard = Inputs(np.zeros((0, 64)), weights), Shard(np.ones((16, 64)), weights)
-    (out,) = multiply(two_threads, linear_kernels(weights).matmul, weights, x, [shard], 16)
+    (out,) = multiply(two_threads, Product(linear_kernels(weights).matmul, weights, 16), x, [shard])
     assert out.shape == (0, 16)
 
 

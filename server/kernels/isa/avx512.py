@@ -94,7 +94,7 @@ def exp2(x):  # type: ignore[no-untyped-def]
 
 
 @inline
-def silu(x):  # type: ignore[no-untyped-def]
-    """x / (1 + e ** -x) to 1e-4, relatively, or below 1e-36 for x < -87. NaN stays NaN."""
+def sigmoid(x):  # type: ignore[no-untyped-def]
+    """1 / (1 + e ** -x) to 1e-4, relatively, or below 1e-37 for x < -87. Below 1e-37 where x is NaN."""
     power = _at_most(simd.mul(x, simd.splat(-_LOG2E)), simd.splat(126.0))
-    return simd.mul(x, inverse(simd.add(simd.splat(1.0), exp2(power))))
+    return inverse(simd.add(simd.splat(1.0), exp2(power)))

@@ -3,7 +3,7 @@
 Layouts, for every kernel in this folder (1 KiB a tile, the order in which the tile unit reads):
   activations  panels [T/16][K/32][16 rows][32] bfloat16, or [T/16][K/64][16][64] int8
   weights      tiles  [N/16][K/32][16 pairs][16 n][2] bfloat16, or [N/16][K/64][16 groups][16 n][4] of 8-bit codes
-  output       rows   [T][ldc] float32; of SwiGLU panels [T/16][ldc/32][16 rows][32] bfloat16, ldc columns
+  output       rows   [T][ldc] float32; of gated products panels [T/16][ldc/32][16 rows][32] bfloat16, ldc columns
 Each output element is summed over k in one order, whatever T or the number of workers.
 """
 
@@ -63,11 +63,11 @@ def _codes(convert: Any, output: str) -> Any:
     return _matmul(item, 128)
 
 
-_bf16_plain, _bf16_swiglu = _bf16("plain"), _bf16("swiglu_panels")
-_i8_plain, _i8_swiglu = _i8("plain"), _i8("swiglu_panels")
-_w8_plain, _w8_swiglu = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "swiglu_panels")
-_e4m3_plain, _e4m3_swiglu = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "swiglu_panels")
-_e5m2_plain, _e5m2_swiglu = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "swiglu_panels")
+_bf16_plain, _bf16_gated = _bf16("plain"), _bf16("gated_panels")
+_i8_plain, _i8_gated = _i8("plain"), _i8("gated_panels")
+_w8_plain, _w8_gated = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "gated_panels")
+_e4m3_plain, _e4m3_gated = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "gated_panels")
+_e5m2_plain, _e5m2_gated = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "gated_panels")
 
 
 @kernel
@@ -77,9 +77,9 @@ def matmul_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: 
 
 
 @kernel
-def swiglu_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, SwiGLU."""
-    _bf16_swiglu(operands, cores, step, worker, workers)
+def gated_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, gated."""
+    _bf16_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -89,9 +89,9 @@ def matmul_i8_amx(operands: int, cores: int, step: int, worker: int, workers: in
 
 
 @kernel
-def swiglu_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, SwiGLU."""
-    _i8_swiglu(operands, cores, step, worker, workers)
+def gated_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, gated."""
+    _i8_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -101,9 +101,9 @@ def matmul_w8_amx(operands: int, cores: int, step: int, worker: int, workers: in
 
 
 @kernel
-def swiglu_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by int8 weights, SwiGLU."""
-    _w8_swiglu(operands, cores, step, worker, workers)
+def gated_w8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by int8 weights, gated."""
+    _w8_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -113,9 +113,9 @@ def matmul_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: 
 
 
 @kernel
-def swiglu_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e4m3 weights, SwiGLU."""
-    _e4m3_swiglu(operands, cores, step, worker, workers)
+def gated_e4m3_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e4m3 weights, gated."""
+    _e4m3_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -125,6 +125,6 @@ def matmul_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: 
 
 
 @kernel
-def swiglu_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e5m2 weights, SwiGLU."""
-    _e5m2_swiglu(operands, cores, step, worker, workers)
+def gated_e5m2_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e5m2 weights, gated."""
+    _e5m2_gated(operands, cores, step, worker, workers)

@@ -103,14 +103,14 @@ def finisher(load: Any, value: Any, to: epilogue.Output, has_row_scales: bool) -
 
     @inline
     def finish(outputs, begin, end):  # type: ignore[no-untyped-def]
-        sums, output, ldc, n, width, row_scales, scale0, scale1 = outputs
+        sums, output, ldc, n, width, row_scales, scale0, scale1, activation = outputs
         for row in range(begin, end):
             scale = 1.0
             if has_row_scales:
                 scale = load_f32(row_scales + row * 4)
             at = _sums_of(sums, row)
             left, right = value(load(at), scale, scale0), value(load(at + _TILE), scale, scale1)
-            store(place(output, ldc, row, n), left, right, width)
+            store(place(output, ldc, row, n), left, right, width, activation)
 
     return finish
 
@@ -126,7 +126,8 @@ def outputs(has_column_scales: bool) -> Any:
             scales = load_i64(op + MATMUL.column_scales) + n * 64
             scale0, scale1 = simd.load(scales), simd.load(scales + (width - 1) * 64)
         output, ldc = load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc)
-        return amx.stack_tiles(), output, ldc, n, width, load_i64(op + MATMUL.row_scales), scale0, scale1
+        row_scales, activation = load_i64(op + MATMUL.row_scales), load_i64(op + MATMUL.activation)
+        return amx.stack_tiles(), output, ldc, n, width, row_scales, scale0, scale1, activation
 
     return outputs_of
 

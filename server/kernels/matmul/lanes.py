@@ -63,7 +63,8 @@ def _finisher(value: Any, to: epilogue.Output, is_int: bool, is_offset: bool) ->
                 sums1 = sums0 + last
             left, right = dot_product.int_sums(left, sums0), dot_product.int_sums(right, sums1)
         at = place(load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc), row, n)
-        store(at, value(left, scale, scale0), value(right, scale, scale1), width)
+        left, right = value(left, scale, scale0), value(right, scale, scale1)
+        store(at, left, right, width, load_i64(op + MATMUL.activation))
 
     return finish
 
@@ -117,27 +118,27 @@ def _codes(convert: Any, store: str) -> Any:
     return _matmul(_column_pair(dot_product.dot_bf16_portable, 16, finish), converted_weights(convert), 128)
 
 
-_f32, _f32_swiglu = _plain(dot_product.dot_f32, 32, "plain"), _plain(dot_product.dot_f32, 32, "swiglu")
-_avx512, _avx512_swiglu = (
+_f32, _f32_gated = _plain(dot_product.dot_f32, 32, "plain"), _plain(dot_product.dot_f32, 32, "gated")
+_avx512, _avx512_gated = (
     _plain(dot_product.dot_bf16_avx512, 16, "plain"),
-    _plain(dot_product.dot_bf16_avx512, 16, "swiglu"),
+    _plain(dot_product.dot_bf16_avx512, 16, "gated"),
 )
-_bf16, _bf16_swiglu = (
+_bf16, _bf16_gated = (
     _plain(dot_product.dot_bf16_portable, 16, "plain"),
-    _plain(dot_product.dot_bf16_portable, 16, "swiglu"),
+    _plain(dot_product.dot_bf16_portable, 16, "gated"),
 )
-_i8_512, _i8_512_swiglu = (
+_i8_512, _i8_512_gated = (
     _int8(dot_product.dot_i8_avx512, "plain", True),
-    _int8(dot_product.dot_i8_avx512, "swiglu", True),
+    _int8(dot_product.dot_i8_avx512, "gated", True),
 )
-_i8_256, _i8_256_swiglu = _int8(dot_product.dot_i8_avx2, "plain", True), _int8(dot_product.dot_i8_avx2, "swiglu", True)
-_i8, _i8_swiglu = (
+_i8_256, _i8_256_gated = _int8(dot_product.dot_i8_avx2, "plain", True), _int8(dot_product.dot_i8_avx2, "gated", True)
+_i8, _i8_gated = (
     _int8(dot_product.dot_i8_portable, "plain", False),
-    _int8(dot_product.dot_i8_portable, "swiglu", False),
+    _int8(dot_product.dot_i8_portable, "gated", False),
 )
-_w8, _w8_swiglu = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "swiglu")
-_e4m3, _e4m3_swiglu = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "swiglu")
-_e5m2, _e5m2_swiglu = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "swiglu")
+_w8, _w8_gated = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "gated")
+_e4m3, _e4m3_gated = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "gated")
+_e5m2, _e5m2_gated = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "gated")
 
 
 @kernel
@@ -147,9 +148,9 @@ def matmul_f32(operands: int, cores: int, step: int, worker: int, workers: int) 
 
 
 @kernel
-def swiglu_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """float32 by float32, SwiGLU."""
-    _f32_swiglu(operands, cores, step, worker, workers)
+def gated_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """float32 by float32, gated."""
+    _f32_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -159,9 +160,9 @@ def matmul_bf16_avx512(operands: int, cores: int, step: int, worker: int, worker
 
 
 @kernel
-def swiglu_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, AVX512-BF16, SwiGLU."""
-    _avx512_swiglu(operands, cores, step, worker, workers)
+def gated_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, AVX512-BF16, gated."""
+    _avx512_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -171,9 +172,9 @@ def matmul_bf16_portable(operands: int, cores: int, step: int, worker: int, work
 
 
 @kernel
-def swiglu_bf16_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, any host, SwiGLU."""
-    _bf16_swiglu(operands, cores, step, worker, workers)
+def gated_bf16_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by bfloat16, any host, gated."""
+    _bf16_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -183,9 +184,9 @@ def matmul_i8_avx512(operands: int, cores: int, step: int, worker: int, workers:
 
 
 @kernel
-def swiglu_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, AVX512-VNNI, SwiGLU."""
-    _i8_512_swiglu(operands, cores, step, worker, workers)
+def gated_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, AVX512-VNNI, gated."""
+    _i8_512_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -195,9 +196,9 @@ def matmul_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: i
 
 
 @kernel
-def swiglu_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, AVX-VNNI, SwiGLU."""
-    _i8_256_swiglu(operands, cores, step, worker, workers)
+def gated_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, AVX-VNNI, gated."""
+    _i8_256_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -207,9 +208,9 @@ def matmul_i8_portable(operands: int, cores: int, step: int, worker: int, worker
 
 
 @kernel
-def swiglu_i8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, any host, SwiGLU."""
-    _i8_swiglu(operands, cores, step, worker, workers)
+def gated_i8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """int8 by int8, any host, gated."""
+    _i8_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -219,9 +220,9 @@ def matmul_w8_portable(operands: int, cores: int, step: int, worker: int, worker
 
 
 @kernel
-def swiglu_w8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by int8 weights, any host, SwiGLU."""
-    _w8_swiglu(operands, cores, step, worker, workers)
+def gated_w8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by int8 weights, any host, gated."""
+    _w8_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -231,9 +232,9 @@ def matmul_e4m3_portable(operands: int, cores: int, step: int, worker: int, work
 
 
 @kernel
-def swiglu_e4m3_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e4m3 weights, any host, SwiGLU."""
-    _e4m3_swiglu(operands, cores, step, worker, workers)
+def gated_e4m3_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e4m3 weights, any host, gated."""
+    _e4m3_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -243,6 +244,6 @@ def matmul_e5m2_portable(operands: int, cores: int, step: int, worker: int, work
 
 
 @kernel
-def swiglu_e5m2_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e5m2 weights, any host, SwiGLU."""
-    _e5m2_swiglu(operands, cores, step, worker, workers)
+def gated_e5m2_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """bfloat16 by float8 e5m2 weights, any host, gated."""
+    _e5m2_gated(operands, cores, step, worker, workers)

@@ -26,7 +26,7 @@ def pack_weights(rows: npt.NDArray[Any], into: npt.NDArray[np.uint8]) -> None:
 
 
 def interleave(gate: npt.NDArray[Any], up: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """[N, K] and [N, K] to [2N, K]: 16 rows of gate, 16 of up, and so on, as SwiGLU reads them."""
+    """[N, K] and [N, K] to [2N, K]: 16 rows of gate, 16 of up, and so on, as gated products read them."""
     n, k = gate.shape
     both = np.stack([gate.reshape(n // N_TILE, N_TILE, k), up.reshape(n // N_TILE, N_TILE, k)], axis=1)
     return both.reshape(2 * n, k)
