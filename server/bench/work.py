@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from server.config import WeightFormat
 from server.engine.load.loading import LoadedEngine
-from server.models.decoder import decoder_graph
 from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
 
@@ -33,5 +32,5 @@ def main_format(engine: LoadedEngine) -> WeightFormat:
 def _matrices(engine: LoadedEngine) -> tuple[list[PackedShape], PackedShape]:
     """The layers', and the output layer."""
     shard = ShardSpec.of(engine.spec, engine.info.tensor_parallel_size)
-    *layers, head = packed_shapes(engine.spec, decoder_graph(engine.spec), shard)
+    *layers, head = packed_shapes(engine.spec, shard)
     return layers, head

@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 
 from server.checkpoint.json_object import JsonObject, read_object
-from server.models.config_values import shown
 from server.config import AskedFormats, WeightFormats
-from server.models.spec import ModelSpec
 from server.device.buckets import BucketLists
+from server.errors import CheckpointError, SettingsError
+from server.models.config_values import shown
+from server.models.spec import ModelSpec
 from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
-from server.errors import CheckpointError, SettingsError
 
 MANIFEST = "neuronserve.json"
 VERSION = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version

@@ -19,11 +19,11 @@ from server.checkpoint.bfloat16 import Bits16, Float32, is_finite, round_to_bf16
 from server.checkpoint.compressed_tensors import StoredQuantization
 from server.checkpoint.float8 import e4m3fn_table
 from server.checkpoint.json_object import read_object
-from server.models.config_values import shown
 from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
+from server.errors import CheckpointError
+from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.models.tensors import EMBEDDING_WEIGHT, LM_HEAD_WEIGHT, is_known_extra, scale_name, tensor_shapes
-from server.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.checkpoint.json_object import JsonObject
-from server.models.config_values import shown
 from server.config import Quantization
+from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules
 

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from server.checkpoint.json_object import parse_object
-from server.models.config_values import shown
 from server.errors import CheckpointError
+from server.models.config_values import shown
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation

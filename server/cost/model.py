@@ -1,4 +1,4 @@
-"""Seconds that the real part would take for one step: prices the work of cost_work.py. Reads no clock.
+"""Seconds that the real part would take for one step: prices the work of work.py. Reads no clock.
 
 `CostModel` is what the runner, pacing, planner and simulator ask. It says of every answer whether it lies outside of
 what the published measurements cover.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.models.spec import ModelSpec
 from server.cost.calibration import Calibration, default_calibration
-from server.cost.shape import CostShape
+from server.cost.shape import matrix_params
 from server.cost.work import COMPUTE, LINKS, MEMORY, OVERHEAD, Runtime, Term, Work, Workload, prices
 from server.device.instances import Instance
+from server.models.spec import ModelSpec
 
 # What the usable published rows cover (docs/cost-model.md).
 CALIBRATED_CHIPS = ("Inferentia2", "Trainium1")
@@ -63,7 +63,7 @@ class CostModel:
     @classmethod
     def of(
         cls,
-        model: ModelSpec | CostShape,
+        model: ModelSpec,
         instance: Instance,
         tp: int,
         runtime: Runtime | None = None,
@@ -73,8 +73,7 @@ class CostModel:
 
         Raises DeviceError when the instance has fewer cores, SettingsError for an unknown weight dtype.
         """
-        shape = CostShape.of(model) if isinstance(model, ModelSpec) else model
-        workload = Workload(shape, instance, tp, runtime or Runtime())
+        workload = Workload(model, instance, tp, runtime or Runtime())
         return cls(calibration or default_calibration(), workload, instance)
 
     def decode(self, batch: int, bucket: int, active: int | None = None) -> StepCost:
@@ -143,10 +142,10 @@ def _why_extrapolated(load: Workload, instance: Instance, calibration: Calibrati
         reasons.append(f"no LLM measurement on {instance.chip.name} was published")
     elif instance.is_user_given:
         reasons.append(f"figures of {instance.name} are from a catalogue file, not from the part that was measured")
-    if load.shape.num_experts:
+    if load.model.num_experts:
         reasons.append("no usable mixture-of-experts measurement was published")
     elif calibration.seen is not None:
-        reasons += calibration.seen.why_outside(load.shape.num_params, load.shape.hidden_size)
+        reasons += calibration.seen.why_outside(matrix_params(load.model), load.model.hidden_size)
     if load.core.tp > MAX_TP:
         reasons.append(f"tensor parallelism {load.core.tp} is above the measured {MAX_TP}")
     return "; ".join(reasons)

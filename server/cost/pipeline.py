@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.models.spec import ModelSpec
 from server.cost.calibration import Calibration, default_calibration
 from server.cost.model import CostModel, StepCost
-from server.cost.shape import ACTIVATION_BYTES, CostShape
+from server.cost.shape import ACTIVATION_BYTES
 from server.cost.work import Runtime
 from server.device.instances import Instance
 from server.device.parts import GB, GIB
 from server.errors import DeviceError
+from server.models.spec import ModelSpec
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"
 
@@ -54,7 +54,7 @@ class PipelineModel:
     @classmethod
     def of(
         cls,
-        model: ModelSpec | CostShape,
+        model: ModelSpec,
         instance: Instance,
         tp: int,
         stages: int,
@@ -62,22 +62,22 @@ class PipelineModel:
         calibration: Calibration | None = None,
     ) -> PipelineModel:
         """Raises DeviceError when the instance has fewer cores than tp x stages, or the model fewer layers."""
-        shape = CostShape.of(model) if isinstance(model, ModelSpec) else model
         if tp * stages > instance.num_cores:
             raise DeviceError(
                 f"tensor_parallel_size {tp} x pipeline_parallel_size {stages} needs {tp * stages} NeuronCores: "
                 f"{instance.name} has {instance.num_cores}"
             )
-        layers = stage_layers(shape.num_layers, stages)
+        layers = stage_layers(model.num_layers, stages)
+        uniform = replace(model, windows=(), ropes=())  # the cost model knows no difference between layers
         parts = [
-            replace(shape, num_layers=count, vocab_size=shape.vocab_size if stage == stages - 1 else 0)
+            replace(uniform, num_layers=count, vocab_size=model.vocab_size if stage == stages - 1 else 0)
             for stage, count in enumerate(layers)
         ]
         used = calibration or default_calibration()
         if stages > 1:  # which is extrapolated whatever the model; a stage is no model of its size
             used = replace(used, seen=None)
         known = {part: CostModel.of(part, instance, tp, runtime, used) for part in parts}
-        return cls(tuple(known[part] for part in parts), shape.hidden_size, instance)
+        return cls(tuple(known[part] for part in parts), model.hidden_size, instance)
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """One token for each of `batch` slots, in as many micro-batches as there are stages.

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from server.cost.calibration import Coefficients
-from server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape, CostShape
+from server.cost.shape import ACTIVATION_BYTES, WEIGHT_BYTES, CoreShape, experts_read
 from server.device.instances import Instance
 from server.device.parts import GB, GIB, Topology
 from server.errors import DeviceError, SettingsError
+from server.models.spec import ModelSpec
 
 HIDDEN_UNIT = 4096  # slot_layer_s is stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
@@ -93,7 +94,7 @@ class Runtime:
 class Workload:
     """The work of the steps of one model over one tensor-parallel group. Constants are worked out once."""
 
-    def __init__(self, shape: CostShape, instance: Instance, tp: int, runtime: Runtime) -> None:
+    def __init__(self, model: ModelSpec, instance: Instance, tp: int, runtime: Runtime) -> None:
         """Raises DeviceError when the instance cannot form the group, SettingsError for an unknown dtype."""
         if not 1 <= tp <= instance.num_cores:
             raise DeviceError(f"tensor_parallel_size is {tp}: {instance.name} has {instance.num_cores} NeuronCores")
@@ -102,64 +103,64 @@ class Workload:
         chip = instance.chip
         link = instance.link or chip.link
         chips = -(-tp // chip.cores_per_chip)
-        self.shape, self.runtime, self.core = shape, runtime, CoreShape.of(shape, tp)
+        self.model, self.runtime, self.core = model, runtime, CoreShape.of(model, tp)
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)
         self.byte_s = chip.cores_per_chip / (chip.bandwidth_gb_s * GB)
         self.link_byte_s = 1 / (link.gib_s_per_chip * GIB) if link else 0.0
         self.hops = mean_hops(chip.topology, chips)
         self.ring_share = 2 * (tp - 1) / tp
-        self.old_launches = max(0, OLD_LAUNCH_SDK - runtime.sdk) * shape.num_layers
-        is_old_gqa = runtime.sdk < OLD_RESHARD_SDK and shape.num_kv_heads < min(tp, shape.num_heads)
-        self.messages = shape.num_layers * tp * tp if is_old_gqa else 0
+        self.old_launches = max(0, OLD_LAUNCH_SDK - runtime.sdk) * model.num_layers
+        is_old_gqa = runtime.sdk < OLD_RESHARD_SDK and model.num_kv_heads < min(tp, model.num_heads)
+        self.messages = model.num_layers * tp * tp if is_old_gqa else 0
 
     def weights_read(self, tokens: int) -> float:
         """Weights that one core reads to push `tokens` tokens through the model."""
-        layer = self.core.attention_weights + self.core.ffn_weights * self.shape.experts_read(tokens)
-        return self.shape.num_layers * layer + self.core.head_weights
+        layer = self.core.attention_weights + self.core.ffn_weights * experts_read(self.model, tokens)
+        return self.model.num_layers * layer + self.core.head_weights
 
     def matmul_flops(self, tokens: int, sampled: int) -> float:
         """Operations of one core in the matmuls with weights: `tokens` through the layers, `sampled` to the logits."""
-        layer = self.core.attention_weights + self.core.ffn_weights * max(1, self.shape.experts_per_token)
-        return 2.0 * (tokens * self.shape.num_layers * layer + sampled * self.core.head_weights)
+        layer = self.core.attention_weights + self.core.ffn_weights * max(1, self.model.experts_per_token)
+        return 2.0 * (tokens * self.model.num_layers * layer + sampled * self.core.head_weights)
 
     def link_bytes(self, tokens: int) -> float:
         """Bytes that one core sends in the two all-reduces of every layer (ring: 2 (tp-1)/tp of the message)."""
-        return 2 * self.shape.num_layers * tokens * self.shape.hidden_size * ACTIVATION_BYTES * self.ring_share
+        return 2 * self.model.num_layers * tokens * self.model.hidden_size * ACTIVATION_BYTES * self.ring_share
 
     def kv_bytes(self, positions: int, streams: int) -> float:
         """K and V of `positions` cached positions over all layers on one core."""
-        return 2.0 * positions * self.shape.num_layers * streams * self.shape.head_dim * ACTIVATION_BYTES
+        return 2.0 * positions * self.model.num_layers * streams * self.model.head_dim * ACTIVATION_BYTES
 
     def attention_flops(self, pairs: float) -> float:
         """Operations of one core for `pairs` query-key pairs in every head and layer: scores and weighted values."""
-        return 4.0 * pairs * self.shape.num_layers * self.core.query_heads * self.shape.head_dim
+        return 4.0 * pairs * self.model.num_layers * self.core.query_heads * self.model.head_dim
 
     def decode(self, batch: int, bucket: int) -> Work:
         """One token for each of `batch` slots over the compiled `bucket`, whatever the slots hold."""
-        shape, positions = self.shape, batch * bucket
+        model, positions = self.model, batch * bucket
         weights = self.weights_read(batch)
         width = WEIGHT_BYTES[self.runtime.weight_dtype]
-        rows = positions * shape.num_layers if self.runtime.is_continuous and batch > 1 else 0
+        rows = positions * model.num_layers if self.runtime.is_continuous and batch > 1 else 0
         return (
             self.matmul_flops(batch, batch) * self.flop_s,
             self.attention_flops(positions) * self.flop_s,
             (weights * width + self.kv_bytes(positions, self.core.kv_streams)) * self.byte_s,
             weights if width == 1 else 0.0,
             rows,
-            rows * shape.num_kv_heads if self.runtime.sdk < OLD_GATHER_SDK else 0.0,
+            rows * model.num_kv_heads if self.runtime.sdk < OLD_GATHER_SDK else 0.0,
             self._link_s(batch),
             self._hops(),
-            shape.num_layers,
+            model.num_layers,
             0.0,
             self.old_launches,
-            batch * shape.num_layers * shape.hidden_size / HIDDEN_UNIT,
+            batch * model.num_layers * model.hidden_size / HIDDEN_UNIT,
             self.messages,
             0.0,
         )
 
     def prefill(self, bucket: int, prompts: int = 1) -> Work:
         """`prompts` prompts, each padded to `bucket` tokens, encoded together; Neuron encodes them one by one."""
-        shape, tokens = self.shape, prompts * bucket
+        model, tokens = self.model, prompts * bucket
         weights = self.weights_read(tokens)
         width = WEIGHT_BYTES[self.runtime.weight_dtype]
         return (
@@ -172,7 +173,7 @@ class Workload:
             self._link_s(tokens),
             self._hops(),
             0.0,
-            shape.num_layers,
+            model.num_layers,
             self.old_launches,
             0.0,
             self.messages,
@@ -185,4 +186,4 @@ class Workload:
 
     def _hops(self) -> float:
         """Hops one after another: two all-reduces a layer, each a reduce and a broadcast."""
-        return 4 * self.shape.num_layers * self.hops
+        return 4 * self.model.num_layers * self.hops

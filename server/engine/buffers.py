@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig, KVCacheDtype
+from server.device.core import NeuronCore
+from server.device.hbm import Buffer
+from server.device.layout import FLOAT32_BYTES
+from server.engine.rope_tables import fill_rope_tables
 from server.models.spec import ModelSpec, RopeSpec
 from server.placement.cache_layout import kv_block_bytes
-from server.device.core import NeuronCore
-from server.device.layout import FLOAT32_BYTES
 from server.placement.footprint import ActivationSizes, ServingShape
 from server.placement.matrices import Widths
-from server.device.hbm import Buffer
 from server.placement.shard import ShardSpec
-from server.engine.rope_tables import fill_rope_tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,7 @@ class Operands:
         """Address of a norm's weights."""
         return self._at.weights.vector(vector).address
 
-    def matmul(
-        self, matrix: PackedMatrix, inputs: Inputs, outputs: Sequence[int], ldc: int
-    ) -> list[MatmulOperands]:
+    def matmul(self, matrix: PackedMatrix, inputs: Inputs, outputs: Sequence[int], ldc: int) -> list[MatmulOperands]:
         """One shard on each core."""
         buffers = self._buffers
         return [

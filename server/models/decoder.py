@@ -64,7 +64,7 @@ class _Builder:
 
     def layer(self, i: int) -> tuple[Op, ...]:
         at = f"model.layers.{i}."
-        # "post_attention" is the norm after the attention where there is one, otherwise the one before the feed-forward.
+        # "post_attention" is the norm after attention where there is one, otherwise the one before the feed-forward.
         after_attention, before_ffn = f"{at}post_attention_layernorm", f"{at}pre_feedforward_layernorm"
         if not self._spec.has_post_norms:
             before_ffn = after_attention

@@ -1,8 +1,8 @@
 """A model as a graph of typed ops: what is computed, in order, and which tensors of a checkpoint it takes.
 
-One value flows. `Embed` begins the residual stream; `Norm` reads the stream; every other op of a layer reads what the op
-before it leaves, until `Add` puts that on the stream. Linear layers name the *axes* they go from and to, and an axis is
-what tensor parallelism divides, so names, shards, bytes, programs and costs all follow from the graph
+One value flows. `Embed` begins the residual stream; `Norm` reads the stream; every other op of a layer reads what the
+op before it leaves, until `Add` puts that on the stream. Linear layers name the *axes* they go from and to, and an axis
+is what tensor parallelism divides, so names, shards, bytes, programs and costs all follow from the graph
 (server/placement, server/cost, server/engine). Numbers and names only: no bytes, no cores, no files.
 """
 

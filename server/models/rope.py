@@ -61,7 +61,7 @@ def read_rope(config: Values, max_position: int, theta: float = DEFAULT_THETA) -
     path, rope = rope_object(config)
     for key in LAYER_TYPES:
         if key in rope:
-            raise refuse(f"{path}{key}", rope[key], "rotary embeddings that differ by layer type are not supported here")
+            raise refuse(f"{path}{key}", rope[key], "rotary embeddings that differ by layer type are not supported")
     return rope_of(config, rope, path, max_position, theta)
 
 

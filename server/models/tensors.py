@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint that a model takes: their names and shapes. Linear layers are stored [outputs, inputs]."""
+"""The tensors of a checkpoint that a model takes: names and shapes. Linear layers are stored [outputs, inputs]."""
 
 from __future__ import annotations
 

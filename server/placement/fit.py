@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
 from server.device.catalog import Instance, instances
-from server.placement.footprint import Footprint, ServingShape
 from server.device.ledger import GIB, account_table, core_name
 from server.errors import DeviceMemoryError
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
+from server.placement.footprint import Footprint, ServingShape
 
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps 2,048 bytes of what a container said last
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.config import Dtype, KVCacheDtype, Quantization, WeightFormats
+from server.device.hbm import ALIGNMENT
+from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from server.device.ledger import MIB, Use
 from server.models.decoder import decoder_graph
 from server.models.graph import Add, HeadNorm, Linear, Norm, Op
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import AttentionSizes, kv_block_bytes
-from server.device.hbm import ALIGNMENT
-from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from server.placement.matrices import PackedShape, Widths
-from server.device.ledger import MIB, Use
 from server.placement.shard import ShardSpec
 
 DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from server.config import WeightFormats
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up, vector_bytes
-from server.models.graph import Graph, Linear, linears
+from server.models.decoder import decoder_graph
+from server.models.graph import Linear, linears
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec
 
@@ -50,7 +51,8 @@ class PackedShape:
         """Outputs that another layer reads have room for that layer's tiles."""
         inputs = {"query": widths.attended, "ffn": widths.intermediate}
         outputs = {"hidden": widths.hidden, "ffn": widths.intermediate, "vocab": widths.vocab, "query": widths.qkv}
-        n = outputs[linear.parts[0].outputs.name] * (2 if linear.is_interleaved else 1)
+        axis = linear.parts[0].outputs
+        n = outputs.get(axis.name, round_up(axis.size, N_TILE)) * (2 if linear.is_interleaved else 1)
         return cls(linear, n, inputs.get(linear.inputs.name, widths.hidden))
 
     @property
@@ -70,7 +72,7 @@ class PackedShape:
         return self.n * self.k * WEIGHT_BYTES[weights] + columns
 
 
-def packed_shapes(model: ModelSpec, graph: Graph, shard: ShardSpec) -> Iterator[PackedShape]:
+def packed_shapes(model: ModelSpec, shard: ShardSpec) -> Iterator[PackedShape]:
     """All matrices in the order of the graph, the output layer last."""
     widths = Widths.of(model, shard)
-    return (PackedShape.of(linear, widths) for linear in linears(graph))
+    return (PackedShape.of(linear, widths) for linear in linears(decoder_graph(model)))

@@ -20,11 +20,11 @@ PAD = -1  # a slot that holds no head
 
 
 class Run(NamedTuple):
-    """`count` neighbouring units of an axis, from unit `first` on, in as many slots of a core from `slot` on."""
+    """`length` neighbouring units of an axis, from unit `first` on, in as many slots of a core from `slot` on."""
 
     slot: int
     first: int
-    count: int
+    length: int
 
 
 def _padded(total: int, parts: int, multiple: int) -> int:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.models.spec import ModelSpec
 from server.cost.calibration import Calibration, Coefficients
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import CoreShape, CostShape
@@ -16,6 +15,7 @@ from server.cost.work import Runtime, mean_hops
 from server.device.catalog import instance
 from server.device.parts import Topology
 from server.errors import DeviceError, SettingsError
+from server.models.spec import ModelSpec
 
 INF2 = instance("inf2.48xlarge")
 LLAMA2_7B = CostShape(32, 4096, 32, 32, 128, 11008, 32000)

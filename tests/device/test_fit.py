@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.models.spec import ModelSpec
 from server.device.catalog import INSTANCES, instance
-from server.placement.fit import alternatives, budget_bytes, require_fit
-from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.device.ledger import GIB, MIB
 from server.errors import DeviceError, DeviceMemoryError
+from server.models.spec import ModelSpec
+from server.placement.fit import alternatives, budget_bytes, require_fit
+from server.placement.footprint import Footprint, ServingShape, StepLimits
 
 LLAMA_1B = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 32_000, 131_072, is_tied=True)
 LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 8192)

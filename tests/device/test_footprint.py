@@ -13,14 +13,21 @@ from hypothesis import strategies as st
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_spec
 from server.config import CacheConfig, Dtype, KVCacheDtype, Quantization
-from server.models.spec import ModelSpec
 from server.device.core import NeuronCore
-from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, Footprint, ServingShape, StepLimits, score_bytes
 from server.device.ledger import GIB, MIB, MemoryLedger, Use
-from server.placement.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightLoader
+from server.models.spec import ModelSpec
+from server.placement.footprint import (
+    COLLECTIVES_BYTES,
+    RUNTIME_BYTES,
+    Footprint,
+    ServingShape,
+    StepLimits,
+    score_bytes,
+)
+from server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import write_checkpoint
 
 LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 131_072)

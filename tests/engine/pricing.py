@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from server.models.spec import ModelSpec
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.device.buckets import powers_of_two
 from server.device.catalog import instance
+from server.models.spec import ModelSpec
 
 SMALL = ModelSpec(
     architecture="LlamaForCausalLM",

@@ -17,12 +17,12 @@ from server.config import AskedFormats, CompileConfig, EngineConfig
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.device.ledger import GIB, MemoryLedger
-from server.placement.shard import ShardSpec
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.loading import load_engine
 from server.engine.load.model_source import open_model
 from server.engine.load.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
 from server.errors import CheckpointError, SettingsError
+from server.placement.shard import ShardSpec
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 

@@ -18,14 +18,14 @@ from server.checkpoint.compressed_tensors import read_stored_quantization
 from server.checkpoint.float8 import e4m3fn_table
 from server.checkpoint.json_object import JsonObject
 from server.config import AskedFormats, CompileConfig
-from server.models.spec import ModelSpec
-from server.placement.footprint import head_matrix, layer_matrices
-from server.placement.shard import ShardSpec
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader
 from server.errors import CheckpointError, SettingsError
 from server.kernels.matmul.quantize import dequantize_rows, stored_rows
+from server.models.spec import ModelSpec
+from server.placement.footprint import head_matrix, layer_matrices
+from server.placement.shard import ShardSpec
 from tests.engine.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]

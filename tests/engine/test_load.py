@@ -12,10 +12,10 @@ import pytest
 from server.config import DataParallel, EngineConfig, RuntimeCores
 from server.device import host
 from server.device.buckets import CompiledShapes
-from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.engine.load.inventory import weights_identity
 from server.engine.load.loading import load_engine
 from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
+from server.placement.footprint import Footprint, ServingShape, StepLimits
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from transformers import AutoConfig
 
 from server.checkpoint.model_config import FAMILIES, MAX_CONFIG_BYTES, read_model_spec
-from server.models.spec import ModelSpec, RopeSpec
 from server.errors import CheckpointError
+from server.models.spec import ModelSpec, RopeSpec
 
 SMALL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

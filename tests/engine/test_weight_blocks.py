@@ -11,13 +11,9 @@ import pytest
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.config import AskedFormats, Quantization, WeightFormats
-from server.models.spec import ModelSpec, RopeSpec
-from server.placement.footprint import head_matrix, layer_matrices
-from server.placement.matrices import MatrixShape
 from server.device.hbm import Buffer, Hbm
 from server.device.layout import WEIGHT_BYTES, is_scaled
 from server.device.ledger import Use
-from server.placement.shard import ShardSpec
 from server.engine.load import shard_reader
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.model_source import open_model
@@ -27,6 +23,10 @@ from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequenci
 from server.errors import CheckpointError
 from server.kernels.matmul.packing import pack_weights
 from server.kernels.matmul.quantize import quantize_rows
+from server.models.spec import ModelSpec, RopeSpec
+from server.placement.footprint import head_matrix, layer_matrices
+from server.placement.matrices import MatrixShape
+from server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 MIB = 1 << 20

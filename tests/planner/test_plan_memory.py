@@ -6,11 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
-
-from server.models.spec import ModelSpec
-from server.device.catalog import instance
-from server.placement.fit import budget_bytes
 from server.planner.calibrate.known_shapes import known_shape
+
+from server.device.catalog import instance
+from server.models.spec import ModelSpec
+from server.placement.fit import budget_bytes
 from server.planner.model_names import NAMED
 from server.planner.plan.memory import Memory
 from server.planner.plan.options import Buckets, WeightDtype

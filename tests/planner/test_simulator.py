@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from server.models.spec import ModelSpec
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.device.catalog import instance
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
+from server.models.spec import ModelSpec
 from server.planner.model_names import NAMED
 from server.planner.simulate.options import SimulationOptions, Slo
 from server.planner.simulate.simulator import run_simulation

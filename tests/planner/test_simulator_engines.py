@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.config import CacheConfig, SchedulerConfig
-from server.models.spec import ModelSpec
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.device.catalog import instance
+from server.models.spec import ModelSpec
 from server.planner.simulate.lean_cache import LeanCache, Owner
 from server.planner.simulate.lean_engine import LeanEngine
 from server.planner.simulate.records import NEVER, EngineTotals, Records

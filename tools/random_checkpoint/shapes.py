@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.models.public import NAMED
 from tools.random_checkpoint.tokenizer import END_OF_TEXT, END_OF_TURN, special_token_ids
 
 Config = dict[str, Any]
@@ -17,6 +18,7 @@ MODEL_TYPES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3_text",
 }
 
 
@@ -77,27 +79,30 @@ def _tiny_llama(**options: Any) -> Shape:
     return Shape("LlamaForCausalLM", 3, 64, 176, 8, 4, 384, 512, head_dim=16, eps=1e-5, options=options)
 
 
+def _public(name: str) -> Shape:
+    """The shape of a public model, with the vocabulary that its short name stands for."""
+    spec = NAMED[name]
+    rope: Config = {"rope_theta": spec.rope.theta}
+    if spec.rope.kind == "llama3":
+        rope["rope_scaling"] = _llama3_rope(spec.rope.factor, spec.rope.original_max_position)
+    return Shape(
+        spec.architecture,
+        spec.num_layers,
+        spec.hidden_size,
+        spec.intermediate_size,
+        spec.num_heads,
+        spec.num_kv_heads,
+        spec.vocab_size,
+        spec.max_position,
+        spec.head_dim,
+        is_tied=spec.is_tied,
+        eps=spec.rms_norm_eps,
+        options=rope,
+    )
+
+
 SHAPES: dict[str, Shape] = {
-    "qwen-0.5b": Shape(
-        "Qwen2ForCausalLM", 24, 896, 4864, 14, 2, 32_000, 32_768, 64, is_tied=True, options={"rope_theta": 1e6}
-    ),
-    "llama-1b": Shape(
-        "LlamaForCausalLM",
-        16,
-        2048,
-        8192,
-        32,
-        8,
-        32_000,
-        131_072,
-        64,
-        is_tied=True,
-        eps=1e-5,
-        options={"rope_theta": 5e5, "rope_scaling": _llama3_rope(32.0, 8192)},
-    ),
-    "llama-8b": Shape(
-        "LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128_256, 8192, 128, eps=1e-5, options={"rope_theta": 5e5}
-    ),
+    **{name: _public(name) for name in ("qwen-0.5b", "llama-1b", "llama-8b")},
     "tiny-llama": _tiny_llama(rope_theta=10_000.0),
     "tiny-llama-linear": _tiny_llama(
         rope_theta=10_000.0, rope_scaling={"type": "linear", "factor": 4.0}, attention_bias=True
@@ -153,6 +158,29 @@ SHAPES: dict[str, Shape] = {
         512,
         32,
         options={"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "attention_bias": False},
+    ),
+    # Every other layer is global; local ones have a window that no block divides, and a rotary base of their own.
+    "tiny-gemma3": Shape(
+        "Gemma3ForCausalLM",
+        4,
+        64,
+        176,
+        4,
+        1,
+        384,
+        512,
+        32,
+        is_tied=True,
+        options={
+            "hidden_activation": "gelu_pytorch_tanh",
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 19,
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            },
+        },
     ),
     # Nothing is a multiple of 16 but head_dim, and the heads divide by 2 only.
     "tiny-odd": Shape(

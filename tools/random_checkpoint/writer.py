@@ -11,7 +11,7 @@ from typing import Any
 
 from server.checkpoint.json_object import JsonObject
 from server.checkpoint.model_config import model_spec_of
-from server.checkpoint.tensor_names import tensor_shapes
+from server.models.tensors import tensor_shapes
 from tools.random_checkpoint.safetensors_writer import Layout, split, write_safetensors
 from tools.random_checkpoint.shapes import SHAPES
 from tools.random_checkpoint.tokenizer import generation_config, tokenizer_config, tokenizer_json

@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from server.checkpoint.artifact import MANIFEST, Artifact, Entry, core_file
-from server.models.graph import Vector
-from server.placement.matrices import PackedShape
 from server.device.hbm import Buffer
 from server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
 from server.errors import CheckpointError
+from server.models.graph import Vector
+from server.placement.matrices import PackedShape
 
 CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache
 READERS = 2  # threads: hashing takes longer than reading what is in the page cache

@@ -28,16 +28,16 @@ from server.checkpoint.artifact import (
 )
 from server.config import CompileConfig, WeightFormats
 from server.device.buckets import BucketLists
-from server.placement.footprint import weight_bytes
 from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
 from server.device.ledger import GIB, Use
-from server.placement.shard import ShardSpec
 from server.engine.load.artifact_weights import CHUNK_BYTES
 from server.engine.load.model_source import ModelSource, open_model
 from server.engine.load.weights import WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
+from server.placement.footprint import weight_bytes
+from server.placement.shard import ShardSpec
 
 Report = Callable[[str], None]
 INDEX_SUFFIX = ".index.json"

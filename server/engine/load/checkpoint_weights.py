@@ -12,16 +12,15 @@ import numpy as np
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.config import WeightFormats
-from server.placement.footprint import head_matrix
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES
+from server.engine.load.shard_reader import ShardReader, row_blocks
 from server.engine.load.weights import PackedShard
+from server.kernels.matmul.packing import pack_weights
+from server.kernels.matmul.quantize import quantize_rows, stored_rows
 from server.models.graph import Vector
 from server.placement.matrices import PackedShape
 from server.placement.shard import ShardSpec
-from server.engine.load.shard_reader import ShardReader, row_blocks
-from server.kernels.matmul.packing import pack_weights
-from server.kernels.matmul.quantize import quantize_rows, stored_rows
 
 
 class CheckpointWeights:

@@ -10,11 +10,11 @@ from server.checkpoint.checkpoint import INDEX, MAX_INDEX_BYTES, WEIGHTS
 from server.checkpoint.json_object import read_object
 from server.checkpoint.safetensors_file import LENGTH_BYTES
 from server.config import Pace, WeightFormats
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
 from server.cost.pricer import StepPricer
 from server.device.buckets import CompiledShapes
 from server.link.messages import EngineFacts, WeightsIdentity
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 
 
 def weights_identity(directory: Path) -> WeightsIdentity:

@@ -8,29 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
-from server.models.spec import ModelSpec
-from server.models.tensors import num_params
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.cost.work import Runtime
 from server.device import host
-from server.placement.cache_layout import kv_cache_dtype
 from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance, use_catalog
 from server.device.core import NeuronCore
-from server.placement.fit import require_fit
-from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
 from server.device.ledger import GIB, USES, MemoryLedger
-from server.placement.shard import ShardSpec
 from server.device.visible_cores import core_ranges, take_cores
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
-from server.engine.lowering import build_program
-from server.engine.operands import Placement
 from server.engine.grammar_store import GrammarStore
 from server.engine.load.inventory import engine_facts
 from server.engine.load.model_source import open_model
 from server.engine.load.weights import WeightLoader
+from server.engine.lowering import build_program
+from server.engine.operands import Placement
 from server.engine.runner import ModelRunner
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
@@ -40,6 +34,12 @@ from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
 from server.link.messages import CoreMemory, EngineInfo
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
+from server.placement.cache_layout import kv_cache_dtype
+from server.placement.fit import require_fit
+from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
+from server.placement.shard import ShardSpec
 
 Report = Callable[[str], None]
 

@@ -11,13 +11,13 @@ from server.checkpoint.compressed_tensors import StoredQuantization, read_stored
 from server.checkpoint.json_object import read_object
 from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of
 from server.config import AskedFormats, WeightFormats
-from server.models.spec import ModelSpec
 from server.device.buckets import BucketLists
-from server.placement.shard import ShardSpec
 from server.engine.load.artifact_weights import ArtifactWeights
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightSource
 from server.errors import SettingsError
+from server.models.spec import ModelSpec
+from server.placement.shard import ShardSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class ShardReader:
             unit = part.outputs.unit_size
             for run in self._shard.runs(part.outputs, core):
                 begin = part.first_row + run.first * unit
-                rows = slice(begin, begin + run.count * unit)
+                rows = slice(begin, begin + run.length * unit)
                 for column, columns in self._columns(shape.linear, core):
                     yield Piece(part, row + run.slot * unit, rows, column, columns)
             row += shape.n // 2 if shape.linear.is_interleaved else self._shard.size(part.outputs)
@@ -131,7 +131,7 @@ class ShardReader:
             return
         unit = linear.inputs.unit_size
         for run in self._shard.runs(linear.inputs, core):
-            yield run.slot * unit, slice(run.first * unit, (run.first + run.count) * unit)
+            yield run.slot * unit, slice(run.first * unit, (run.first + run.length) * unit)
 
 
 def _in_order(shape: PackedShape, rows: Matrix) -> Matrix:

@@ -1,7 +1,7 @@
 """What the config.json of every decoder family has in common. A family is a subclass: its defaults, and what differs.
 
-A field's default is what a missing key means in the Hugging Face config class of that architecture. An option that would
-change the result and is not implemented is refused, never ignored.
+A field's default is what a missing key means in the Hugging Face config class of that architecture. An option that
+would change the result and is not implemented is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
         return {"rope": read_rope(values, self.max_position_embeddings)}
 
     def sliding_windows(self, window: int | None, types: Sequence[LayerType]) -> tuple[int, ...]:
-        """The window of each layer by its type, () when none slides. Raises ConfigError unless there is one for each."""
+        """The window of each layer by its type, () when none slides. Raises ConfigError unless every layer has one."""
         if len(types) != self.num_hidden_layers:
             raise refuse("layer_types", types, f"must name the type of each of the {self.num_hidden_layers} layers")
         slides = [name == "sliding_attention" for name in types]
@@ -92,7 +92,7 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
         heads, head_dim = self.num_attention_heads, self.head_dim
         if head_dim is None:
             if self.hidden_size % heads:
-                raise refuse("hidden_size", self.hidden_size, f"not a multiple of num_attention_heads, which is {heads}")
+                raise refuse("hidden_size", self.hidden_size, f"not a multiple of num_attention_heads, {heads}")
             head_dim = self.hidden_size // heads
         if head_dim % 2:
             raise refuse("head_dim", head_dim, "odd, but rotary embeddings turn pairs of values")

@@ -1,4 +1,4 @@
-"""Gemma 3 (text): norms before and after, of (1 + w); GeGLU; local layers with a window and a rotary base of their own."""
+"""Gemma 3 (text): norms of (1 + w) before and after; GeGLU; local layers have a window and rotary base of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 and 3: biases on q, k and v, or norms of heads; sliding windows on some layers where they are asked for."""
+"""Qwen 2, 2.5 and 3: biases on q, k and v, or norms of heads; sliding windows on some layers where asked for."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from server.cost.calibration import (
     Seen,
     default_calibration,
 )
+from server.cost.shape import matrix_params
 from server.errors import SettingsError
 from server.planner.calibrate.fit import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
@@ -81,7 +82,7 @@ def run_calibrate(data: Path, date: str | None = None) -> Report:
         data_sha256=data_hash(data),
         num_rows=len({o.row_id for o in observations}),
         errors=_groups(observations, errors, left_out),
-        seen=Seen.of({(o.shape.num_params, o.shape.hidden_size) for o in observations if not o.shape.num_experts}),
+        seen=Seen.of({(matrix_params(o.shape), o.shape.hidden_size) for o in observations if not o.shape.num_experts}),
     )
     served = calibrate_serving(rows, calibration)
     groups = calibration.errors | serving_groups(served.errors)

@@ -6,18 +6,21 @@ is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from server.cost.shape import CostShape
+from server.cost.shape import matrix_params
 from server.cost.work import Runtime, Term, Work, Workload
 from server.device.catalog import instance
 from server.errors import DeviceError, SettingsError
-from server.planner.calibrate.known_shapes import known_shape, size_error
+from server.models.public import known_model
+from server.models.spec import ModelSpec
 from server.planner.calibrate.published import EXPERTS, SHAPE, PublishedRow
 
 SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
 CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17
 SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
+PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
 COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding is at most 5 %
 MS = 1e-3
 
@@ -34,7 +37,7 @@ class Observation:
 
     row_id: str
     model: str
-    shape: CostShape
+    shape: ModelSpec
     group: str
     series: tuple[object, ...]  # rows of one series are repetitions: together they weigh as the root of their number
     seconds: float
@@ -53,7 +56,7 @@ def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
     return found, reasons
 
 
-def shape_of(row: PublishedRow) -> CostShape:
+def shape_of(row: PublishedRow) -> ModelSpec:
     """The model's dimensions: the row's own, or those of a known model of that name. Raises Unusable."""
     if row.label("arch") not in ("dense", "moe", ""):
         raise Unusable(f"architecture {row.label('arch')} is not modelled")
@@ -61,19 +64,34 @@ def shape_of(row: PublishedRow) -> CostShape:
     if "hidden_size" in counts and "n_heads" in counts:
         counts.setdefault("head_dim", counts["hidden_size"] // counts["n_heads"])
     if any(name not in counts for name in SHAPE):
-        known = known_shape(row.texts["model"], row.measures.get("params_b"))
-        if known is None:
+        known, params_b = known_model(row.texts["model"]), row.measures.get("params_b")
+        if known is None or (params_b and size_error(known, params_b) > PARAMS_TOLERANCE):
             raise Unusable("the shape is not stated and the model is not a known one")
-        return known
-    numbers = [counts[name] for name in SHAPE]
-    if numbers[2] % numbers[3]:
-        raise Unusable(f"{numbers[2]} heads cannot share {numbers[3]} KV heads")
-    experts = [counts.get(name, 0) for name in EXPERTS]
-    if bool(experts[0]) != bool(experts[1]):
+        return _bare(known)
+    if counts["n_heads"] % counts["n_kv_heads"]:
+        raise Unusable(f"{counts['n_heads']} heads cannot share {counts['n_kv_heads']} KV heads")
+    experts: dict[str, Any] = {field: counts.get(name, 0) for name, field in EXPERTS.items()}
+    if bool(experts["num_experts"]) != bool(experts["experts_per_token"]):
         raise Unusable("only one of n_experts and experts_per_token is stated")
-    shapes = [CostShape(*(*numbers, matrices, *experts)) for matrices in (3, 2)]
+    sizes: dict[str, Any] = {field: counts[name] for name, field in SHAPE.items()}
+    shape = ModelSpec("", **sizes, **experts, max_position=0)
     params_b = row.measures.get("params_b")
-    return shapes[0] if not params_b else min(shapes, key=lambda s: size_error(s, params_b))
+    if not params_b:
+        return shape
+    return min((shape, replace(shape, is_gated=False)), key=lambda model: size_error(model, params_b))
+
+
+def _bare(model: ModelSpec) -> ModelSpec:
+    """Only what the cost model knows of a model, so that rows which agree in it are of one model."""
+    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), "is_gated")}
+    return ModelSpec("", **sizes, max_position=0)
+
+
+def size_error(model: ModelSpec, params_b: float) -> float:
+    """Relative distance of the model's size from `params_b` billions, with the output layer tied or not."""
+    untied = matrix_params(model)
+    tied = untied - model.vocab_size * model.hidden_size
+    return min(abs(size / 1e9 / params_b - 1) for size in (untied, tied))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,7 @@ class _Setup:
     """How the row's model was compiled and run."""
 
     row: PublishedRow
-    shape: CostShape
+    shape: ModelSpec
     work: Workload
     batch: int
     is_continuous: bool

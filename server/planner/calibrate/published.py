@@ -20,8 +20,16 @@ LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_f
 LOAD_LABELS = ("arrival", "ttft_stat")  # of load tests; a table without them has none
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
-SHAPE = ("n_layers", "hidden_size", "n_heads", "n_kv_heads", "head_dim", "ffn_size", "vocab_size")
-EXPERTS = ("n_experts", "experts_per_token")
+SHAPE = {  # columns, and the fields of ModelSpec that they are
+    "n_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "n_heads": "num_heads",
+    "n_kv_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "ffn_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+}
+EXPERTS = {"n_experts": "num_experts", "experts_per_token": "experts_per_token"}
 MEASURES = ("params_b", "tpot_ms", "ttft_ms")
 LOAD_COUNTS = ("dp", "concurrency")
 LOAD_MEASURES = ("output_tok_s", "req_per_s")

@@ -16,10 +16,10 @@ from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.cost.calibration import Calibration, ServingCoefficients
 from server.cost.model import CostModel
-from server.cost.shape import CostShape
 from server.cost.work import Runtime
 from server.device.catalog import instance
 from server.errors import DeviceError, SettingsError
+from server.models.spec import ModelSpec
 from server.planner.calibrate.contradictions import contradictions
 from server.planner.calibrate.load_generators import WINDOW_S, Answers, LoadTest
 from server.planner.calibrate.observation import CONTINUOUS_SDK, Unusable, shape_of
@@ -50,7 +50,7 @@ class ServingRow:
     row: PublishedRow
     group: str  # the family of the part: inf2, trn1
     model: CostModel
-    shape: CostShape
+    shape: ModelSpec
     test: LoadTest
     policy: RouterPolicy
     num_slots: int

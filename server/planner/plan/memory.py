@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.config import Quantization
-from server.models.spec import ModelSpec
 from server.cost.pipeline import stage_layers
+from server.models.spec import ModelSpec
 from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.planner.plan.options import Buckets, WeightDtype
 

@@ -7,10 +7,10 @@ from math import inf, isfinite
 from typing import Literal, get_args
 
 from server.config import Batching
-from server.models.spec import ModelSpec
 from server.device.buckets import SMALLEST_BUCKET
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
+from server.models.spec import ModelSpec
 
 WeightDtype = Literal["bfloat16", "int8", "fp8"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from server.models.tensors import num_params
-from server.models.spec import ModelSpec
 from server.cost.calibration import default_calibration
 from server.cost.pipeline import PipelineModel, stage_layers
 from server.cost.work import Runtime
 from server.device.buckets import powers_of_two
 from server.device.catalog import instance, instances
-from server.placement.fit import budget_bytes
 from server.device.instances import Instance
 from server.device.ledger import GIB
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import DeviceError, DeviceMemoryError
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
+from server.placement.fit import budget_bytes
 from server.planner.model_names import resolve_shape
 from server.planner.plan.demand import Demand
 from server.planner.plan.memory import Memory

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from server.models.tensors import num_params
-from server.models.spec import ModelSpec
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.planner.plan.demand import Demand
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group
 from rich.table import Table
 
-from server.models.tensors import num_params
 from server.device.prices import PriceBasis
+from server.models.tensors import num_params
 from server.planner.plan.check import Agreement
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 

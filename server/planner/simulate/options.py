@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.config import Batching, Quantization, SchedulerConfig
-from server.models.spec import ModelSpec
 from server.cost.work import CURRENT_SDK
 from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
-from server.placement.fit import budget_bytes, require_fit
-from server.placement.footprint import ServingShape, StepLimits
 from server.device.prices import PriceBasis
 from server.errors import SettingsError
+from server.models.spec import ModelSpec
+from server.placement.fit import budget_bytes, require_fit
+from server.placement.footprint import ServingShape, StepLimits
 from server.planner.simulate.routing import ROUTINGS, Routing
 from server.workload.workload import Workload
 
