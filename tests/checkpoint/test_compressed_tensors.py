@@ -25,7 +25,7 @@ from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader
 from server.errors import CheckpointError, SettingsError
 from server.kernels.matmul.quantize import dequantize_rows, stored_rows
-from tests.engine.compressed import Kind, quantization_config, write_both
+from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
 ASKED = AskedFormats("bfloat16")
