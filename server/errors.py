@@ -7,6 +7,7 @@ NeuronserveError
 │   ├── DeviceError            no such part, or the part cannot do that
 │   │   └── DeviceMemoryError  the model does not fit on the part; carries the account
 │   └── HostMemoryError        the host has less memory than the emulation needs
+├── StepTooLarge               a step is beyond what the runner has room for: our own mistake, never a request's
 ├── RequestError               one request is refused; nothing else notices (4xx)
 │   ├── InvalidRequest         400, with the offending field
 │   ├── ModelNotFound          404
@@ -54,6 +55,14 @@ class DeviceMemoryError(DeviceError):
 
 class HostMemoryError(StartError):
     """The host running the emulation has too little memory, whatever the emulated part would have had."""
+
+
+class StepTooLarge(NeuronserveError):
+    """A step asks the runner for more than it was made for. Nothing of it has been computed."""
+
+    def __init__(self, request_id: str, asked: str, limit: str) -> None:
+        super().__init__(f"request {request_id}: {asked}; the runner has room for {limit}")
+        self.request_id = request_id
 
 
 class RequestError(NeuronserveError):

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.engine.attention_work import AttentionWork
+from server.errors import StepTooLarge
 from server.kernels.attention.items import COUNTER_BYTES
 from server.kernels.records import STEP, WORD, StepRecord
 from server.types import ScheduledSeq
@@ -18,9 +19,12 @@ Int32 = npt.NDArray[np.int32]
 class StepInputs:
     """T tokens of B sequences, S of them sampled; see StepRecord for the fields."""
 
-    def __init__(self, num_tokens: int, num_seqs: int, table_width: int, block_size: int, work: AttentionWork) -> None:
-        """Room for the largest step. `table_width` is in blocks."""
-        self._block_size, self._work = block_size, work
+    def __init__(
+        self, num_tokens: int, num_seqs: int, max_model_len: int, block_size: int, work: AttentionWork
+    ) -> None:
+        """Room for the largest step: `num_tokens` of `num_seqs` sequences, none beyond `max_model_len` tokens."""
+        self._max_model_len, self._block_size, self._work = max_model_len, block_size, work
+        table_width = -(-max_model_len // block_size)
         num_tiles = work.most_entries(num_tokens, num_seqs)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
@@ -62,7 +66,11 @@ class StepInputs:
         self._record[offset // WORD] = value
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> None:
-        """Lay out `seqs` one after the other, each one's last token sampled where it needs a sample."""
+        """Lay out `seqs` one after the other, each one's last token sampled where it needs a sample.
+
+        Raises StepTooLarge, having changed nothing, when there is no room for them.
+        """
+        self._require_room(seqs)
         row = samples = 0
         for b, seq in enumerate(seqs):
             end = row + len(seq.token_ids)
@@ -80,6 +88,21 @@ class StepInputs:
         self._set(STEP.num_seqs, len(seqs))
         self._set(STEP.num_samples, samples)
         self._set(STEP.num_tiles, len(entries))
+
+    def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
+        """Past these limits a kernel would read or write memory that is not the step's."""
+        num_seqs, num_tokens = len(self.block_tables), 0
+        for b, seq in enumerate(seqs):
+            end = seq.start + len(seq.token_ids)
+            num_tokens += len(seq.token_ids)
+            if end > self._max_model_len:
+                raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
+            if end > (held := len(seq.block_table) * self._block_size):
+                raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
+            if num_tokens > len(self.token_ids):
+                raise StepTooLarge(seq.request_id, f"token {num_tokens} of the step", f"{len(self.token_ids)}")
+            if b >= num_seqs:
+                raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
 
     def _place(self, b: int, seq: ScheduledSeq, row: int, end: int) -> None:
         """Tokens, positions, block table and slots of one sequence."""

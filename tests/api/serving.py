@@ -28,7 +28,7 @@ from server.engine.process import run_engine
 from server.errors import StartError
 from server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
 from server.types import StepPlan, StepResult
-from tests.engine.pricing import small_pricer
+from tests.cost.pricing import small_pricer
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_MODEL_LEN = 512

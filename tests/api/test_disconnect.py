@@ -15,7 +15,7 @@ from server.api.server import ApiServer, bind
 from server.link.client import EngineClient
 from server.link.process import EngineProcess
 from tests.api.serving import run_fake
-from tests.engine.test_client import config, until
+from tests.link.test_client import config, until
 
 STEP_S = 0.02
 LONG = {"max_tokens": 400, "ignore_eos": True}

@@ -14,7 +14,7 @@ import pytest
 
 from server.cli import main
 from tests.api.serving import ROOT, Server, environment, read_until, run_command, running_server
-from tests.engine.trace_file import DEVICE, HOST, TraceFile
+from tests.engine.trace.trace_file import DEVICE, HOST, TraceFile
 
 BODY = {"prompt": "Hello", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
 

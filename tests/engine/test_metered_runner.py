@@ -15,7 +15,7 @@ from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Abort, Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import DeviceStep, Request, SampledToken, SamplingParams, StepPlan, StepResult
-from tests.engine.pricing import small_pricer
+from tests.cost.pricing import small_pricer
 
 CACHE = CacheConfig(num_blocks=40, block_size=16)
 LIMITS = SchedulerConfig(max_model_len=512, max_num_seqs=4, max_num_batched_tokens=128)

@@ -209,6 +209,18 @@ def test_evaluation_counts_right_answers_and_wants_them_ended() -> None:
     assert evaluate.mean_accuracy({**dict.fromkeys(FAMILIES, 1.0), "story": 0.0}) == 1.0
 
 
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_not_asked_but_counted() -> None:
+    (first, *_) = evaluate.questions(CHAT, 1)
+    room = evaluate.CONTEXT - evaluate.MAX_TOKENS
+    held_out = [replace(first, prompt_ids=[5] * length) for length in (3, room, room + 1, 3000)]
+    asked = [question for question in held_out if question.has_room]
+    assert asked == held_out[:2]
+    shares, bits = dict.fromkeys(FAMILIES, 1.0), {"all": 1.0, "answers": 1.0}
+    result = {"families": shares, "mean_accuracy": 1.0, "items_too_long": 2, "engine_torch_agreement": None}
+    text = evaluate.report({**result, "bits_per_byte": bits, "random_prompts_ended": 1.0})
+    assert "2 items were not asked: their prompts are longer than 2048 tokens less 256 for the answer" in text
+
+
 def test_bits_per_byte_of_one_bit_a_token_is_tokens_over_bytes() -> None:
     bits = evaluate.bits_per_byte(CHAT, Oracle([], ends=True))
     assert 0.2 < bits["answers"] < 1

@@ -32,6 +32,11 @@ class Question:
     item: Item
     prompt_ids: list[int]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether an answer of full length fits in the context after the prompt; a longer prompt is not asked."""
+        return len(self.prompt_ids) <= CONTEXT - MAX_TOKENS
+
 
 def questions(chat: Chat, per_family: int, seed: str = "held out") -> list[Question]:
     """The same held-out exercises for every backend; every third one has a system prompt before it."""
@@ -108,7 +113,8 @@ def backend_of(name: str, directory: Path, dtype: WeightFormat) -> Backend:
 def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     chat = Chat(args.model)
     backend = backend_of(args.backend, args.model, args.dtype)
-    asked = questions(chat, args.limit)
+    held_out = questions(chat, args.limit)
+    asked = [question for question in held_out if question.has_room]
     answers = backend.generate([q.prompt_ids for q in asked], MAX_TOKENS)
     families = accuracy(chat, asked, answers)
     if args.show_wrong:
@@ -122,6 +128,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
         "backend": args.backend,
         "dtype": args.dtype,
         "items_per_family": args.limit,
+        "items_too_long": len(held_out) - len(asked),
         "mean_accuracy": mean_accuracy(families),
         "families": families,
         "engine_torch_agreement": agreement,
@@ -141,6 +148,9 @@ def _show_wrong(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]
 def report(result: dict[str, Any]) -> str:
     lines = [f"{family:12} {share:7.1%}" for family, share in result["families"].items()]
     lines.append(f"{'mean':12} {result['mean_accuracy']:7.1%}  (open families left out)")
+    if result["items_too_long"]:
+        room = f"{CONTEXT} tokens less {MAX_TOKENS} for the answer"
+        lines.append(f"{result['items_too_long']} items were not asked: their prompts are longer than {room}")
     if result["engine_torch_agreement"] is not None:
         lines.append(f"engine and torch give the same tokens on {result['engine_torch_agreement']:.1%} of the items")
     bits = result["bits_per_byte"]

@@ -207,7 +207,7 @@ class _Loading:
         pool.bind(self._config.cpus)
         sizes = placement.buffers.sizes.attention
         items = AttentionWork(sizes.tile_tokens, sizes.num_slots, limits.num_workers)
-        inputs = StepInputs(limits.num_tokens, limits.num_samples, self._footprint.min_blocks, block_size, items)
+        inputs = StepInputs(limits.num_tokens, limits.num_samples, self._max_model_len, block_size, items)
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, program, inputs, sampler, placement.cache)
 

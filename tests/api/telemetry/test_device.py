@@ -24,7 +24,7 @@ from server.types import DeviceStep, TokenEvent
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.telemetry.test_watch import report
-from tests.engine.pricing import small_pricer
+from tests.cost.pricing import small_pricer
 from tests.loadtests.driving import scenario_at
 
 ASK = {"X-Neuronserve-Usage": "true"}

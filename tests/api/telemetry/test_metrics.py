@@ -24,7 +24,7 @@ from server.link.process import EngineProcess
 from tests.api.serving import Server, run_fake, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.test_life import events, until
-from tests.engine.test_client import config
+from tests.link.test_client import config
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 NAMES = Path(__file__).with_name("metric_names.txt")

@@ -21,7 +21,7 @@ from server.api.config import ApiConfig, OtlpProtocol
 from server.api.server import ApiServer, address, bind
 from server.link.process import EngineProcess
 from tests.api.serving import ROOT, environment, run_command, run_fake, running_server
-from tests.engine.test_client import config, until
+from tests.link.test_client import config, until
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 Collector = tuple[str, list[Any]]  # where it listens, and what it has received

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server.kernels.records import SampleOperands
 from server.kernels.sample.sample import sample, scratch_floats
 from server.kernels.workers import WorkerPool
-from tests.device.kernel_bench import Array, address, run, step_record
+from tests.kernels.kernel_bench import Array, address, run, step_record
 
 
 def draw(pool: WorkerPool, logits: Array, masks: dict[int, Array] | None = None, **params: float | Array) -> Array:

@@ -19,7 +19,7 @@ from server.kernels.matmul.packing import interleave
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
 from server.kernels.records import STEP, MatmulOperands
 from server.kernels.workers import WorkerPool
-from tests.device.kernel_bench import (
+from tests.kernels.kernel_bench import (
     Array,
     address,
     aligned,

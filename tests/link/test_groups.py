@@ -18,7 +18,7 @@ from server.link.messages import CoreMemory, EngineInfo
 from server.link.process import EngineProcess
 from server.types import Request
 from tests.api.serving import VOCAB_SIZE, fake_facts, run_fake
-from tests.engine.test_client import config, read_all, request, until
+from tests.link.test_client import config, read_all, request, until
 
 
 @asynccontextmanager

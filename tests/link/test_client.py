@@ -212,7 +212,7 @@ async def test_stop_leaves_no_process_and_no_socket() -> None:
 
 def test_the_engine_ends_when_its_parent_is_killed() -> None:
     script = (
-        "import time\nfrom tests.engine.test_client import config\nfrom tests.api.serving import run_fake\n"
+        "import time\nfrom tests.link.test_client import config\nfrom tests.api.serving import run_fake\n"
         "from server.link.process import EngineProcess\n"
         "if __name__ == '__main__':\n"
         "    engine = EngineProcess(config(), run_fake)\n    engine.outputs.recv()\n"

@@ -9,7 +9,7 @@ from server.config import KVCacheDtype
 from server.device.attention_layout import PARTITION
 from server.kernels.dispatch import Isa
 from server.kernels.workers import WorkerPool
-from tests.device.attention_case import CACHES, Case
+from tests.kernels.attention_case import CACHES, Case
 
 Cache = tuple[KVCacheDtype, Isa]
 

@@ -10,8 +10,8 @@ from server.config import KVCacheDtype
 from server.kernels.dispatch import Isa, shared_kernels
 from server.kernels.records import RopeOperands
 from server.kernels.workers import WorkerPool
-from tests.device.attention_case import CACHES
-from tests.device.kernel_bench import Array, address, aligned, float_bits, run, step_record, work_counters
+from tests.kernels.attention_case import CACHES
+from tests.kernels.kernel_bench import Array, address, aligned, float_bits, run, step_record, work_counters
 
 TOKENS, HEADS, KV_HEADS, BLOCK, BLOCKS = 9, 3, 2, 32, 3
 EIGHT_BITS = [cache for cache in CACHES if cache[0] in ("int8", "fp8")]

@@ -13,7 +13,7 @@ from server.device.buckets import powers_of_two, smallest
 from server.device.catalog import instance
 from server.planner.model_names import NAMED
 from server.types import SamplingParams, ScheduledSeq, StepPlan
-from tests.engine.pricing import SMALL, small_pricer
+from tests.cost.pricing import SMALL, small_pricer
 
 SLOTS, LONGEST = 8, 1024
 COST = CostModel.of(SMALL, instance("inf2.xlarge"), 1)

@@ -38,7 +38,7 @@ import sys
 import numpy as np
 from server.kernels.isa import jit
 from server.kernels.workers import WorkerPool
-from tests.device.attention_case import Case
+from tests.kernels.attention_case import Case
 jit.use_cache(sys.argv[1])
 pool = WorkerPool(1)
 for cell in ("float32", "bfloat16"):

@@ -26,7 +26,7 @@ from server.kernels.matmul.quantize import dequantize_rows, stored_rows
 from server.models.spec import ModelSpec
 from server.placement.footprint import head_matrix, layer_matrices
 from server.placement.shard import ShardSpec
-from tests.engine.compressed import Kind, quantization_config, write_both
+from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
 ASKED = AskedFormats("bfloat16")

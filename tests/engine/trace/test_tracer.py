@@ -19,7 +19,7 @@ from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Add, Command, StartTrace, StopTrace, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, StepPlan, StepResult
-from tests.engine.trace_file import DEVICE, HOST, TraceFile
+from tests.engine.trace.trace_file import DEVICE, HOST, TraceFile
 
 CACHE = CacheConfig(64, 16)
 LABELS = ["embed", "norm", "logits"]

@@ -16,7 +16,7 @@ from server.kernels.records import AttentionOperands
 from server.kernels.workers import WorkerPool
 from server.placement.cache_layout import SCALE_BYTES
 from server.types import SamplingParams, ScheduledSeq
-from tests.device.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell, work_counters
+from tests.kernels.kernel_bench import Array, address, aligned, rounded, run, step_record, to_cell, work_counters
 
 LANES: tuple[KVCacheDtype, ...] = ("bfloat16", "float32", "int8", "fp8")
 TILES: tuple[KVCacheDtype, ...] = ("bfloat16", "int8", "fp8") if "amx" in host_isas() else ()

@@ -12,7 +12,7 @@ from server.kernels.dispatch import host_isas, linear_kernels, shared_kernels
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
 from server.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
 from server.kernels.workers import WorkerPool
-from tests.device.kernel_bench import (
+from tests.kernels.kernel_bench import (
     Array,
     address,
     aligned,

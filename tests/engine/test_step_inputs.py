@@ -1,0 +1,69 @@
+"""The arrays of a step: what is laid out, and that a step beyond their room is refused by name and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.engine.attention_work import AttentionWork
+from server.engine.step_inputs import StepInputs
+from server.errors import StepTooLarge
+from server.types import SamplingParams, ScheduledSeq
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+TOKENS, SEQS, MAX_LEN, BLOCK = 24, 3, 40, 16
+
+
+def inputs() -> StepInputs:
+    return StepInputs(TOKENS, SEQS, MAX_LEN, BLOCK, AttentionWork(9, num_slots=4, num_workers=1))
+
+
+def seq(name: str, num_tokens: int, start: int = 0, num_blocks: int = 3) -> ScheduledSeq:
+    ids = tuple(range(100, 100 + num_tokens))
+    return ScheduledSeq(name, ids, start, tuple(range(5, 5 + num_blocks)), True, SamplingParams(1), ids, num_tokens)
+
+
+def test_sequences_lie_one_after_the_other_in_the_slots_of_their_blocks() -> None:
+    made = inputs()
+    made.fill([seq("a", 3, start=15), seq("b", 1, start=39)])
+    assert made.token_ids[:4].tolist() == [100, 101, 102, 100]
+    assert made.positions[:4].tolist() == [15, 16, 17, 39]
+    assert made.slots[:4].tolist() == [5 * 16 + 15, 6 * 16, 6 * 16 + 1, 7 * 16 + 7]
+    assert (made.query_start[:3].tolist(), made.sample_rows[:2].tolist()) == ([0, 3, 4], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("seqs", "words"),
+    [
+        ([seq("a", 1), seq("long", 1, start=40)], "request long: a context of 41 tokens; .* room for max_model_len 40"),
+        ([seq("long", 24, start=20)], "request long: a context of 44 tokens; .* room for max_model_len 40"),
+        ([seq("bare", 3, start=15, num_blocks=1)], "request bare: a context of 18 tokens; .* room for 16 in its block"),
+        ([seq("a", 20), seq("wide", 5)], "request wide: token 25 of the step; .* room for 24"),
+        ([seq(name, 1) for name in "abcd"], "request d: sequence 4 of the step; .* room for 3"),
+    ],
+)
+def test_a_step_beyond_the_room_is_refused_by_name_and_changes_nothing(seqs: list[ScheduledSeq], words: str) -> None:
+    made = inputs()
+    made.fill([seq("before", 2)])
+    with pytest.raises(StepTooLarge, match=words):
+        made.fill(seqs)
+    assert made.query_start.tolist() == [0, 2, 0, 0]
+    assert not made.block_tables[1:].any()
+
+
+def test_the_largest_step_has_room() -> None:
+    made = inputs()
+    made.fill([seq("a", 1, start=39), seq("b", 22, start=18), seq("c", 1)])
+    assert made.query_start.tolist() == [0, 1, 23, 24]
+
+
+def test_the_runner_refuses_a_text_longer_than_its_context(
+    engine_logits: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    write_checkpoint("tiny-llama", tmp_path / "model", Options())
+    with pytest.raises(StepTooLarge, match="a context of 513 tokens; the runner has room for max_model_len 512"):
+        engine_logits(tmp_path / "model", "float32", 1, [1] * 513)
+    assert len(engine_logits(tmp_path / "model", "float32", 1, [1] * 20)) == 20
