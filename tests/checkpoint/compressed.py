@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from server.checkpoint.json_object import JsonObject
 from server.checkpoint.model_config import model_spec_of
-from server.checkpoint.tensor_names import linear_modules
+from server.models.tensors import linear_modules
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 Kind = Literal["int", "float"]

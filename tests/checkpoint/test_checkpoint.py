@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from server.checkpoint.tensor_names import EMBEDDING, LM_HEAD, tensor_shapes
 
 from server.checkpoint import checkpoint as checkpoint_module
 from server.checkpoint.bfloat16 import round_to_bf16
 from server.checkpoint.checkpoint import Checkpoint
 from server.errors import CheckpointError
 from server.models.spec import ModelSpec
+from server.models.tensors import EMBEDDING_WEIGHT as EMBEDDING
+from server.models.tensors import LM_HEAD_WEIGHT as LM_HEAD
+from server.models.tensors import tensor_shapes
 
 SPEC = ModelSpec("Qwen3ForCausalLM", 2, 12, 20, 4, 2, 6, 30, 64, has_qkv_bias=True, has_o_bias=True, has_qk_norm=True)
 TIED = ModelSpec("LlamaForCausalLM", 1, 12, 20, 4, 2, 6, 30, 64, is_tied=True)

@@ -24,7 +24,7 @@ from server.engine.load.shard_reader import ShardReader
 from server.errors import CheckpointError, SettingsError
 from server.kernels.matmul.quantize import dequantize_rows, stored_rows
 from server.models.spec import ModelSpec
-from server.placement.footprint import head_matrix, layer_matrices
+from server.placement.matrices import packed_shapes
 from server.placement.shard import ShardSpec
 from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
@@ -77,9 +77,9 @@ def test_each_core_gets_its_rows_and_columns_of_codes_and_the_scales_of_its_rows
     section = json.loads((tmp_path / "packed" / "config.json").read_text())["quantization_config"]
     quantized = stored(section, spec)
     shard = ShardSpec.of(spec, tp)
-    packed = ShardReader(Checkpoint.open(tmp_path / "packed", spec, quantized), spec, shard)
-    plain = ShardReader(Checkpoint.open(tmp_path / "plain", spec), spec, shard)
-    matrices = [*layer_matrices(spec, shard, spec.num_layers - 1).values(), head_matrix(spec, shard)]
+    packed = ShardReader(Checkpoint.open(tmp_path / "packed", spec, quantized), shard)
+    plain = ShardReader(Checkpoint.open(tmp_path / "plain", spec), shard)
+    matrices = list(packed_shapes(spec, shard))[-5:]
     for matrix in matrices if not spec.is_tied else matrices[:-1]:
         assert packed.is_quantized(matrix)
         assert not plain.is_quantized(matrix)

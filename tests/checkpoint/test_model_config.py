@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
-from server.checkpoint.model_config import FAMILIES, MAX_CONFIG_BYTES, read_model_spec
+from server.checkpoint.model_config import MAX_CONFIG_BYTES, read_model_spec
 from server.errors import CheckpointError
+from server.models.families import FAMILIES
 from server.models.spec import ModelSpec, RopeSpec
 
 SMALL: dict[str, Any] = {
@@ -31,6 +32,7 @@ MODEL_TYPES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3_text",
 }
 
 
@@ -79,9 +81,13 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
     assert ours.max_position == theirs.max_position_embeddings
     assert ours.rms_norm_eps == theirs.rms_norm_eps
     assert ours.is_tied == theirs.tie_word_embeddings
-    assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
-    is_mistral = architecture == "MistralForCausalLM"
-    assert ours.windows == ((theirs.sliding_window,) * theirs.num_hidden_layers if is_mistral else ())
+    types = getattr(theirs, "layer_types", None) or ["full_attention"] * theirs.num_hidden_layers
+    if architecture == "MistralForCausalLM":
+        types = ["sliding_attention"] * theirs.num_hidden_layers
+    for layer, name in enumerate(types):
+        rope = theirs.rope_parameters.get(name, theirs.rope_parameters)
+        assert ours.layer_rope(layer) == RopeSpec(rope["rope_theta"])
+        assert ours.window(layer) == (theirs.sliding_window if name == "sliding_attention" else 0)
 
 
 def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
@@ -254,22 +260,22 @@ class TestRope:
         ({"hidden_act": "gelu"}, "'gelu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"architectures": ["MistralForCausalLM"], "attention_bias": True}, "attention_bias"),
-        ({"hidden_size": 0}, "hidden_size must be between 1 and"),
+        ({"hidden_size": 0}, "hidden_size is 0: expected `int` >= 1"),
         ({"hidden_size": -64}, "-64"),
-        ({"hidden_size": 64.0}, "must be an integer, not 64.0"),
-        ({"hidden_size": True}, "must be an integer, not True"),
-        ({"hidden_size": "64"}, "must be an integer, not '64'"),
-        ({"hidden_size": 65}, "65 is not a multiple of num_attention_heads 8"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be between 1 and 1024"),
-        ({"num_key_value_heads": 3}, "8 is not a multiple of num_key_value_heads 3"),
+        ({"hidden_size": 64.0}, "hidden_size is 64.0: expected `int`"),
+        ({"hidden_size": True}, "hidden_size is True: expected `int`"),
+        ({"hidden_size": "64"}, "hidden_size is '64': expected `int`"),
+        ({"hidden_size": 65}, "hidden_size is 65: not a multiple of num_attention_heads, 8"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000: expected `int` <= 1024"),
+        ({"num_key_value_heads": 3}, "num_attention_heads is 8: not a multiple of num_key_value_heads, which is 3"),
         ({"num_key_value_heads": 16}, "16"),
-        ({"head_dim": 7}, "7 is odd"),
+        ({"head_dim": 7}, "head_dim is 7: odd"),
         ({"vocab_size": 10**400}, "an integer of over 77 digits"),
         ({"max_position_embeddings": 0}, "max_position_embeddings"),
         ({"rms_norm_eps": -1e-6}, "rms_norm_eps"),
         ({"rope_theta": 0}, "rope_theta"),
         ({"rope_theta": 10**400}, "rope_theta"),
-        ({"tie_word_embeddings": "yes"}, "must be true or false, not 'yes'"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes': expected `bool`"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window"),
     ],
 )

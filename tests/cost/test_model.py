@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.cost.calibration import Calibration, Coefficients
 from server.cost.model import CostModel, StepCost
-from server.cost.shape import CoreShape, CostShape
+from server.cost.shape import CoreShape, experts_read
 from server.cost.work import Runtime, mean_hops
 from server.device.catalog import instance
 from server.device.parts import Topology
@@ -18,18 +18,18 @@ from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
 
 INF2 = instance("inf2.48xlarge")
-LLAMA2_7B = CostShape(32, 4096, 32, 32, 128, 11008, 32000)
-LLAMA3_8B = CostShape(32, 4096, 32, 8, 128, 14336, 128256)
-MIXTRAL = CostShape(32, 4096, 32, 8, 128, 14336, 32000, 3, 8, 2)
-BERT_BASE = CostShape(12, 768, 12, 12, 64, 3072, 30522, 2)
-BERT_LARGE = CostShape(24, 1024, 16, 16, 64, 4096, 30522, 2)
+LLAMA2_7B = ModelSpec("", 32, 4096, 11008, 32, 32, 128, 32000, 0)
+LLAMA3_8B = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
+MIXTRAL = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 32000, 0, num_experts=8, experts_per_token=2)
+BERT_BASE = ModelSpec("", 12, 768, 3072, 12, 12, 64, 30522, 0, is_gated=False)
+BERT_LARGE = ModelSpec("", 24, 1024, 4096, 16, 16, 64, 30522, 0, is_gated=False)
 # Every peak is reached and nothing has a latency: what remains is the data sheet.
 IDEAL = Calibration(
     Coefficients(1, 1, 1, 1, *([1e-30] * 10)), date="2026-01-01", data_sha256="0", num_rows=0, errors={}
 )
 
 shapes = st.builds(
-    CostShape,
+    ModelSpec,
     num_layers=st.integers(1, 8),
     hidden_size=st.sampled_from([256, 768, 4096]),
     num_heads=st.just(32),
@@ -37,7 +37,9 @@ shapes = st.builds(
     head_dim=st.sampled_from([64, 128]),
     intermediate_size=st.integers(64, 20_000),
     vocab_size=st.integers(100, 200_000),
-    ffn_matrices=st.sampled_from([2, 3]),
+    is_gated=st.booleans(),
+    architecture=st.just(""),
+    max_position=st.just(0),
 )
 degrees = st.sampled_from([1, 2, 4, 8, 12, 24])
 runtimes = st.builds(
@@ -51,19 +53,19 @@ buckets = st.sampled_from([128, 512, 2048, 4096, 16384])
 
 
 def model(
-    shape: CostShape = LLAMA3_8B, tp: int = 8, runtime: Runtime | None = None, name: str = "inf2.48xlarge"
+    shape: ModelSpec = LLAMA3_8B, tp: int = 8, runtime: Runtime | None = None, name: str = "inf2.48xlarge"
 ) -> CostModel:
     return CostModel.of(shape, instance(name), tp, runtime)
 
 
-def ideal(shape: CostShape, tp: int, runtime: Runtime | None = None) -> CostModel:
+def ideal(shape: ModelSpec, tp: int, runtime: Runtime | None = None) -> CostModel:
     return CostModel.of(shape, INF2, tp, runtime, IDEAL)
 
 
 @given(shapes, degrees, runtimes, batches, buckets)
 @settings(max_examples=60, deadline=None)
 def test_elapsed_is_the_sum_of_what_cannot_overlap(
-    shape: CostShape, tp: int, runtime: Runtime, batch: int, bucket: int
+    shape: ModelSpec, tp: int, runtime: Runtime, batch: int, bucket: int
 ) -> None:
     priced = model(shape, tp, runtime)
     for cost in (priced.decode(batch, bucket), priced.prefill(bucket, bucket), priced.encode(batch, bucket)):
@@ -76,7 +78,7 @@ def test_elapsed_is_the_sum_of_what_cannot_overlap(
 @given(shapes, degrees, runtimes, batches, buckets)
 @settings(max_examples=60, deadline=None)
 def test_more_slots_more_context_and_more_layers_take_longer(
-    shape: CostShape, tp: int, runtime: Runtime, batch: int, bucket: int
+    shape: ModelSpec, tp: int, runtime: Runtime, batch: int, bucket: int
 ) -> None:
     def step(layers: int, batch: int, bucket: int) -> float:
         return model(replace(shape, num_layers=layers), tp, runtime).decode(batch, bucket).elapsed_s
@@ -89,7 +91,7 @@ def test_more_slots_more_context_and_more_layers_take_longer(
 
 @given(shapes, st.sampled_from([1, 2, 4]))
 @settings(max_examples=60, deadline=None)
-def test_twice_the_cores_never_stream_more_weights_each(shape: CostShape, tp: int) -> None:
+def test_twice_the_cores_never_stream_more_weights_each(shape: ModelSpec, tp: int) -> None:
     def weights(tp: int) -> float:
         core = CoreShape.of(shape, tp)
         return shape.num_layers * (core.attention_weights + core.ffn_weights) + core.head_weights
@@ -99,7 +101,7 @@ def test_twice_the_cores_never_stream_more_weights_each(shape: CostShape, tp: in
 
 @given(shapes, degrees, runtimes, st.integers(1, 2047))
 @settings(max_examples=60, deadline=None)
-def test_a_prompt_costs_its_bucket_whatever_it_fills(shape: CostShape, tp: int, runtime: Runtime, tokens: int) -> None:
+def test_a_prompt_costs_its_bucket_whatever_it_fills(shape: ModelSpec, tp: int, runtime: Runtime, tokens: int) -> None:
     part, full = (model(shape, tp, runtime).prefill(n, 2048) for n in (tokens, 2048))
     assert (part.elapsed_s, part.flops) == (full.elapsed_s, full.flops)
     assert part.padding == pytest.approx(1 - tokens / 2048)
@@ -165,11 +167,11 @@ def test_older_releases_are_never_faster() -> None:
 
 
 def test_experts_read_grow_with_tokens_up_to_all_of_them() -> None:
-    counts = [MIXTRAL.experts_read(tokens) for tokens in (1, 2, 8, 1000)]
+    counts = [experts_read(MIXTRAL, tokens) for tokens in (1, 2, 8, 1000)]
     assert counts[0] == pytest.approx(2)
     assert counts == sorted(counts)
     assert counts[-1] == pytest.approx(8)
-    assert LLAMA3_8B.experts_read(5) == 1
+    assert experts_read(LLAMA3_8B, 5) == 1
     dense = replace(MIXTRAL, num_experts=0, experts_per_token=0)
     assert model(MIXTRAL).decode(1, 128).flops > model(dense).decode(1, 128).flops
 
@@ -177,7 +179,7 @@ def test_experts_read_grow_with_tokens_up_to_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("shape", "texts_per_s"), [(BERT_BASE, 2900), (BERT_LARGE, 850)], ids=["BERT-base", "BERT-large"]
 )
-def test_encoders_reach_the_published_rate_of_a_chip(shape: CostShape, texts_per_s: float) -> None:
+def test_encoders_reach_the_published_rate_of_a_chip(shape: ModelSpec, texts_per_s: float) -> None:
     cost = model(shape, 1, name="inf2.xlarge").encode(8, 128)
     assert 2 * 8 / cost.elapsed_s == pytest.approx(texts_per_s, rel=0.1)
     assert cost.is_extrapolated

@@ -8,11 +8,11 @@ import pytest
 
 from server.cost.model import CostModel
 from server.cost.pipeline import PIPELINE_REASON, PipelineModel, stage_layers
-from server.cost.shape import CostShape
 from server.device.catalog import instance
 from server.errors import DeviceError
+from server.models.spec import ModelSpec
 
-SHAPE = CostShape(80, 8192, 64, 8, 128, 28_672, 128_256)
+SHAPE = ModelSpec("", 80, 8192, 28_672, 64, 8, 128, 128_256, 0)
 BIG = instance("inf2.48xlarge")
 
 

@@ -12,7 +12,7 @@ from server.device.catalog import INSTANCES, Catalog, instance, instances, load_
 from server.device.instances import Instance
 from server.device.prices import PriceBasis
 from server.errors import DeviceError, SettingsError
-from server.planner.calibrate.known_shapes import known_shape
+from server.models.public import known_model
 
 ORIGIN = 'source = "our measurements"\ndate = 2026-09-01\n'
 NEW_CHIP = (
@@ -56,7 +56,7 @@ def test_a_chips_link_is_that_of_the_instances_that_have_no_other(tmp_path: Path
 
 
 def test_times_on_a_changed_part_are_marked_as_not_measured(tmp_path: Path) -> None:
-    shape = known_shape("llama-3-8b", None)
+    shape = known_model("llama-3-8b")
     assert shape is not None
     part = read(tmp_path, f"[chips.Inferentia2]\nbandwidth_gb_s = 410\n{ORIGIN}").instance("inf2.xlarge")
     slow, fast = (CostModel.of(shape, which, 2).decode(1, 2048) for which in (part, instance("inf2.xlarge")))

@@ -15,6 +15,7 @@ from server.device.catalog import INSTANCES, instance
 from server.device.ledger import GIB, MIB
 from server.errors import DeviceError, DeviceMemoryError
 from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.placement.fit import alternatives, budget_bytes, require_fit
 from server.placement.footprint import Footprint, ServingShape, StepLimits
 
@@ -128,8 +129,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
 def test_the_cores_together_hold_at_least_the_whole_model(model: ModelSpec, tp: int) -> None:
     small = dataclasses.replace(SHAPE, max_model_len=100)
     footprint = Footprint.of(model, tp, small)
-    assert tp * footprint.fixed["weights"] >= 2 * model.num_params
-    assert tp * footprint.kv_block >= 32 * 2 * model.kv_values_per_token(model.num_kv_heads)
+    assert tp * footprint.fixed["weights"] >= 2 * num_params(model)
+    assert tp * footprint.kv_block >= 32 * 2 * model.num_layers * 2 * model.num_kv_heads * model.head_dim
 
 
 @given(models(), st.sampled_from((1, 2, 8)))

@@ -19,6 +19,7 @@ from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightLoader
 from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.placement.footprint import (
     COLLECTIVES_BYTES,
     RUNTIME_BYTES,
@@ -52,7 +53,7 @@ def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_
     reader, spec = files
     shard, ledger = ShardSpec.of(spec, tp), MemoryLedger(GIB, tp, 2)
     cores = [NeuronCore(index, ledger) for index in range(tp)]
-    source = CheckpointWeights(reader, spec, shard, shape.formats)
+    source = CheckpointWeights(reader, shard, shape.formats)
     WeightLoader(source, spec, shard, cores, shape.formats).load(lambda _: None)
     ConstantTables(cores, spec, shard, shape.max_model_len)
     ActivationBuffers(cores, spec, shard, shape)
@@ -101,7 +102,7 @@ def test_the_published_breakdown_of_one_core() -> None:
     assert 32 * 4096 // 32 * footprint.kv_block == 2048 * MIB
     assert footprint.fixed["runtime"] == RUNTIME_BYTES == 711 * MIB
     assert footprint.fixed["collectives"] - 472 * MIB < 5 * MIB  # the all-reduce buffer of so small a step
-    assert footprint.fixed["weights"] * 8 == pytest.approx(LLAMA_8B.num_params * 2, rel=0.001)
+    assert footprint.fixed["weights"] * 8 == pytest.approx(num_params(LLAMA_8B) * 2, rel=0.001)
 
 
 @pytest.mark.parametrize(("first", "published_mib", "bound"), [(False, 5600, 0.05), (True, 8029, 0.27)])

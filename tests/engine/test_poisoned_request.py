@@ -12,10 +12,11 @@ import pytest
 
 from server.clock import ManualClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.engine.decoder import Placement, build_program
 from server.engine.load import loading as load
 from server.engine.load.loading import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
+from server.engine.lowering import build_program
+from server.engine.operands import Placement
 from server.engine.sampler import NOT_A_NUMBER
 from server.kernels.program import Program
 from server.kv_cache.manager import KVCacheManager
@@ -30,7 +31,7 @@ BLOCK, BLOCKS = 32, 40
 
 def poisoned_program(placement: Placement) -> Program:
     assert placement.weights.embedding is not None
-    table = placement.weights.embedding[0].array(np.uint16, -1, placement.weights.lm_head.k)
+    table = placement.weights.embedding[0].array(np.uint16, -1, placement.buffers.widths.hidden)
     table[NAN_TOKEN, 3], table[INF_TOKEN, 5] = 0x7FC0, 0x7F80
     return build_program(placement)
 

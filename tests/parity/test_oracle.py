@@ -16,7 +16,7 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from server.checkpoint.model_config import read_model_spec
-from server.checkpoint.tensor_names import tensor_shapes
+from server.models.tensors import tensor_shapes
 from tools.golden import __main__ as command
 from tools.golden.golden_file import golden_path, load_golden
 from tools.golden.oracle import Oracle

@@ -8,14 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.shape import CostShape
 from server.cost.work import Runtime, Term, Workload
 from server.device.catalog import instance
-from server.planner.calibrate.known_shapes import known_shape
-from server.planner.calibrate.observation import NOTHING, Observation, Unusable, bucket, mean_bucket, observe, shape_of
+from server.models.public import known_model
+from server.models.spec import ModelSpec
+from server.planner.calibrate.observation import (
+    NOTHING,
+    PARAMS_TOLERANCE,
+    Observation,
+    Unusable,
+    bucket,
+    mean_bucket,
+    observe,
+    shape_of,
+    size_error,
+)
 from server.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows
 
-SHAPE = CostShape(32, 4096, 32, 8, 128, 14336, 128256)
+SHAPE = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
 STATED = {
     "n_layers": "32",
     "hidden_size": "4096",
@@ -159,9 +169,9 @@ def test_a_missing_shape_is_that_of_the_known_model_of_that_name() -> None:
 
 def test_plain_and_gated_feed_forward_are_told_apart_by_the_stated_size() -> None:
     opt = {"n_layers": "40", "hidden_size": "5120", "n_heads": "40", "n_kv_heads": "40", "ffn_size": "20480"}
-    assert shape_of(row(NEURON_DOCS | opt, vocab_size="50272", params_b="12.85")).ffn_matrices == 2
-    assert shape_of(row(NEURON_DOCS)).ffn_matrices == 3
-    assert shape_of(row(NEURON_DOCS, params_b="")).ffn_matrices == 3
+    assert shape_of(row(NEURON_DOCS | opt, vocab_size="50272", params_b="12.85")).is_gated is False
+    assert shape_of(row(NEURON_DOCS)).is_gated is True
+    assert shape_of(row(NEURON_DOCS, params_b="")).is_gated is True
 
 
 @pytest.mark.parametrize(
@@ -191,12 +201,14 @@ def test_plain_and_gated_feed_forward_are_told_apart_by_the_stated_size() -> Non
     ],
 )
 def test_known_shapes_have_the_size_that_is_published_of_them(name: str, params_b: float) -> None:
-    assert known_shape(name, params_b) is not None
+    known = known_model(name)
+    assert known is not None
+    assert size_error(known, params_b) <= PARAMS_TOLERANCE
 
 
 def test_unknown_names_have_no_shape() -> None:
-    assert known_shape("phi-4-mini", None) is None
-    assert known_shape("grok-1", 314) is None
+    assert known_model("phi-4-mini") is None
+    assert known_model("grok-1") is None
 
 
 @given(st.integers(1, 5000), st.integers(1, 3000), st.sampled_from([1024, 4096, 16384]))

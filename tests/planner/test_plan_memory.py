@@ -6,9 +6,9 @@ import csv
 from pathlib import Path
 
 import pytest
-from server.planner.calibrate.known_shapes import known_shape
 
 from server.device.catalog import instance
+from server.models.public import known_model
 from server.models.spec import ModelSpec
 from server.placement.fit import budget_bytes
 from server.planner.model_names import NAMED
@@ -25,7 +25,7 @@ def published() -> list[dict[str, str]]:
         rows = [
             row for row in csv.DictReader(file) if row["quality"] in "AB" and row["input_len"] and row["max_seq_len"]
         ]
-    return [row for row in rows if (s := known_shape(row["model"], None)) and s.ffn_matrices == 3 and not s.num_experts]
+    return [row for row in rows if (s := known_model(row["model"])) and s.is_gated and not s.num_experts]
 
 
 def test_a_slot_costs_the_kv_of_its_whole_compiled_length() -> None:
@@ -52,7 +52,7 @@ def test_configurations_that_were_measured_fit() -> None:
     rows = published()
     assert len(rows) > 30
     for row in rows:
-        shape = known_shape(row["model"], None)
+        shape = known_model(row["model"])
         assert shape is not None
         dims = (shape.num_layers, shape.hidden_size, shape.intermediate_size, shape.num_heads, shape.num_kv_heads)
         spec = ModelSpec("LlamaForCausalLM", *dims, shape.head_dim, shape.vocab_size, 1 << 20)

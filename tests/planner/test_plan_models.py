@@ -9,8 +9,9 @@ import pytest
 
 from server.checkpoint.model_config import read_model_spec
 from server.errors import CheckpointError, SettingsError
-from server.planner.calibrate.known_shapes import known_shape
-from server.planner.model_names import NAMED, resolve_shape
+from server.models.public import NAMED, known_model
+from server.models.tensors import num_params
+from server.planner.model_names import resolve_shape
 from tools.random_checkpoint.shapes import SHAPES
 
 DEFAULT_MODEL = Path(__file__).parents[2] / "server" / "default_model"
@@ -31,7 +32,7 @@ def test_a_config_file_of_any_name_needs_no_weights_beside_it(tmp_path: Path) ->
 def test_a_named_shape_is_the_one_that_random_checkpoints_have(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SHAPES[name].config("bfloat16")))
     made, named = read_model_spec(tmp_path), resolve_shape(name)
-    assert named.num_params == made.num_params
+    assert num_params(named) == num_params(made)
     assert (named.num_kv_heads, named.max_position) == (made.num_kv_heads, made.max_position)
 
 
@@ -47,8 +48,8 @@ def test_a_named_shape_is_the_one_that_random_checkpoints_have(name: str, tmp_pa
     ],
 )
 def test_a_named_shape_has_the_size_and_dimensions_of_its_public_model(name: str, public: str, billions: float) -> None:
-    spec, shape = resolve_shape(name), known_shape(public, billions)
-    assert spec.num_params / 1e9 == pytest.approx(billions, abs=0.006)
+    spec, shape = resolve_shape(name), known_model(public)
+    assert num_params(spec) / 1e9 == pytest.approx(billions, abs=0.006)
     assert shape is not None
     for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"):
         assert getattr(spec, field) == getattr(shape, field)

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_spec
-from server.checkpoint.tensor_names import tensor_shapes
+from server.models.tensors import num_params, tensor_shapes
 from tools.random_checkpoint.__main__ import main
 from tools.random_checkpoint.shapes import SHAPES, TINY
 from tools.random_checkpoint.tokenizer import MAX_VOCAB, MIN_VOCAB, SPECIAL, special_token_ids, tokenizer_json
@@ -56,7 +56,7 @@ def test_large_shapes_have_the_parameters_of_their_namesakes(tmp_path: Path) -> 
         (tmp_path / shape).mkdir()
         config = SHAPES[shape].config("bfloat16", vocab=vocab)
         (tmp_path / shape / "config.json").write_text(json.dumps(config))
-        assert read_model_spec(tmp_path / shape).num_params / 1e9 == pytest.approx(billions, rel=0.002)
+        assert num_params(read_model_spec(tmp_path / shape)) / 1e9 == pytest.approx(billions, rel=0.002)
 
 
 def test_same_arguments_same_bytes(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequenci
 from server.errors import CheckpointError
 from server.kernels.matmul.packing import pack_weights
 from server.kernels.matmul.quantize import quantize_rows
+from server.models.graph import Axis, Linear, Part
 from server.models.spec import ModelSpec, RopeSpec
-from server.placement.footprint import head_matrix, layer_matrices
-from server.placement.matrices import MatrixShape
+from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -46,7 +46,7 @@ class Core:
         return self._hbm.allocate(num_bytes)
 
 
-def packed(source: CheckpointWeights, matrix: MatrixShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
+def packed(source: CheckpointWeights, matrix: PackedShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
     """Tiles, scales and sums as the source writes them into memory that was not zero."""
     weights = formats.of(*matrix.modules)
     sizes = [matrix.n * matrix.k * WEIGHT_BYTES[weights], *((4 * matrix.n,) * 2 if is_scaled(weights) else ())]
@@ -55,7 +55,7 @@ def packed(source: CheckpointWeights, matrix: MatrixShape, core: int, formats: W
     return [buffer.bytes for buffer in buffers]
 
 
-def packed_whole(reader: ShardReader, matrix: MatrixShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
+def packed_whole(reader: ShardReader, matrix: PackedShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
     """The same from the whole matrix at once."""
     weights = formats.of(*matrix.modules)
     tiles = np.zeros(matrix.n * matrix.k * WEIGHT_BYTES[weights], np.uint8)
@@ -77,11 +77,11 @@ def test_blocks_give_the_bytes_of_whole_matrices(
     write_checkpoint(shape, tmp_path / shape, Options())
     spec = open_model(tmp_path / shape, AskedFormats("bfloat16"), tp).spec
     checkpoint, shard = Checkpoint.open(tmp_path / shape, spec), ShardSpec.of(spec, tp)
-    reader = ShardReader(checkpoint, spec, shard)
-    matrices = [*layer_matrices(spec, shard, 1).values(), head_matrix(spec, shard)]
+    reader = ShardReader(checkpoint, shard)
+    matrices = list(packed_shapes(spec, shard))[-5:]
     assert max(len(list(row_blocks(matrix))) for matrix in matrices) > 2
     for formats in (WeightFormats("float32"), WeightFormats("bfloat16"), WeightFormats("bfloat16", "fp8"), ROTATED):
-        source = CheckpointWeights(checkpoint, spec, shard, formats, num_threads)
+        source = CheckpointWeights(checkpoint, shard, formats, num_threads)
         for matrix in matrices:
             for core in range(tp):
                 for got, whole in zip(
@@ -91,9 +91,12 @@ def test_blocks_give_the_bytes_of_whole_matrices(
         source.finish()
 
 
+GATE = Linear("gate_up", (Part("x.gate_proj", Axis("ffn", 16)), Part("x.up_proj", Axis("ffn", 16))), Axis("hidden", 64))
+
+
 def test_every_row_is_in_one_block() -> None:
     for n, k in ((16, 64), (32, 1 << 20), (4096, 64), (9728, 896), (32000, 2048), (48, 64)):
-        blocks = list(row_blocks(MatrixShape(("x.gate_proj",), n, k)))
+        blocks = list(row_blocks(PackedShape(GATE, n, k)))
         assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n))
         assert all(block.start % 32 == 0 for block in blocks)
         assert all((block.stop - block.start) * k <= max(shard_reader.BLOCK, 32 * k) for block in blocks)
