@@ -20,23 +20,26 @@ SAFETENSORS_DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 
 
-def tensor_chunks(name: str, shape: tuple[int, ...], dtype: str, seed: int) -> Iterator[npt.NDArray[Any]]:
+def tensor_chunks(
+    name: str, shape: tuple[int, ...], dtype: str, seed: int, norm_mean: float = 1.0
+) -> Iterator[npt.NDArray[Any]]:
     """The values of tensor `name` in row-major order, flat, in the stored form (BF16 as uint16).
 
-    A tensor's values depend on its name and the seed only: not on the other tensors, nor on how files are sharded.
+    `norm_mean` is the mean of norms' weights: 0 where w stands for 1 + w. A tensor's values depend on its name and the
+    seed only: not on the other tensors, nor on how files are sharded.
     """
     generator = np.random.PCG64([seed, zlib.crc32(name.encode())])
-    mean, deviation = _distribution(name, shape)
+    mean, deviation = _distribution(name, shape, norm_mean)
     size = math.prod(shape)
     for start in range(0, size, CHUNK):
         values = _uniform(generator, min(CHUNK, size - start), deviation)
         yield _stored(values + np.float32(mean) if mean else values, dtype)
 
 
-def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+def _distribution(name: str, shape: tuple[int, ...], norm_mean: float) -> tuple[float, float]:
     """Mean and standard deviation."""
     if name.endswith("norm.weight"):
-        return 1.0, 0.1
+        return norm_mean, 0.1
     if name.endswith(".bias"):
         return 0.0, 0.2
     return 0.0, shape[-1] ** -0.5  # keeps the variance of what is multiplied; logits have variance 1

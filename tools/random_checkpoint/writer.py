@@ -45,7 +45,8 @@ def write_checkpoint(
         raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
     config = SHAPES[shape].config(TORCH_DTYPES[options.dtype], options.layers, options.vocab)
     tokenizer = tokenizer_json(config["vocab_size"])
-    shapes = tensor_shapes(model_spec_of(JsonObject("config.json", config)))
+    spec = model_spec_of(JsonObject("config.json", config))
+    shapes, norm_mean = tensor_shapes(spec), 1.0 - spec.norm_offset
     layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
     shards = split(layout, options.shards)
     directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,10 @@ def write_checkpoint(
     _write_json(directory / "tokenizer.json", tokenizer)
     _write_json(directory / "tokenizer_config.json", tokenizer_config(config["max_position_embeddings"]))
     for done in write_safetensors(
-        directory, layout, shards, lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed)
+        directory,
+        layout,
+        shards,
+        lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed, norm_mean),
     ):
         report(done, layout.total_bytes)
 
