@@ -17,66 +17,55 @@ from server.kernels.panels import pack_bf16, pack_f32, pack_i8
 from server.kernels.records import NORM
 
 
-def _reducer(is_residual: bool) -> Any:
-    @inline
-    def reduce(operands, row, to, width):  # type: ignore[no-untyped-def]
-        """to = partials and bias, added to what is there where it is the residual; returns the sum of squares."""
-        partials, count = load_i64(operands + NORM.partials), load_i64(operands + NORM.num_partials)
-        stride, bias = load_i64(operands + NORM.partial_stride), load_i64(operands + NORM.bias)
-        squares = zero = simd.splat(0.0)
-        for i in range(0, width, 16):
-            value = simd.load(to + i * 4) if is_residual else zero
-            for core in range(count):
-                value = simd.add(value, simd.load(partials + core * stride + (row * width + i) * 4))
-            if bias != 0:
-                value = simd.add(value, simd.load(bias + i * 4))
-            simd.store(to + i * 4, value)
-            squares = simd.fma(value, value, squares)
-        return simd.sum_lanes(squares)
-
-    return reduce
-
-
-_add_sums, _sums = _reducer(True), _reducer(False)
-
-
 @inline
-def _inverse_rms(operands, squares):  # type: ignore[no-untyped-def]
-    """What a row with this sum of squares is multiplied by."""
-    mean = squares / load_i64(operands + NORM.size)
-    return simd.splat(1.0 / math.sqrt(mean + load_f32(operands + NORM.eps)))
-
-
-@inline
-def _add_normed(operands, row, hidden, scratch, width):  # type: ignore[no-untyped-def]
-    """hidden += norm(partials and bias) * post_weight; returns the sum of squares."""
-    weight = load_i64(operands + NORM.post_weight)
-    scale = _inverse_rms(operands, _sums(operands, row, scratch, width))
+def _add_parts(to, parts, count, stride, bias, width):  # type: ignore[no-untyped-def]
+    """to += `count` rows of parts, and the bias; returns the sum of squares."""
     squares = simd.splat(0.0)
     for i in range(0, width, 16):
-        normed = simd.mul(simd.mul(simd.load(scratch + i * 4), scale), simd.load(weight + i * 4))
-        value = simd.add(simd.load(hidden + i * 4), normed)
-        simd.store(hidden + i * 4, value)
+        value = simd.load(to + i * 4)
+        for core in range(count):
+            value = simd.add(value, simd.load(parts + core * stride + i * 4))
+        if bias != 0:
+            value = simd.add(value, simd.load(bias + i * 4))
+        simd.store(to + i * 4, value)
         squares = simd.fma(value, value, squares)
     return simd.sum_lanes(squares)
 
 
 @inline
-def _norm_row(operands, step, r, normed, width):  # type: ignore[no-untyped-def]
-    """Row `r` of the output, as float32 at `normed`."""
-    row = r
-    index_field = load_i64(operands + NORM.index_field)
-    if index_field != 0:
-        row = load_i32(load_i64(step + index_field) + r * 4)
-    hidden, weight = load_i64(operands + NORM.hidden) + row * width * 4, load_i64(operands + NORM.weight)
-    if load_i64(operands + NORM.post_weight) != 0:
-        squares = _add_normed(operands, row, hidden, normed, width)
-    else:
-        squares = _add_sums(operands, row, hidden, width)
-    scale = _inverse_rms(operands, squares)
+def _norm_to(operands, to, source, squares, weight, width):  # type: ignore[no-untyped-def]
+    """to = the source, whose sum of squares is given, over its root mean square, times weight."""
+    mean = squares / load_i64(operands + NORM.size)
+    scale = simd.splat(1.0 / math.sqrt(mean + load_f32(operands + NORM.eps)))
     for i in range(0, width, 16):
-        value = simd.mul(simd.mul(simd.load(hidden + i * 4), scale), simd.load(weight + i * 4))
-        simd.store(normed + i * 4, value)
+        value = simd.mul(simd.mul(simd.load(source + i * 4), scale), simd.load(weight + i * 4))
+        simd.store(to + i * 4, value)
+
+
+def _norm_row(has_post: bool) -> Any:
+    @inline
+    def norm_row(operands, step, r, normed, width):  # type: ignore[no-untyped-def]
+        """Row `r` of the output, as float32 at `normed`."""
+        row = r
+        index_field = load_i64(operands + NORM.index_field)
+        if index_field != 0:
+            row = load_i32(load_i64(step + index_field) + r * 4)
+        parts, count = load_i64(operands + NORM.partials) + row * width * 4, load_i64(operands + NORM.num_partials)
+        stride, bias = load_i64(operands + NORM.partial_stride), load_i64(operands + NORM.bias)
+        if has_post:  # what is added is one row, made of them
+            for i in range(0, width, 16):
+                simd.store(normed + i * 4, simd.splat(0.0))
+            squares = _add_parts(normed, parts, count, stride, bias, width)
+            _norm_to(operands, normed, normed, squares, load_i64(operands + NORM.post_weight), width)
+            parts, count, bias = normed, 1, 0
+        hidden = load_i64(operands + NORM.hidden) + row * width * 4
+        squares = _add_parts(hidden, parts, count, stride, bias, width)
+        _norm_to(operands, normed, hidden, squares, load_i64(operands + NORM.weight), width)
+
+    return norm_row
+
+
+_plain_row, _post_row = _norm_row(False), _norm_row(True)
 
 
 def _norm(pack: Any) -> Any:
@@ -86,9 +75,15 @@ def _norm(pack: Any) -> Any:
         width = load_i64(operands + NORM.width)
         normed = load_i64(operands + NORM.scratch) + worker * width * 4
         panels, row_scales = load_i64(operands + NORM.panels), load_i64(operands + NORM.row_scales)
-        for r in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
-            _norm_row(operands, step, r, normed, width)
-            pack(normed, panels, row_scales, r, width)
+        first, last = share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)
+        if load_i64(operands + NORM.post_weight) == 0:
+            for r in range(first, last):
+                _plain_row(operands, step, r, normed, width)
+                pack(normed, panels, row_scales, r, width)
+        else:
+            for r in range(first, last):
+                _post_row(operands, step, r, normed, width)
+                pack(normed, panels, row_scales, r, width)
 
     return norm
 

@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numba import njit
 
 from server.config import WeightFormat
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
 from server.kernels import dispatch
 from server.kernels.dispatch import ISAS, Isa, LinearKernels, host_isas, linear_kernels
+from server.kernels.isa import simd
 from server.kernels.isa.jit import Kernel
-from server.kernels.matmul.epilogue import ACTIVATIONS
+from server.kernels.matmul.epilogue import ACTIVATIONS, OUTPUTS
 from server.kernels.matmul.packing import interleave
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
 from server.kernels.records import STEP, MatmulOperands
@@ -23,6 +25,7 @@ from tests.kernels.kernel_bench import (
     Array,
     address,
     aligned,
+    from_cell,
     from_panels,
     rounded,
     run,
@@ -234,3 +237,23 @@ def test_an_instruction_set_the_host_lacks_is_refused(monkeypatch: pytest.Monkey
     with pytest.raises(DeviceError, match="this host has no amx; it has portable"):
         linear_kernels("bfloat16", "amx")
     assert linear_kernels("bfloat16").isa == "portable"
+
+
+_store_gated = OUTPUTS["gated_panels"].store
+
+
+@njit
+def _gate_to_bf16(gates: int, target: int, count: int, activation: int) -> None:
+    for i in range(0, count, 16):
+        _store_gated(target + i * 2, simd.load(gates + i * 4), simd.splat(1.0), 2, activation)
+
+
+@pytest.mark.skipif("avx512" not in host_isas(), reason="this host has no AVX512-BF16")
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_beside_the_tile_unit_are_as_exact_as_bfloat16(activation: str) -> None:
+    gates = np.concatenate([np.linspace(-9, 9, 2000), [-1e30, -1e3, -95, 0, 95, 1e3, 1e15, 1e30, np.nan] + [1] * 7])
+    source, got = gates.astype(np.float32), np.zeros(gates.size, np.uint16)
+    _gate_to_bf16(source.ctypes.data, got.ctypes.data, gates.size, ACTIVATIONS.index(activation))
+    with np.errstate(over="ignore"):
+        want = activated(activation, np.clip(source.astype(np.float64), -80, None))
+    assert np.allclose(from_cell(got), want, rtol=2**-8 + 1e-4, atol=1e-7, equal_nan=True)
