@@ -5,7 +5,6 @@ Each coefficient is one physical quantity, not a table of measurements; server/p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -164,13 +163,9 @@ class Calibration:
             "errors": {name: error.as_dict() for name, error in self.errors.items()},
         }
 
-    def to_json(self) -> str:
-        """`as_dict` as text."""
-        return json.dumps(self.as_dict(), indent=2) + "\n"
-
     @classmethod
     def from_json(cls, text: str, where: str) -> Calibration:
-        """Read `to_json`, or a report of `neuronserve calibrate` that holds it.
+        """Read `as_dict` as JSON, or a report of `neuronserve calibrate` that holds it.
 
         Raises SettingsError, naming `where`, when the text is not a calibration of this version.
         """

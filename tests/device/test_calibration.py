@@ -48,7 +48,7 @@ def without_coefficient(name: str) -> str:
 
 
 def test_storing_and_reading_gives_the_same_calibration() -> None:
-    assert Calibration.from_json(SAMPLE.to_json(), "c.json") == SAMPLE
+    assert Calibration.from_json(json.dumps(SAMPLE.as_dict()), "c.json") == SAMPLE
 
 
 def test_a_report_that_holds_a_calibration_is_one() -> None:
