@@ -8,7 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import DECODE_TOKENS, INPUT_LEN, OFFLINE_SEQUENCES, OUTPUT_LEN, PREFILL_TOKENS, Figures
+import msgspec
+
+from benchmarks.records import (
+    DECODE_TOKENS,
+    INPUT_LEN,
+    OFFLINE_SEQUENCES,
+    OUTPUT_LEN,
+    PREFILL_TOKENS,
+    Figures,
+    Kind,
+)
 from benchmarks.worker import PREFIX
 from server import __version__
 from server.bench.drive import EngineDriver, StepTime
@@ -16,6 +26,7 @@ from server.bench.options import Workload
 from server.engine.load.loading import load_engine
 from server.errors import StartError
 from server.settings.engine import EngineSettings
+from server.typed_json import decode
 
 WORKLOADS = {
     "decode": Workload(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, the first token not counted
@@ -54,6 +65,12 @@ def say(answer: dict[str, Any]) -> None:
     print(PREFIX + json.dumps(answer), flush=True)
 
 
+class _Asked(msgspec.Struct):
+    """One line of standard input."""
+
+    kind: Kind
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -68,7 +85,7 @@ def main() -> None:
         return
     say({"version": __version__, "quantization": args.quantization, "threads": args.threads, "engine": note})
     for line in sys.stdin:
-        kind = json.loads(line)["kind"]
+        kind = decode(line, _Asked).kind
         if kind == "prefill":  # llama-bench warms up in each call too; the other runs are long
             drives.run(WORKLOADS[kind])
         say(figures(kind, drives.run(WORKLOADS[kind])))

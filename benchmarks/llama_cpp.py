@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from benchmarks.records import DECODE_TOKENS, PREFILL_TOKENS, BenchmarkError, Case, Figures
+from server.typed_json import JsonError, decode
 
 TIMEOUT_S = 600.0
+
+
+class Entry(msgspec.Struct):
+    """One measurement of `llama-bench -o json`."""
+
+    n_prompt: int
+    n_gen: int
+    avg_ts: float  # tokens/s
+    build_number: int | None = None
+    build_commit: str | None = None
+    model_type: str | None = None
 
 
 class LlamaBench:
@@ -29,10 +41,10 @@ class LlamaBench:
         del seed  # llama-bench draws its own tokens
         prompt, generated = (PREFILL_TOKENS, 0) if case.kind == "prefill" else (0, DECODE_TOKENS)
         entry = parse(self._run(prompt, generated), prompt, generated)
-        self._about["version"] = f"{entry.get('build_number')} ({entry.get('build_commit')})"
-        self._about["weights"] = str(entry.get("model_type"))
+        self._about["version"] = f"{entry.build_number} ({entry.build_commit})"
+        self._about["weights"] = str(entry.model_type)
         name = "prefill_tokens_per_s" if prompt else "decode_tokens_per_s"
-        return {name: float(entry["avg_ts"])}
+        return {name: entry.avg_ts}
 
     def pause(self) -> None:
         pass
@@ -59,16 +71,13 @@ class LlamaBench:
         return done.stdout
 
 
-def parse(output: str, prompt: int, generated: int) -> dict[str, Any]:
-    """The entry of `llama-bench -o json` for this many prompt and generated tokens. Raises BenchmarkError."""
+def parse(output: str, prompt: int, generated: int) -> Entry:
+    """The entry for this many prompt and generated tokens. Raises BenchmarkError."""
     try:
-        entries = json.loads(output)
-    except ValueError as error:
-        raise BenchmarkError(f"llama-bench printed no JSON: {error}") from error
+        entries = decode(output, list[Entry])
+    except JsonError as error:
+        raise BenchmarkError(f"what llama-bench printed: {error}") from error
     for entry in entries:
-        if (entry.get("n_prompt"), entry.get("n_gen")) == (prompt, generated):
-            if not isinstance(entry.get("avg_ts"), int | float):
-                raise BenchmarkError("llama-bench printed no avg_ts")
-            found: dict[str, Any] = entry
-            return found
+        if (entry.n_prompt, entry.n_gen) == (prompt, generated):
+            return entry
     raise BenchmarkError(f"llama-bench printed nothing for {prompt} prompt and {generated} generated tokens")

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.process import Hosted, Process
 from benchmarks.records import BenchmarkError, Case, Figures
+from server.typed_json import JsonError, decode
 
 PREFIX = "RESULT "
 
@@ -51,8 +52,11 @@ class WorkerContender(Hosted):
 
 
 def read_answer(name: str, line: str) -> dict[str, Any]:
-    """The object after PREFIX; raises BenchmarkError for an error that the child reports."""
-    answer: dict[str, Any] = json.loads(line.removeprefix(PREFIX))
+    """The object after PREFIX; raises BenchmarkError when there is none, and for an error that the child reports."""
+    try:
+        answer = decode(line.removeprefix(PREFIX), dict[str, Any])
+    except JsonError as error:
+        raise BenchmarkError(f"{name}: {line[:80]!r} {error}") from error
     if "error" in answer:
         raise BenchmarkError(f"{name}: {answer['error']}")
     return answer

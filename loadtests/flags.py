@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -107,12 +106,11 @@ def _help(text: str, default: Any) -> str:
 
 def _json_object(flag: str, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.ValidationError:
+        raise SpecError(f"{flag}: {text[:80]!r} must be a JSON object") from None
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{flag}: {text[:80]!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise SpecError(f"{flag}: {text[:80]!r} must be a JSON object")
-    return value
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import httptools
+import msgspec
 
 Fault = Literal[
     "refuse",  # 429 before the stream
@@ -148,7 +149,8 @@ class _Connection(asyncio.Protocol):
         self._transport.write(head.encode() + body)
 
     def _generate(self) -> None:
-        served = Served(self._path, json.loads(self._body), self._headers, time.monotonic())
+        body = msgspec.json.decode(self._body, type=dict[str, Any])
+        served = Served(self._path, body, self._headers, time.monotonic())
         fault = self._server.script.fault(len(self._server.served))
         self._server.served.append(served)
         if fault == "refuse":

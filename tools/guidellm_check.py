@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import math
 import os
 import statistics
@@ -22,12 +21,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from loadtests import cli
 from loadtests.local_server import neuronserve_command, running
+from server.typed_json import decode
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "server" / "default_model"
 LIMITS = {"output_throughput": 0.05, "median_ttft_ms": 0.10, "median_tpot_ms": 0.10}  # |ratio - 1| that still agrees
@@ -35,6 +37,37 @@ GUIDELLM_TIMEOUT_S = 900.0
 
 Figures = dict[str, float]  # those of LIMITS, and the counts that say that the same was measured
 COUNTS = ("completed", "total_output_tokens")
+
+
+class _Successful(msgspec.Struct):
+    median: float
+    total_sum: float
+
+
+class _Metric(msgspec.Struct):
+    successful: _Successful
+
+
+class _Totals(msgspec.Struct):
+    successful: int
+
+
+class _Metrics(msgspec.Struct):
+    request_totals: _Totals
+    output_token_count: _Metric
+    time_to_first_token_ms: _Metric
+    inter_token_latency_ms: _Metric
+
+
+class _Benchmark(msgspec.Struct):
+    duration: float  # s
+    metrics: _Metrics
+
+
+class _Report(msgspec.Struct):
+    """What guidellm writes, as far as it is compared."""
+
+    benchmarks: list[_Benchmark]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +93,7 @@ def measure_ours(url: str, load: Load, directory: Path) -> Figures:
         code = cli.main(["--base-url", url, *words.split()])
     if code != 0:
         raise RuntimeError(f"the load test ended with code {code}:\n{said.getvalue()}")
-    result = json.loads(path.read_text())
+    result = decode(path.read_bytes(), dict[str, Any])
     return {name: result[name] for name in (*COUNTS, *LIMITS)}
 
 
@@ -85,15 +118,15 @@ def measure_guidellm(url: str, model_name: str, tokenizer: Path, load: Load, dir
         raise RuntimeError(
             f"guidellm ended with code {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
         )
-    [benchmark] = json.loads(path.read_text())["benchmarks"]
-    metrics = benchmark["metrics"]
-    tokens = metrics["output_token_count"]["successful"]
+    [benchmark] = decode(path.read_bytes(), _Report).benchmarks
+    metrics = benchmark.metrics
+    num_tokens = metrics.output_token_count.successful.total_sum
     return {
-        "completed": metrics["request_totals"]["successful"],
-        "total_output_tokens": tokens["total_sum"],
-        "output_throughput": tokens["total_sum"] / benchmark["duration"],
-        "median_ttft_ms": metrics["time_to_first_token_ms"]["successful"]["median"],
-        "median_tpot_ms": metrics["inter_token_latency_ms"]["successful"]["median"],
+        "completed": metrics.request_totals.successful,
+        "total_output_tokens": num_tokens,
+        "output_throughput": num_tokens / benchmark.duration,
+        "median_ttft_ms": metrics.time_to_first_token_ms.successful.median,
+        "median_tpot_ms": metrics.inter_token_latency_ms.successful.median,
     }
 
 

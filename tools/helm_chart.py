@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
@@ -96,7 +97,7 @@ def generated() -> dict[Path, str]:
     _, _, tail = rest.partition(END)
     values = (CHART / "values.yaml").read_text()
     table = values_table(values)
-    facts = with_facts(json.loads(schema.read_text()))
+    facts = with_facts(msgspec.json.decode(schema.read_bytes()))
     return {
         schema: json.dumps(with_required(facts, yaml.safe_load(values)), indent=2) + "\n",
         CHART / "files" / "devices.json": json.dumps(devices(), indent=2) + "\n",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+
+from pydantic_core import from_json
 
 from server.api.schemas_chat import ChatInput, Message
 from server.api.schemas_completions import Prompts
@@ -130,8 +131,8 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     """The call with its arguments as an object, as templates expect; as text where the model wrote no JSON object."""
     rendered = call.model_dump(exclude_none=True)
     try:
-        arguments = json.loads(call.function.arguments)
-    except (ValueError, RecursionError):
+        arguments = from_json(call.function.arguments, allow_inf_nan=False)
+    except ValueError:
         return rendered
     if isinstance(arguments, dict):
         rendered["function"]["arguments"] = arguments

@@ -1,4 +1,8 @@
-"""The JSON object of one tool call, read character by character: its name, and the text of its arguments."""
+"""The JSON object of one tool call, read character by character: its name, and the text of its arguments.
+
+A parser of partial JSON, such as `pydantic_core.from_json(allow_partial=...)`, gives values instead of the text that a
+client is to get, reads all of it again for every piece, and does not say where the object ends.
+"""
 
 from __future__ import annotations
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from server.errors import SettingsError
 from server.text.tokenizer import Tokenizer
+from server.typed_json import JsonError, decode
 
 Window = tuple[int, ...]  # token ids of one sequence
+
+
+class _Document(msgspec.Struct):
+    text: str
 
 
 def read_documents(path: Path) -> list[str]:
@@ -27,13 +33,9 @@ def read_documents(path: Path) -> list[str]:
 
 def _text(path: Path, number: int, line: str) -> str:
     try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise SettingsError(f"--text: {path}:{number} is not JSON: {error}") from error
-    text = value.get("text") if isinstance(value, dict) else None
-    if not isinstance(text, str):
-        raise SettingsError(f'--text: {path}:{number} must be an object with a string "text"')
-    return text
+        return decode(line, _Document).text
+    except JsonError as error:
+        raise SettingsError(f"--text: {path}:{number}: {error}") from error
 
 
 def windows(tokenizer: Tokenizer, documents: list[str], num_tokens: int, window_len: int) -> list[Window]:

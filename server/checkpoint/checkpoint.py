@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from ml_dtypes import bfloat16, float8_e4m3fn
 
-from server.checkpoint.bfloat16 import Bits16, Float32, is_finite, round_to_bf16, widen
 from server.checkpoint.compressed_tensors import StoredQuantization
-from server.checkpoint.float8 import e4m3fn_table
 from server.checkpoint.json_object import read_object
 from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
 from server.errors import CheckpointError
@@ -31,6 +30,10 @@ MAX_INDEX_BYTES = 32 << 20
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 READABLE = ("F32", "F16", "BF16")
 CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
+Float32 = npt.NDArray[np.float32]
+Bits16 = npt.NDArray[np.uint16]
+
+BF16_INFINITY = 0x7F80  # magnitudes from here on are infinity and NaN
 CHUNK = 1 << 18  # elements read and converted at once: the temporaries stay in the L2 cache
 
 
@@ -84,12 +87,8 @@ class Checkpoint:
         if self.is_quantized(name):
             return self._dequantized(name, rows, columns)
         out = np.empty(self._shape_of(name, rows, columns), np.float32)
-        dtype = self.dtype(name)
         for part in _chunks(out):
-            if dtype == "BF16":
-                widen(self._read(name, rows, columns, part), out[part])
-            else:
-                out[part] = self._read(name, rows, columns, part)
+            out[part] = self._read(name, rows, columns, part)
             if not np.isfinite(out[part]).all():
                 raise self._not_finite(name, rows, part)
         return out
@@ -103,13 +102,9 @@ class Checkpoint:
         out = np.empty(self._shape_of(name, rows, columns), np.uint16)
         for part in _chunks(out):
             chunk = self._read(name, rows, columns, part) if values is None else values[part]
-            if self.dtype(name) == "BF16":
-                out[part] = chunk
-            elif np.isfinite(chunk).all():
-                round_to_bf16(chunk.astype(np.float32), out[part])
-            else:
-                raise self._not_finite(name, rows, part)
-            if not is_finite(out[part]):
+            with np.errstate(over="ignore"):  # what is beyond range becomes infinity, and is refused
+                out.view(bfloat16)[part] = chunk
+            if not _is_finite(out[part]):
                 raise self._not_finite(name, rows, part)
         return out
 
@@ -132,7 +127,7 @@ class Checkpoint:
     def _dequantized(self, name: str, rows: slice | None, columns: slice | None) -> Float32:
         codes = self.load_codes(name, rows, columns)
         is_int8 = self.dtype(name) == "I8"
-        values = codes.view(np.int8).astype(np.float32) if is_int8 else e4m3fn_table()[codes]
+        values = codes.view(np.int8).astype(np.float32) if is_int8 else codes.view(float8_e4m3fn).astype(np.float32)
         values *= self.load_scales(name, rows)[:, None]
         return values
 
@@ -157,6 +152,11 @@ class Checkpoint:
         first = (0 if rows is None else rows.indices(self.shape(name)[0])[0]) + (part.start or 0)
         reason = f"NaN, infinite or too large values at or soon after row {first}"
         return CheckpointError(str(self._files[name].path), reason, name)
+
+
+def _is_finite(bits: Bits16) -> bool:
+    """Whether no bfloat16 is NaN or infinite; on the bits, where `np.isfinite` takes three times as long."""
+    return int((bits & 0x7FFF).max(initial=0)) < BF16_INFINITY
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterator[slice]:
@@ -249,7 +249,12 @@ def _check_tie(files: dict[str, SafetensorsFile]) -> None:
         and head.tensors[LM_HEAD_WEIGHT].dtype == embedding.tensors[EMBEDDING_WEIGHT].dtype
     )
     parts = [(part.start, part.stop) for part in _chunk_rows(num_rows, math.prod(shape))] if is_same else []
-    same = (np.array_equal(head.rows(LM_HEAD_WEIGHT, *part), embedding.rows(EMBEDDING_WEIGHT, *part)) for part in parts)
+    same = (
+        np.array_equal(
+            head.rows(LM_HEAD_WEIGHT, *part).view(np.uint8), embedding.rows(EMBEDDING_WEIGHT, *part).view(np.uint8)
+        )
+        for part in parts
+    )
     if not is_same or not all(same):
         reason = f"differs from {EMBEDDING_WEIGHT}, though tie_word_embeddings in config.json says they are one"
         raise CheckpointError(str(files[LM_HEAD_WEIGHT].path), reason, LM_HEAD_WEIGHT)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -29,13 +30,12 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_DIMS = 8
 MAX_NAME = 512
 
-# Element type of the view each safetensors dtype is given as. Numpy has no BF16 and no 8-bit floats: those come as
-# unsigned integers of the same width, to be told apart by `TensorInfo.dtype`.
-VIEWS: dict[str, str] = {
+# Element type of each safetensors dtype.
+VIEWS: dict[str, npt.DTypeLike] = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
-    "BF16": "<u2",
+    "BF16": ml_dtypes.bfloat16,
     "I64": "<i8",
     "I32": "<i4",
     "I16": "<i2",
@@ -45,9 +45,9 @@ VIEWS: dict[str, str] = {
     "U16": "<u2",
     "U8": "u1",
     "BOOL": "?",
-    "F8_E4M3": "u1",
-    "F8_E5M2": "u1",
-    "F8_E8M0": "u1",
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
 }
 
 

@@ -5,15 +5,16 @@ Each coefficient is one physical quantity, not a table of measurements; server/p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from server.errors import SettingsError
+from server.typed_json import JsonError, convert, decode
 
 VERSION = 2
 
@@ -101,13 +102,6 @@ class GroupError:
         held = {} if self.left_out is None else {f"left_out_{k}": v for k, v in asdict(self.left_out).items()}
         return {"n": self.n, **asdict(self.all), **held}
 
-    @classmethod
-    def from_dict(cls, entry: dict[str, Any]) -> GroupError:
-        """The inverse of `as_dict`."""
-        names = ("mean", "median", "p90")
-        held = ErrorStats(*(float(entry[f"left_out_{k}"]) for k in names)) if "left_out_mean" in entry else None
-        return cls(int(entry["n"]), ErrorStats(*(float(entry[k]) for k in names)), held)
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -169,20 +163,16 @@ class Calibration:
             "errors": {name: error.as_dict() for name, error in self.errors.items()},
         }
 
-    def to_json(self) -> str:
-        """`as_dict` as text."""
-        return json.dumps(self.as_dict(), indent=2) + "\n"
-
     @classmethod
     def from_json(cls, text: str, where: str) -> Calibration:
-        """Read `to_json`, or a report of `neuronserve calibrate` that holds it.
+        """Read `as_dict` as JSON, or a report of `neuronserve calibrate` that holds it.
 
         Raises SettingsError, naming `where`, when the text is not a calibration of this version.
         """
         try:
-            record = json.loads(text)
-            return _parse(record.get("calibration", record))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            record = decode(text, dict[str, Any])
+            return convert(record.get("calibration", record), _Stored).calibration()
+        except JsonError as error:
             raise SettingsError(f"{where} is not a calibration of version {VERSION}: {error}") from error
 
 
@@ -192,45 +182,62 @@ def _stored(values: dict[str, float], meaning: dict[str, tuple[str, str]]) -> di
     }
 
 
-def _parse(record: Any) -> Calibration:
-    if record["version"] != VERSION:
-        raise ValueError(f"version is {record['version']}")
-    return Calibration(
-        Coefficients(**_values(record["coefficients"], MEANING)),
-        str(record["date"]),
-        str(record["data_sha256"]),
-        int(record["num_rows"]),
-        {name: GroupError.from_dict(entry) for name, entry in record["errors"].items()},
-        ServingCoefficients(**_values(record["serving"], SERVING_MEANING)),
-        _seen(record["models_seen"]),
-    )
+class _Quantity(msgspec.Struct):
+    value: Annotated[float, msgspec.Meta(gt=0)]
 
 
-def _seen(entry: Any) -> Seen | None:
-    if entry is None:
-        return None
-    ends = {name: (int(low), int(high)) for name, (low, high) in entry.items()}
-    return Seen(ends["num_params"], ends["hidden_size"])
+class _StoredError(msgspec.Struct):
+    """`GroupError.as_dict`."""
+
+    n: int
+    mean: float
+    median: float
+    p90: float
+    left_out_mean: float | None = None
+    left_out_median: float | None = None
+    left_out_p90: float | None = None
+
+    def error(self) -> GroupError:
+        held = (self.left_out_mean, self.left_out_median, self.left_out_p90)
+        seen = [each for each in held if each is not None]
+        return GroupError(
+            self.n,
+            ErrorStats(self.mean, self.median, self.p90),
+            ErrorStats(*seen) if len(seen) == len(held) else None,
+        )
 
 
-def _values(entries: Any, names: Iterable[str]) -> dict[str, float]:
-    values = {name: float(entry["value"]) for name, entry in entries.items()}
-    missing = set(names) - set(values)
-    if missing:
-        raise ValueError(f"{', '.join(sorted(missing))} missing")
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name} is {value}, must be positive")
-    return values
+class _Stored(msgspec.Struct):
+    """`Calibration.as_dict`."""
+
+    version: Literal[2]
+    date: str
+    data_sha256: str
+    num_rows: int
+    models_seen: Seen | None
+    coefficients: dict[str, Any]
+    serving: dict[str, Any]
+    errors: dict[str, _StoredError]
+
+    def calibration(self) -> Calibration:
+        """Raises JsonError when a coefficient is missing, unknown or not positive."""
+        return Calibration(
+            Coefficients(**_values(self.coefficients, Coefficients)),
+            self.date,
+            self.data_sha256,
+            self.num_rows,
+            {name: entry.error() for name, entry in self.errors.items()},
+            ServingCoefficients(**_values(self.serving, ServingCoefficients)),
+            self.models_seen,
+        )
 
 
-def load_calibration(path: Path) -> Calibration:
-    """Read a stored calibration. Raises SettingsError when the file is missing or is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot read the calibration {path}: {error.strerror}") from error
-    return Calibration.from_json(text, str(path))
+def _values(entries: dict[str, Any], of: type[Coefficients | ServingCoefficients]) -> dict[str, float]:
+    """The value of every field of `of`."""
+    names = [field.name for field in fields(of)]
+    form = msgspec.defstruct(of.__name__, [(name, _Quantity) for name in names], forbid_unknown_fields=True)
+    found = convert(entries, form)
+    return {name: getattr(found, name).value for name in names}
 
 
 @cache

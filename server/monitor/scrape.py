@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +10,11 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.errors import SettingsError, StartError
+from server.typed_json import JsonError, decode
 
 TIMEOUT_S = 5.0
 Labels = Mapping[str, str]
@@ -21,6 +22,10 @@ Labels = Mapping[str, str]
 
 class Unreachable(StartError):
     """No server answers at the address, or what answers is none of ours."""
+
+
+class _Health(msgspec.Struct):
+    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +114,8 @@ class Endpoint:
     def _phase(self) -> str:
         status, text = self._get("/health")
         try:
-            return str(json.loads(text)["status"])
-        except (ValueError, KeyError, TypeError) as error:
+            return decode(text, _Health).status
+        except JsonError as error:
             raise Unreachable(f"{self.url}/health answers {status}, but not as neuronserve does") from error
 
     def _get(self, path: str) -> tuple[int, str]:

@@ -32,6 +32,17 @@ class Conversation(msgspec.Struct, frozen=True):
     tools: list[dict[str, Any]] | None = None  # in OpenAI's form
 
 
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str
+
+
+class _TemplateConfig(msgspec.Struct):
+    """What tokenizer_config.json has for us."""
+
+    chat_template: str | list[_NamedTemplate] | None = None
+
+
 class ChatTemplateError(Exception):
     """The template refuses these messages, or is broken; `str()` is fit to be shown to a user."""
 
@@ -87,16 +98,16 @@ def load_chat_template(directory: Path, override: str | None = None) -> str | No
     path = directory / "chat_template.jinja"
     if path.is_file():
         return _read_template(path)
-    value = read_json(directory / "tokenizer_config.json").get("chat_template")
-    if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
-        value = _with_tools(named.get("default"), named.get("tool_use"))
-    return value if isinstance(value, str) else None
+    template = read_json(directory / "tokenizer_config.json", _TemplateConfig).chat_template
+    if isinstance(template, list):
+        named = {each.name: each.template for each in template}
+        return _with_tools(named.get("default"), named.get("tool_use"))
+    return template
 
 
-def _with_tools(default: Any, tool_use: Any) -> Any:
+def _with_tools(default: str | None, tool_use: str | None) -> str | None:
     """One template of two, each of which begins on a line and ends before no block, as it would alone."""
-    if not (isinstance(default, str) and isinstance(tool_use, str)):
+    if default is None or tool_use is None:
         return default
     first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
     return f"{{% if tools %}}\n{first}{{{{ '' }}}}{{% else %}}\n{second}{{{{ '' }}}}{{% endif %}}"

@@ -2,6 +2,9 @@
 
 Pure: no tokens are ever re-ordered or dropped, and the deltas of a stream concatenate to the decoding of all its ids,
 cut at the stop string that completes first.
+
+`tokenizers.decoders.DecodeStream` gives the same deltas for whole characters but repeats a prompt that ends inside one,
+never gives out an incomplete end, and fails on byte-fallback ids that are no UTF-8; the tests hold both.
 """
 
 from __future__ import annotations

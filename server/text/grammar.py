@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from server.errors import CheckpointError
@@ -107,7 +108,7 @@ def _parsed(schema: Any) -> Any:
     if not isinstance(schema, str):
         return schema
     try:
-        return json.loads(bounded(schema))
+        return msgspec.json.decode(bounded(schema))
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
 

@@ -6,19 +6,39 @@ which converts the older formats. Never runs code of the checkpoint. Stream deco
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+import msgspec
 import tokenizers
 
 from server.errors import CheckpointError
+from server.typed_json import JsonError, decode
 
 MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files are near 35 MB
 MAX_CONFIG_BYTES = 8 * 2**20
 OLDER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
-SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+T = TypeVar("T")
+
+
+class AddedToken(msgspec.Struct):
+    """A special token as an object; the rest of it is in tokenizer.json."""
+
+    content: str
+
+
+class SpecialTokens(msgspec.Struct):
+    """The special tokens that special_tokens_map.json and tokenizer_config.json name."""
+
+    bos_token: str | AddedToken | None = None
+    eos_token: str | AddedToken | None = None
+    unk_token: str | AddedToken | None = None
+    sep_token: str | AddedToken | None = None
+    pad_token: str | AddedToken | None = None
+    cls_token: str | AddedToken | None = None
+    mask_token: str | AddedToken | None = None
 
 
 class Tokenizer:
@@ -107,20 +127,17 @@ def _byte_level_alphabet() -> dict[str, int]:
 _BYTE_OF = {char: bytes([byte]) for char, byte in _byte_level_alphabet().items()}
 
 
-def read_json(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
-    """The JSON object in `path`, `{}` when there is no such file. Raises CheckpointError for anything else."""
+def read_json(path: Path, record: type[T]) -> T:
+    """What `path` holds of `record`, all of it default when there is no such file. Raises CheckpointError otherwise."""
     if not path.is_file():
-        return {}
+        return record()
     size = path.stat().st_size
-    if size > max_bytes:
-        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {max_bytes}")
+    if size > MAX_CONFIG_BYTES:
+        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {MAX_CONFIG_BYTES}")
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(path.name, f"is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(path.name, f"must hold a JSON object, not {type(value).__name__}")
-    return value
+        return decode(path.read_bytes(), record)
+    except JsonError as error:
+        raise CheckpointError(path.name, str(error)) from error
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -142,12 +159,9 @@ def _special_tokens(directory: Path) -> dict[str, str]:
     """Texts of the named special tokens; tokenizer_config.json wins over special_tokens_map.json."""
     named: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config = read_json(directory / name)
-        for key in SPECIAL_NAMES:
-            value = config.get(key)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                named[key] = text
+        for key, token in msgspec.structs.asdict(read_json(directory / name, SpecialTokens)).items():
+            if token is not None:
+                named[key] = token.content if isinstance(token, AddedToken) else token
     return named
 
 
@@ -168,5 +182,5 @@ def _convert(directory: Path, special: dict[str, str]) -> Tokenizer:
         ) from error
     if backend is None:
         raise CheckpointError("tokenizer.json", "is missing, and this tokenizer has no form that could be converted")
-    found = {key: getattr(converted, key, None) for key in SPECIAL_NAMES}
+    found = {key: getattr(converted, key, None) for key in SpecialTokens.__struct_fields__}
     return Tokenizer(backend, {key: value for key, value in found.items() if isinstance(value, str)} | special)

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import from_json
 
 from server.api.tool_answer import Speech
+from server.api.tool_object import CallObject
 from server.api.tool_text import CLOSE, OPEN, ToolText
 
 Result = tuple[str, list[tuple[str, str]]]
@@ -153,6 +155,26 @@ def test_any_calls_that_are_written_are_read(
     content, found = read(parts)
     assert content == ""
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=4), st.floats(0, 1))
+def test_arguments_so_far_are_those_of_a_parser_of_partial_json(arguments: dict[str, object], share: float) -> None:
+    text = json.dumps({"name": "f", "arguments": arguments})
+    text = text[: max(1, int(share * len(text)))]
+    call = CallObject()
+    call.feed(text)
+    expected = from_json(text, allow_partial="trailing-strings").get("arguments", {})
+    assert from_json(call.take_arguments() or "{}", allow_partial="trailing-strings") == expected
+
+
+def test_why_arguments_are_not_those_of_a_parser_of_partial_json() -> None:
+    """They go on as written, as far as they are written, and end where their object does."""
+    for written in ('{"a" : 1.0e1}', '{"a": "\\u0041"}', '{"a": 1, "a": 2}', '{"a": tru'):
+        text = f'{{"name": "f", "arguments": {written}'
+        assert read([OPEN + text]) == ("", [("f", written)])
+        assert json.dumps(from_json(text, allow_partial="trailing-strings")["arguments"]) != written
+    assert read([call(), "and text"])[0] == "and text"
+    assert from_json('{"name": "f"}and text', allow_partial="trailing-strings") == {"name": "f"}
 
 
 def test_a_hostile_text_takes_linear_time() -> None:

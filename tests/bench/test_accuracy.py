@@ -106,7 +106,8 @@ def test_bad_settings_are_named(argv: list[str], words: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"{", ":1 is not JSON"), (b'{"text": 5}', 'string "text"'), (b"\xff", "not UTF-8")]
+    ("content", "words"),
+    [(b"{", ":1: is not JSON"), (b'{"text": 5}', ":1: text is 5: expected `str`"), (b"\xff", "not UTF-8")],
 )
 def test_a_bad_text_file_is_named_with_its_line(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "bad.jsonl"

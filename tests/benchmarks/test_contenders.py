@@ -45,16 +45,16 @@ def child(text: str) -> list[str]:
 
 def test_llama_bench_output_is_read() -> None:
     text = (GOLDEN / "llama-bench.json").read_text()
-    assert parse(text, 512, 0)["avg_ts"] == pytest.approx(json.loads(text)[0]["avg_ts"])
-    assert parse(text, 0, 128)["n_gen"] == 128
+    assert parse(text, 512, 0).avg_ts == pytest.approx(json.loads(text)[0]["avg_ts"])
+    assert parse(text, 0, 128).n_gen == 128
 
 
 @pytest.mark.parametrize(
     ("output", "words"),
     [
-        ("error: failed to load model", "no JSON"),
+        ("error: failed to load model", "is not JSON"),
         ("[]", "nothing for 512 prompt and 0"),
-        ('[{"n_prompt": 512, "n_gen": 0}]', "no avg_ts"),
+        ('[{"n_prompt": 512, "n_gen": 0}]', "missing required field `avg_ts`"),
     ],
 )
 def test_llama_bench_output_that_is_none_is_refused(output: str, words: str) -> None:

@@ -9,12 +9,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from server.checkpoint import checkpoint as checkpoint_module
-from server.checkpoint.bfloat16 import round_to_bf16
 from server.checkpoint.checkpoint import Checkpoint
 from server.errors import CheckpointError
 from server.models.spec import ModelSpec
@@ -107,15 +104,12 @@ def test_slices_are_those_of_the_whole_in_both_forms(
     )
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64))
-def test_rounding_to_bfloat16_agrees_with_ml_dtypes(patterns: list[int]) -> None:
-    values = np.array(patterns, np.uint32).view(np.float32)
-    values = values[np.isfinite(values)]
-    out = np.empty(values.shape, np.uint16)
-    round_to_bf16(values.copy(), out)
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(out, values.astype(ml_dtypes.bfloat16).view(np.uint16))
+def test_ties_go_to_the_even_bfloat16(tmp_path: Path) -> None:
+    tensors = tensors_of(SPEC)
+    half = 2.0**-8  # of the step between 1 and 2
+    tensors[GATE][0, :5] = [1 + half, 1 + 3 * half, -1 - half, 1 + half + 2.0**-23, 2.0**-134]
+    bits = Checkpoint.open(save(tmp_path, tensors), SPEC).load_bf16(GATE)[0, :5]
+    assert [hex(each) for each in bits.tolist()] == ["0x3f80", "0x3f82", "0xbf80", "0x3f81", "0x0"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

@@ -15,7 +15,6 @@ from hypothesis.extra import numpy as hnp
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import read_stored_quantization
-from server.checkpoint.float8 import e4m3fn_table
 from server.checkpoint.json_object import JsonObject
 from server.config import AskedFormats, CompileConfig
 from server.engine.load.artifact_writer import compile_model
@@ -107,11 +106,6 @@ def test_float8_rows_keep_every_value_that_neuron_has(codes: np.ndarray) -> None
     is_normal = np.abs(expected) >= rows.scales[:, None] * 2.0**-6
     np.testing.assert_array_equal(got[is_normal], expected[is_normal])
     assert (np.abs(got - expected) <= rows.scales[:, None] * 2.0**-7).all()
-
-
-def test_the_table_of_e4m3fn() -> None:
-    codes = np.arange(256, dtype=np.uint8)
-    np.testing.assert_array_equal(e4m3fn_table(), codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
 
 
 class TestFormats:

@@ -54,7 +54,7 @@ def test_reads_what_the_reference_implementation_writes(tmp_path: Path) -> None:
         assert got.shape == expected.shape == file.tensors[name].shape
         assert got.tobytes() == expected.tobytes()
     assert file.tensors["bf16"].dtype == "BF16"
-    assert file.array("bf16").dtype == np.uint16
+    assert file.array("bf16").dtype == ml_dtypes.bfloat16
     assert file.array("f32").dtype == np.float32
 
 

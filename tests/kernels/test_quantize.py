@@ -31,6 +31,19 @@ def test_float8_codes_are_the_nearest_numbers(quantization: Quantization, dtype:
     assert np.abs(got).max() <= largest
 
 
+@pytest.mark.parametrize(
+    ("quantization", "codes", "values"),
+    [
+        ("fp8", [0, 7, 8, 0x38, 0x77, 0x87, 0xB8], [0, 0, 2**-6, 1, 240, -0.0, -1]),
+        ("fp8_e5m2", [0, 3, 4, 0x3C, 0x7B, 0x83, 0xBC], [0, 0, 2**-14, 1, 57344, -0.0, -1]),
+    ],
+)
+def test_codes_below_the_smallest_normal_number_are_zero(
+    quantization: Quantization, codes: list[int], values: list[float]
+) -> None:
+    np.testing.assert_array_equal(float8_table(quantization)[codes], np.array(values, np.float32))
+
+
 @pytest.mark.parametrize("quantization", ALL)
 def test_the_error_is_at_most_half_a_step(quantization: Quantization) -> None:
     quantized = quantize_rows(ROWS, quantization)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from server.cost.calibration import Coefficients
+from server.errors import SettingsError
 from server.planner.calibrate.fit import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import read_rows
@@ -54,6 +56,12 @@ def test_the_fit_is_better_than_its_start_and_the_same_each_time() -> None:
         return float(np.square(Problem(observations).residuals(np.log(astuple(c)), start)[: len(observations)]).sum())
 
     assert loss(first) < 0.8 * loss(Coefficients())
+
+
+def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(SettingsError, match=r"scipy.*neuronserve\[calibrate\]"):
+        fit(published())
 
 
 def test_what_the_data_do_not_touch_stays_where_physics_puts_it() -> None:

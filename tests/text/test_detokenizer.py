@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
+from tokenizers.decoders import DecodeStream
 
+import server
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
-from server.text.tokenizer import Tokenizer
+from server.text.tokenizer import Tokenizer, load_tokenizer
 
 
 def byte_level(extra: Sequence[str] = ()) -> Tokenizer:
@@ -35,8 +39,28 @@ def byte_fallback() -> Tokenizer:
     return Tokenizer(backend)
 
 
+def word_piece() -> Tokenizer:
+    """BERT's: pieces that go on begin with ##, and the decoder mends spaces before punctuation."""
+    pieces = ["[UNK]", "a", "##b", "hello", "##ing", ",", ".", "'", "s", "do", "not", "n't"]
+    backend = Backend(models.WordPiece(vocab={p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(["[CLS]", "[SEP]"])
+    return Tokenizer(backend)
+
+
+def metaspace() -> Tokenizer:
+    """Sentencepiece style without bytes."""
+    pieces = ["<unk>", "▁a", "▁b", "c", "▁", "▁hello", "é"]
+    backend = Backend(models.BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=[], unk_token="<unk>"))
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["<s>"])
+    return Tokenizer(backend)
+
+
 BYTES = byte_level()
 FALLBACK = byte_fallback()
+DEFAULT = load_tokenizer(Path(server.__file__).parent / "default_model")
+KINDS = {"byte-level": BYTES, "default": DEFAULT, "word-piece": word_piece(), "metaspace": metaspace()}
 
 
 def ids_of_bytes(tokenizer: Tokenizer, data: bytes) -> list[int]:
@@ -71,6 +95,61 @@ def test_byte_fallback_deltas_are_the_whole_text(parts: list[bytes]) -> None:
     words = {FALLBACK.token_bytes(i): i for i in range(1, 6)}
     ids = [i for part in parts for i in ([words[part]] if part in words else ids_of_bytes(FALLBACK, part))]
     assert "".join(stream(FALLBACK, [], ids)) == FALLBACK.decode(ids)
+
+
+def decode_stream(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int], skips: bool = True) -> list[str]:
+    """The deltas of the library's own stream decoding."""
+    text = DecodeStream(list(prompt), skip_special_tokens=skips)
+    return [text.step(backend_of(tokenizer), token_id) or "" for token_id in ids]
+
+
+@cache
+def backend_of(tokenizer: Tokenizer) -> Backend:
+    return Backend.from_str(tokenizer.to_json())
+
+
+@cache
+def whole_ids(kind: str) -> list[int]:
+    """Ids that are no part of a character."""
+    ids = range(KINDS[kind].vocab_size)
+    return [i for i in ids if "\ufffd" not in KINDS[kind].decode([i], skip_special_tokens=False)]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(KINDS)), st.data(), st.booleans())
+def test_whole_characters_come_as_from_decode_stream(kind: str, data: st.DataObject, skips: bool) -> None:
+    """Delta by delta, any ids, as long as no character is left incomplete in the prompt or at the end."""
+    tokenizer, some = KINDS[kind], st.lists(st.sampled_from(whole_ids(kind)), max_size=8)
+    prompt, ids = data.draw(some), data.draw(some)
+    text = TextStream(tokenizer, prompt, skips)
+    got = [text.feed(token_id) for token_id in ids]
+    assert (got, text.finish()) == (decode_stream(tokenizer, prompt, ids, skips), "")
+
+
+@given(st.text(st.characters(exclude_characters="\ufffd", exclude_categories=["Cs"])))
+def test_characters_of_several_ids_come_as_from_decode_stream(text: str) -> None:
+    ids = DEFAULT.encode(text, add_special_tokens=False)
+    assert stream(DEFAULT, [], ids)[:-1] == decode_stream(DEFAULT, [], ids)
+
+
+class TestWhyNotDecodeStream:
+    """What `TextStream` does and `tokenizers.decoders.DecodeStream` does not."""
+
+    def test_the_end_of_a_text_may_be_incomplete(self) -> None:
+        ids = ids_of_bytes(BYTES, b"a\xe2")
+        assert "".join(stream(BYTES, [], ids)) == BYTES.decode(ids) == "a\ufffd"
+        assert "".join(decode_stream(BYTES, [], ids)) == "a"
+
+    def test_a_prompt_may_end_inside_a_character(self) -> None:
+        prompt, ids = ids_of_bytes(BYTES, b"secret \xe2"), ids_of_bytes(BYTES, b"\x82\xac")
+        assert "".join(stream(BYTES, prompt, ids)) == "€"
+        assert "".join(decode_stream(BYTES, prompt, ids)) == "secret €"
+
+    def test_bytes_that_are_no_character_are_no_error(self) -> None:
+        ids = [*ids_of_bytes(FALLBACK, b"b\xe2"), 1]
+        assert stream(FALLBACK, [], ids) == ["b", "", "\ufffd a", ""]
+        with pytest.raises(Exception, match="Invalid prefix"):
+            decode_stream(FALLBACK, [], ids)
 
 
 def test_a_leading_space_after_the_prompt_is_kept() -> None:

@@ -116,13 +116,13 @@ def test_default_sampling_is_read(own_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ({"temperature": -1}, "temperature is '-1', but must be from 0.0 up to 2.0"),
-        ({"top_p": 0}, "top_p is '0', but must be above 0.0 up to 1.0"),
+        ({"temperature": -1}, "temperature is -1: expected `float` >= 0.0"),
+        ({"top_p": 0}, "top_p is 0: expected `float` > 0.0"),
         ({"top_k": 1.5}, "top_k"),
         ({"temperature": True}, "temperature"),
-        ({"eos_token_id": "2"}, "eos_token_id must be a token id"),
-        ({"eos_token_id": [1, -2]}, "eos_token_id must be a token id"),
-        ([], "must hold a JSON object"),
+        ({"eos_token_id": "2"}, "eos_token_id is '2': expected `int | array | null`"),
+        ({"eos_token_id": [1, -2]}, "eos_token_id[1] is -2: expected `int` >= 0"),
+        ([], "expected `object`, got `array`"),
     ],
 )
 def test_defaults_that_cannot_be_used_stop_the_start(own_checkpoint: Path, content: Any, complaint: str) -> None:

@@ -21,7 +21,7 @@ from server.models.tensors import num_params
 from tools.default_model import evaluate
 from tools.default_model.answers import END_IDS, Answer, until_end
 from tools.default_model.batches import BatchPlan, steps
-from tools.default_model.card import card
+from tools.default_model.card import BitsPerByte, Result, card
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, stream, training_item
 from tools.default_model.families import arithmetic, letters, unknown
@@ -242,15 +242,11 @@ def test_transcript_shows_every_role_unedited() -> None:
 
 
 def test_card_shows_every_family_in_every_format() -> None:
-    result = {
-        "families": dict.fromkeys(FAMILIES, 0.5),
-        "mean_accuracy": 0.25,
-        "random_prompts_ended": 1.0,
-        "bits_per_byte": {"all": 0.125, "answers": 0.0625},
-        "engine_torch_agreement": 0.995,
-        "items_per_family": 8,
-    }
-    text = card([{**result, "dtype": "bfloat16"}, {**result, "dtype": "int8"}], "It took an hour.", "### Talk")
+    families = dict.fromkeys(FAMILIES, 0.5)
+    results = [
+        Result(dtype, 8, 0.25, families, 0.995, BitsPerByte(0.125, 0.0625), 1.0) for dtype in ("bfloat16", "int8")
+    ]
+    text = card(results, "It took an hour.", "### Talk")
     assert all(f"| {family} | 50.0% | 50.0% |" in text for family in FAMILIES)
     assert "| **mean** | **25.0%** | **25.0%** |" in text
     assert "99.5%" in text

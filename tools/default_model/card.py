@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from server.typed_json import decode
 from tools.default_model.chat import PACKAGE_DIR
 from tools.default_model.corpus import FAMILIES
 
@@ -33,21 +34,38 @@ text, hex dumps, chess moves and others); counted is whether the answer ends by 
 """
 
 
-def table(results: list[dict[str, Any]]) -> str:
+class BitsPerByte(msgspec.Struct):
+    all: float
+    answers: float
+
+
+class Result(msgspec.Struct):
+    """What `tools.default_model.evaluate --json` writes."""
+
+    dtype: str
+    items_per_family: int
+    mean_accuracy: float
+    families: dict[str, float]
+    engine_torch_agreement: float | None
+    bits_per_byte: BitsPerByte
+    random_prompts_ended: float
+
+
+def table(results: list[Result]) -> str:
     """One column for each result."""
-    rows = [["", *(r["dtype"] for r in results)], ["---", *("---:" for _ in results)]]
-    rows += [[family, *(f"{r['families'][family]:.1%}" for r in results)] for family in FAMILIES]
-    rows.append(["**mean**", *(f"**{r['mean_accuracy']:.1%}**" for r in results)])
-    rows.append(["random prompts that end", *(f"{r['random_prompts_ended']:.1%}" for r in results)])
-    rows.append(["bits per byte, all text", *(f"{r['bits_per_byte']['all']:.4f}" for r in results)])
-    rows.append(["bits per byte, answers", *(f"{r['bits_per_byte']['answers']:.4f}" for r in results)])
+    rows = [["", *(r.dtype for r in results)], ["---", *("---:" for _ in results)]]
+    rows += [[family, *(f"{r.families[family]:.1%}" for r in results)] for family in FAMILIES]
+    rows.append(["**mean**", *(f"**{r.mean_accuracy:.1%}**" for r in results)])
+    rows.append(["random prompts that end", *(f"{r.random_prompts_ended:.1%}" for r in results)])
+    rows.append(["bits per byte, all text", *(f"{r.bits_per_byte.all:.4f}" for r in results)])
+    rows.append(["bits per byte, answers", *(f"{r.bits_per_byte.answers:.4f}" for r in results)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
 
-def card(results: list[dict[str, Any]], training: str, transcript: str) -> str:
+def card(results: list[Result], training: str, transcript: str) -> str:
     parts = [HEAD, "## Training\n", f"{training}\n", "## Measured\n"]
-    parts += [METHOD.format(items=results[0]["items_per_family"]), table(results)]
-    agreements = [r["engine_torch_agreement"] for r in results if r["engine_torch_agreement"] is not None]
+    parts += [METHOD.format(items=results[0].items_per_family), table(results)]
+    agreements = [r.engine_torch_agreement for r in results if r.engine_torch_agreement is not None]
     if agreements:
         parts.append(
             f"Engine (BF16) and torch (float32) give the same tokens on {agreements[0]:.1%} of the exercises.\n"
@@ -64,7 +82,7 @@ def main() -> None:
     parser.add_argument("--transcript", type=Path, help="what transcript printed")
     parser.add_argument("--out", type=Path, default=PACKAGE_DIR / "MODEL_CARD.md")
     args = parser.parse_args()
-    results = [json.loads(path.read_text()) for path in args.results]
+    results = [decode(path.read_bytes(), Result) for path in args.results]
     transcript = args.transcript.read_text() if args.transcript else ""
     args.out.write_text(card(results, args.training, transcript))
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import msgspec
+
 Message = dict[str, Any]  # as in the OpenAI chat API
 Tool = dict[str, Any]  # {"type": "function", "function": {...}}
 Check = Callable[[str], bool]
@@ -89,7 +91,7 @@ def json_equals(value: Any) -> Check:
 
     def check(answer: str) -> bool:
         try:
-            return bool(json.loads(answer) == value)
+            return bool(msgspec.json.decode(answer) == value)
         except ValueError:
             return False
 
@@ -102,7 +104,7 @@ def calls_equal(calls: list[dict[str, Any]]) -> Check:
     def check(answer: str) -> bool:
         found = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", answer, re.DOTALL)
         try:
-            return [json.loads(text) for text in found] == calls
+            return [msgspec.json.decode(text) for text in found] == calls
         except ValueError:
             return False
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from server.typed_json import decode
 from tools.golden.sequences import TokenSequence
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -31,6 +33,14 @@ class Golden:
     versions: Mapping[str, str]
     sequences: list[TokenSequence]
     logits: list[Logits]
+
+
+class _Facts(msgspec.Struct):
+    """What stands beside the arrays; seed and dtype are for the reader."""
+
+    shape: str
+    weights_sha256: str
+    versions: dict[str, str]
 
 
 def golden_path(shape: str) -> Path:
@@ -55,8 +65,8 @@ def save_golden(path: Path, golden: Golden) -> None:
 
 def load_golden(path: Path) -> Golden:
     with np.load(path, allow_pickle=False) as file:
-        facts = json.loads(str(file["facts"]))
+        facts = decode(str(file["facts"]), _Facts)
         count = sum(name.startswith("logits_") for name in file.files)
         sequences = [TokenSequence(tuple(file[f"token_ids_{i}"].tolist())) for i in range(count)]
         logits = [file[f"logits_{i}"] for i in range(count)]
-    return Golden(facts["shape"], facts["weights_sha256"], facts["versions"], sequences, logits)
+    return Golden(facts.shape, facts.weights_sha256, facts.versions, sequences, logits)

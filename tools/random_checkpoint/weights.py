@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from server.checkpoint.bfloat16 import round_to_bf16
+from ml_dtypes import bfloat16
 
 CHUNK = 1 << 20  # values made at once
 SAFETENSORS_DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
@@ -58,6 +57,4 @@ def _stored(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
         return values.astype("<f4", copy=False)
     if dtype == "f16":
         return values.astype("<f2")
-    bits = np.empty(values.shape, np.uint16)
-    round_to_bf16(values, bits)
-    return bits.astype("<u2", copy=False)
+    return values.astype(bfloat16).view(np.uint16)  # a file takes no buffer of bfloat16

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.checkpoint.float8 import e4m3fn_table
 from server.config import WeightFormat
 from server.kernels.isa.jit import HostFunction, inline
 
@@ -79,7 +79,8 @@ def stored_rows(codes: Codes, scales: Float32, quantization: WeightFormat) -> Qu
 @cache
 def _e4m3_codes(factor: float) -> Codes:
     """For each e4m3fn code the nearest code of `factor` times its value; meaningless beyond 240, [256]."""
-    values = np.nan_to_num(np.abs(e4m3fn_table()) * np.float32(factor))
+    stored = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    values = np.nan_to_num(np.abs(stored) * np.float32(factor))
     table = float8_table("fp8")[: E4M3_MAX_CODE + 1]
     distances = np.abs(values[:, None] - table[None, :])
     distances[:, 1:8] = np.inf  # subnormal codes
@@ -189,8 +190,8 @@ def dequantize_rows(quantized: QuantizedRows, quantization: WeightFormat) -> Flo
 
 def float8_table(quantization: WeightFormat) -> Float32:
     """The value of each of the 256 codes, [256]; codes below the smallest normal number are zero."""
-    mantissa_bits, bias = (3, 7) if quantization == "fp8" else (2, 15)
-    code = np.arange(256)
-    exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
-    value = 2.0 ** (exponent - bias) * (1 + mantissa / (1 << mantissa_bits)) * (exponent > 0)
-    return np.where(code & 0x80, -value, value).astype(np.float32)
+    dtype, mantissa_bits = (ml_dtypes.float8_e4m3, 3) if quantization == "fp8" else (ml_dtypes.float8_e5m2, 2)
+    codes = np.arange(256, dtype=np.uint8)
+    values: Float32 = codes.view(dtype).astype(np.float32)
+    values[(codes & 0x7F) < 1 << mantissa_bits] *= 0  # the sign stays
+    return values

@@ -1,4 +1,4 @@
-"""Finds the coefficients of the cost model from observations: damped least squares on log errors. Deterministic.
+"""Finds the coefficients of the cost model from observations: least squares on log errors. Deterministic.
 
 Errors are relative (log of predicted over measured) and robust (pseudo-Huber: quadratic to 10 %, linear beyond). A weak
 pull towards the coefficients' physical starting points decides those that the data do not.
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from server.cost.calibration import Coefficients
 from server.cost.work import COMPUTE, LINKS, MEMORY, OVERHEAD, prices
+from server.errors import SettingsError
 from server.planner.calibrate.observation import Observation
 
 ROBUST_SCALE = 0.1
 PRIOR_WEIGHT = 0.2  # of one unit of log distance from the start, in units of one observation
-MAX_STEPS = 200
-TOLERANCE = 1e-10
+TOLERANCE = 1e-12  # relative, of the loss, the coefficients' logs and the slope
 
 Vector = NDArray[np.float64]
 
@@ -59,30 +59,16 @@ def _coefficients(point: Vector) -> Coefficients:
 
 
 def fit(observations: Sequence[Observation]) -> Coefficients:
-    """The coefficients with the least robust log error (Levenberg-Marquardt from their defaults)."""
+    """The coefficients with the least robust log error (Levenberg-Marquardt from their defaults).
+
+    Raises SettingsError when scipy is not installed.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise SettingsError("fitting needs scipy, which is not installed: install neuronserve[calibrate]") from error
     problem = Problem(observations)
     start = np.log(np.array(astuple(Coefficients())))
-    point, damping = start, 1e-2
-    residual = problem.residuals(point, start)
-    for _ in range(MAX_STEPS):
-        jacobian = _jacobian(problem, point, start, residual)
-        normal, slope = jacobian.T @ jacobian, jacobian.T @ residual
-        trial = point - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
-        tried = problem.residuals(trial, start)
-        gain = float(residual @ residual - tried @ tried)
-        if gain <= 0:
-            damping *= 8
-            if damping > 1e8:
-                break
-            continue
-        point, residual, damping = trial, tried, max(damping / 4, 1e-9)
-        if gain < TOLERANCE:
-            break
-    return _coefficients(point)
-
-
-def _jacobian(problem: Problem, point: Vector, start: Vector, residual: Vector) -> Vector:
-    """Forward differences `[residuals, coefficients]`."""
-    step = 1e-6
-    columns = [(problem.residuals(point + step * unit, start) - residual) / step for unit in np.eye(len(point))]
-    return np.stack(columns, axis=1)
+    tolerances = dict.fromkeys(("ftol", "xtol", "gtol"), TOLERANCE)
+    found = least_squares(problem.residuals, start, method="lm", args=(start,), **tolerances)
+    return _coefficients(found.x)
