@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from loadtests.datasets.sharegpt import draw_lengths
 from loadtests.datasets.sharegpt_histogram import COUNTS, INPUT_EDGES, OUTPUT_EDGES
 from loadtests.datasets.workload import make_workload, total_len
+
 from loadtests.errors import DatasetError
 from loadtests.prompts import ChatPrompt, IdPrompt, Session, TextPrompt, num_requests
 from loadtests.specs import DatasetSpec

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, inf, sqrt
 
 import numpy as np
 
-from server.clock import NS
 from server.cost.calibration import ServingCoefficients
 from server.planner.calibrate.published import PublishedRow
+from server.workload.arrivals import Arrivals
 from server.workload.workload import LengthArray, Workload
 
 LENGTH_SD = 20.0
@@ -61,16 +61,15 @@ class LoadTest:
         """One wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
         random = np.random.default_rng((SEED, seed))
         if self.is_waves:
-            times = np.arange(self.users or 1) * coefficients.client_spacing_s
+            size, arrivals = self.users or 1, Arrivals(1 / coefficients.client_spacing_s, burstiness=inf)
         elif self.rate is None:
-            times = np.zeros((self.users or 1) + int(WINDOW_S * most_per_s))
+            size, arrivals = (self.users or 1) + int(WINDOW_S * most_per_s), Arrivals(inf)
         else:
             size = max(1, int(WINDOW_S * self.rate))
-            gaps = random.exponential(1 / self.rate, size) if self.is_poisson else np.full(size, 1 / self.rate)
-            times = np.cumsum(gaps) - gaps[0]
-        lengths = answers.draw(random, len(times))
-        arrivals = np.rint(times * NS).astype(np.int64)
-        return Workload("load test", arrivals, np.full(len(times), answers.prompt, dtype=np.int64), lengths)
+            arrivals = Arrivals(self.rate, burstiness=1.0 if self.is_poisson else inf)
+        arrival_ns = arrivals.times_ns(random, size)
+        lengths = answers.draw(random, size)
+        return Workload("load test", arrival_ns, np.full(size, answers.prompt, dtype=np.int64), lengths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,12 +112,7 @@ class SimulationReport:
         slo = self.options.slo
         if not slo.is_set:
             return None
-        limits = ((self.ttft_ms, slo.ttft_ms), (self.tpot_ms, slo.tpot_ms), (self.e2el_ms, slo.e2el_ms))
-        good = np.ones(self.completed, dtype=bool)
-        for values, limit in limits:
-            if limit is not None:
-                good &= values <= limit
-        return self._per_second(int(good.sum()))
+        return self._per_second(int(slo.are_met(self.ttft_ms, self.tpot_ms, self.e2el_ms).sum()))
 
     @cached_property
     def cost(self) -> Cost:
