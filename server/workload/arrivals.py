@@ -2,7 +2,7 @@
 
 The gaps of a gamma process have shape `burstiness` and mean 1/rate, as in `vllm bench serve`: 1 is a Poisson process,
 below 1 arrivals come in bursts, above 1 they even out, and at infinity they are evenly spaced. At an infinite rate all
-come at once. The first request comes at 0; the last does not come exactly at n/rate, as in a Poisson process it does not.
+come at once. The first request comes at 0; the last is not moved to come exactly at n/rate.
 """
 
 from __future__ import annotations

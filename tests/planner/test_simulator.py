@@ -105,7 +105,7 @@ def test_step_by_step_gives_the_same_report() -> None:
 def test_attributed_and_idle_dollars_are_the_total(
     seed: int, rate: float, replicas: int, groups: int, clients: int | None
 ) -> None:
-    chat = replace(CHAT, seed=seed, rate=rate, num_requests=40).generate()
+    chat = replace(CHAT, seed=seed, arrivals=Arrivals(rate), num_requests=40).generate()
     options = replace(BASE, workload=chat, replicas=replicas, tensor_parallel_size=1, data_parallel_size=groups)
     report = run_simulation(replace(options, max_concurrency=clients))
     cost = report.cost
@@ -134,7 +134,7 @@ def test_goodput_counts_requests_that_meet_every_limit() -> None:
 
 
 def test_more_replicas_wait_less_and_cost_more_idle() -> None:
-    busy = replace(BASE, workload=replace(CHAT, rate=40.0).generate())
+    busy = replace(BASE, workload=replace(CHAT, arrivals=Arrivals(40.0)).generate())
     one, four = run_simulation(busy), run_simulation(replace(busy, replicas=4))
     assert four.queue_ms.mean() < one.queue_ms.mean()
     assert four.utilization < one.utilization
