@@ -261,13 +261,8 @@ def _add_benches(commands: _SubParsersAction[Any]) -> None:
     benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
     what = "prefill and decode of a model in this process, without HTTP"
     _add(benches, "latency", LatencySettings, bench_latency, what)
-    _add(
-        benches,
-        "throughput",
-        ThroughputSettings,
-        bench_throughput,
-        "many sequences at once in this process, without HTTP",
-    )
+    what = "many sequences at once in this process, without HTTP"
+    _add(benches, "throughput", ThroughputSettings, bench_throughput, what)
     what = "logits error and perplexity of each weight format against float32"
     _add(benches, "accuracy", AccuracySettings, bench_accuracy, what)
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"

@@ -57,8 +57,13 @@ class Question:
     @property
     def workload(self) -> Workload:
         """The same requests, as a simulation has them."""
-        lengths = (LengthRange(length, length) for length in (INPUT_LEN, OUTPUT_LEN))
-        return SyntheticWorkload(self.num_prompts, Arrivals(self.request_rate), *lengths, seed=self.seed).generate()
+        return SyntheticWorkload(
+            self.num_prompts,
+            Arrivals(self.request_rate),
+            LengthRange(INPUT_LEN, INPUT_LEN),
+            LengthRange(OUTPUT_LEN, OUTPUT_LEN),
+            seed=self.seed,
+        ).generate()
 
 
 def planned(question: Question, workload: Workload) -> tuple[PlanReport, Candidate]:

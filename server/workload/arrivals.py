@@ -49,6 +49,8 @@ class Arrivals:
 
         Raises SettingsError when they take longer than can be counted.
         """
+        if self.rate == inf:
+            return np.zeros(size, dtype=np.int64)
         gaps = self._unit_gaps(random, size) / self._rates(size)
         gaps[:1] = 0.0
         times = np.cumsum(gaps)

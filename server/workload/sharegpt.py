@@ -58,4 +58,5 @@ def sharegpt_workload(num_requests: int, seed: int) -> Workload:
 def _inside(edges: tuple[int, ...], bins: LengthArray, places: FloatArray) -> LengthArray:
     """`[n]` lengths, each at a place of 0 to 1 between the edges of its bin."""
     low, high = np.array(edges)[bins], np.array(edges)[bins + 1]
-    return (low + np.floor(places * (high - low))).astype(np.int64)
+    lengths: LengthArray = low + np.floor(places * (high - low)).astype(np.int64)
+    return lengths

@@ -95,4 +95,5 @@ class Workload:
 
 def scaled(lengths: LengthArray, scale: float) -> LengthArray:
     """Lengths made `scale` times as long, at least 1."""
-    return np.maximum(1, np.rint(lengths * scale)).astype(np.int64)
+    rounded: LengthArray = np.rint(lengths * scale).astype(np.int64)
+    return np.maximum(1, rounded)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.cost.shape import CostShape
-from server.cost.work import Runtime, Term, Workload
+from server.cost.work import Runtime, StepWork, Term
 from server.device.catalog import instance
 from server.planner.calibrate.known_shapes import known_shape
 from server.planner.calibrate.observation import NOTHING, Observation, Unusable, bucket, mean_bucket, observe, shape_of
@@ -70,8 +70,8 @@ def both(base: dict[str, str], **changes: str) -> tuple[Observation, Observation
     return decode, prefill
 
 
-def work(tp: int, is_continuous: bool, sdk: int = 18) -> Workload:
-    return Workload(SHAPE, instance("inf2.48xlarge"), tp, Runtime("bf16", is_continuous, sdk))
+def work(tp: int, is_continuous: bool, sdk: int = 18) -> StepWork:
+    return StepWork(SHAPE, instance("inf2.48xlarge"), tp, Runtime("bf16", is_continuous, sdk))
 
 
 def test_a_median_is_the_step_of_the_bucket_that_holds_the_median_token() -> None:

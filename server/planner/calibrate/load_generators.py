@@ -57,11 +57,11 @@ class LoadTest:
         """To simulate; 0 when there are none."""
         return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
 
-    def workload(self, answers: Answers, most_per_s: float, coefficients: ServingCoefficients, seed: int) -> Workload:
+    def workload(self, answers: AnswerLengths, most_per_s: float, fitted: ServingCoefficients, seed: int) -> Workload:
         """One wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
         random = np.random.default_rng((SEED, seed))
         if self.is_waves:
-            size, arrivals = self.users or 1, Arrivals(1 / coefficients.client_spacing_s, burstiness=inf)
+            size, arrivals = self.users or 1, Arrivals(1 / fitted.client_spacing_s, burstiness=inf)
         elif self.rate is None:
             size, arrivals = (self.users or 1) + int(WINDOW_S * most_per_s), Arrivals(inf)
         else:
@@ -73,7 +73,7 @@ class LoadTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class AnswerLengths:
     """Lengths: asked for, and the chance of each token to be the last before that."""
 
     prompt: int
@@ -81,7 +81,7 @@ class Answers:
     stop_rate: float
 
     @classmethod
-    def of(cls, row: PublishedRow, coefficients: ServingCoefficients) -> Answers:
+    def of(cls, row: PublishedRow, coefficients: ServingCoefficients) -> AnswerLengths:
         """Mean lengths follow from tokens and requests a second where a row has both."""
         asked, measures = row.counts["output_len"], row.measures
         per_s = measures.get("req_per_s", 0.0)

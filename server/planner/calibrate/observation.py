@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.cost.shape import CostShape
-from server.cost.work import Runtime, Term, Work, Workload
+from server.cost.work import Runtime, StepWork, Term, Work
 from server.device.catalog import instance
 from server.errors import DeviceError, SettingsError
 from server.planner.calibrate.known_shapes import known_shape, size_error
@@ -82,7 +82,7 @@ class _Setup:
 
     row: PublishedRow
     shape: CostShape
-    work: Workload
+    work: StepWork
     batch: int
     is_continuous: bool
     max_len: int
@@ -100,7 +100,7 @@ class _Setup:
         if not max_len:
             raise Unusable("no length is stated")
         runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
-        work = Workload(shape, instance(row.texts["instance"]), row.counts["tp"], runtime)
+        work = StepWork(shape, instance(row.texts["instance"]), row.counts["tp"], runtime)
         return cls(row, shape, work, batch, is_continuous, max_len)
 
     @property
