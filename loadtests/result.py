@@ -46,7 +46,7 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
         "model_id": measurement.endpoint.model,
         "num_prompts": measurement.plan.num_requests,
         "request_rate": _finite(scenario.arrival.request_rate),
-        "burstiness": scenario.arrival.burstiness,
+        "burstiness": _finite(scenario.arrival.burstiness),
         "max_concurrency": scenario.arrival.max_concurrency,
         **metrics.summarize(records, duration_s, scenario.slo),
         "errors_by_kind": metrics.failures(records),
@@ -79,7 +79,7 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         "max_model_len": endpoint.max_model_len,
         "arrival_process": measurement.plan.arrival,
         "request_rate": _finite(scenario.arrival.request_rate),
-        "burstiness": scenario.arrival.burstiness,
+        "burstiness": _finite(scenario.arrival.burstiness),
         "max_concurrency": scenario.arrival.max_concurrency,
         "dataset": scenario.dataset.dataset_name,
         "dataset_path": scenario.dataset.dataset_path,
@@ -144,5 +144,5 @@ def _examples(records: list[RequestRecord]) -> dict[str, str]:
     return {r.failure: r.error or "" for r in reversed(records) if r.failure is not None}
 
 
-def _finite(rate: float) -> float | str:
-    return rate if rate < math.inf else "inf"
+def _finite(value: float) -> float | str:
+    return value if value < math.inf else "inf"

@@ -13,6 +13,9 @@ from loadtests.plan import Plan, make_plan
 from loadtests.prompts import IdPrompt
 from loadtests.scenario import load_scenario
 from server.cli import main
+from server.planner.model_names import resolve_shape
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.simulator import run_simulation
 from server.workload.arrivals import Arrivals
 from server.workload.lengths import LengthRange
 from server.workload.synthetic import SyntheticWorkload
@@ -71,6 +74,13 @@ def test_shared_prefixes_are_the_same() -> None:
     assert all(
         prompt.flat()[:32] == tokens[name] for name, prompt in zip(load.prefixes or (), prompts(plan), strict=True)
     )
+
+
+def test_a_simulation_finds_the_prefixes_that_a_load_test_shares() -> None:
+    load = SyntheticWorkload(30, Arrivals(0.5), LengthRange(16, 16), LengthRange(4, 4), 64, 2).generate()
+    options = SimulationOptions(resolve_shape("llama-1b"), "inf2.xlarge", load, block_size=32)
+    # All but the first of each of the two groups find the 64 tokens of their group.
+    assert run_simulation(options).as_json()["total_cached_tokens"] == 28 * 64
 
 
 def test_requests_of_a_trace_are_the_same(tmp_path: Path) -> None:
