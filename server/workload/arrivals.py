@@ -15,7 +15,7 @@ import numpy as np
 
 from server.clock import NS
 from server.errors import SettingsError
-from server.workload.workload import MAX_SECONDS, FloatArray, LengthArray
+from server.workload.workload import MAX_SECONDS, FloatArray, IntArray
 
 Ramp = Literal["linear", "exponential"]
 
@@ -44,7 +44,7 @@ class Arrivals:
         rise = "" if self.end_rate is None else f" to {self.end_rate:g}"
         return f"{kind}, {self.rate:g}{rise} requests/s"
 
-    def times_ns(self, random: np.random.Generator, size: int) -> LengthArray:
+    def times_ns(self, random: np.random.Generator, size: int) -> IntArray:
         """`[size]` nanoseconds from the first arrival on, ascending. Without a ramp, more begin with the same ones.
 
         Raises SettingsError when they take longer than can be counted.

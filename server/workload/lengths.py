@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.errors import SettingsError
-from server.workload.workload import MAX_TOKENS, LengthArray
+from server.workload.workload import MAX_TOKENS, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,6 @@ class LengthRange:
         low = max(1, int(mean * (1 - ratio)))
         return cls(low, max(low, int(mean * (1 + ratio))))
 
-    def draw(self, random: np.random.Generator, size: int) -> LengthArray:
+    def draw(self, random: np.random.Generator, size: int) -> IntArray:
         """`size` lengths; more of them begin with the same ones."""
         return random.integers(self.low, self.high, size, dtype=np.int64, endpoint=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from server.workload.synthetic import random_stream
-from server.workload.workload import FloatArray, LengthArray, Workload
+from server.workload.workload import FloatArray, IntArray, Workload
 
 # fmt: off
 INPUT_EDGES = (1, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8193)
@@ -55,8 +55,8 @@ def sharegpt_workload(num_requests: int, seed: int) -> Workload:
     )
 
 
-def _inside(edges: tuple[int, ...], bins: LengthArray, places: FloatArray) -> LengthArray:
+def _inside(edges: tuple[int, ...], bins: IntArray, places: FloatArray) -> IntArray:
     """`[n]` lengths, each at a place of 0 to 1 between the edges of its bin."""
     low, high = np.array(edges)[bins], np.array(edges)[bins + 1]
-    lengths: LengthArray = low + np.floor(places * (high - low)).astype(np.int64)
+    lengths: IntArray = low + np.floor(places * (high - low)).astype(np.int64)
     return lengths

@@ -18,7 +18,7 @@ MAX_REQUESTS = 100_000_000
 MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 10**9  # so that nanoseconds stay exact in 64 bits
 
-LengthArray = np.ndarray[Any, np.dtype[np.int64]]
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -32,9 +32,9 @@ class Workload:
     """
 
     name: str
-    arrival_ns: LengthArray  # [n], never falling
-    input_len: LengthArray  # [n], at least 1
-    output_len: LengthArray  # [n], at least 1
+    arrival_ns: IntArray  # [n], never falling
+    input_len: IntArray  # [n], at least 1
+    output_len: IntArray  # [n], at least 1
     prefixes: tuple[tuple[int, ...], ...] | None = None
     prefix_block: int = 512
 
@@ -93,7 +93,7 @@ class Workload:
         )
 
 
-def scaled(lengths: LengthArray, scale: float) -> LengthArray:
+def scaled(lengths: IntArray, scale: float) -> IntArray:
     """Lengths made `scale` times as long, at least 1."""
-    rounded: LengthArray = np.rint(lengths * scale).astype(np.int64)
+    rounded: IntArray = np.rint(lengths * scale).astype(np.int64)
     return np.maximum(1, rounded)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from server.clock import NS
 from server.errors import SettingsError
 from server.workload.arrivals import Arrivals, Ramp
-from server.workload.workload import FloatArray, LengthArray
+from server.workload.workload import FloatArray, IntArray
 
 
-def times(arrivals: Arrivals, size: int, seed: int = 3) -> LengthArray:
+def times(arrivals: Arrivals, size: int, seed: int = 3) -> IntArray:
     return arrivals.times_ns(np.random.default_rng(seed), size)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from server.cost.calibration import ServingCoefficients
 from server.planner.calibrate.published import PublishedRow
 from server.workload.arrivals import Arrivals
-from server.workload.workload import LengthArray, Workload
+from server.workload.workload import IntArray, Workload
 
 LENGTH_SD = 20.0
 WINDOW_S = 120.0  # of guidellm
@@ -96,7 +96,7 @@ class AnswerLengths:
         rate = self.stop_rate
         return (1 - exp(-rate * self.asked)) / rate if rate else float(self.asked)
 
-    def draw(self, random: np.random.Generator, size: int) -> LengthArray:
+    def draw(self, random: np.random.Generator, size: int) -> IntArray:
         """`size` lengths of at least one token."""
         lengths = random.normal(self.asked, min(LENGTH_SD, self.asked / 4), size)
         stops = random.exponential(1.0, size)

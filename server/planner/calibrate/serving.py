@@ -28,7 +28,7 @@ from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotT
 from server.planner.simulate.records import Records
 from server.planner.simulate.routing import RoundRobin
 from server.planner.simulate.simulator import Driver
-from server.planner.simulate.statistics import FloatArray
+from server.workload.workload import FloatArray
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
 STACK_TGI_2_SDK = 19

@@ -19,11 +19,10 @@ from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import Records
 from server.planner.simulate.report import SimulationReport
 from server.planner.simulate.simulator import run_simulation
-from server.planner.simulate.statistics import FloatArray
 from server.workload.arrivals import Arrivals
 from server.workload.lengths import LengthRange
 from server.workload.synthetic import SyntheticWorkload
-from server.workload.workload import LengthArray, Workload
+from server.workload.workload import FloatArray, IntArray, Workload
 
 PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
@@ -145,7 +144,7 @@ class Served:
     sent_s: FloatArray
     first_s: FloatArray
     finish_s: FloatArray
-    num_output: LengthArray
+    num_output: IntArray
 
     @classmethod
     def of(cls, records: Records) -> Served:

@@ -10,7 +10,7 @@ import numpy as np
 
 from server.errors import SettingsError
 from server.planner.plan.options import MAX_RATE, MIN_RATE, PlanOptions
-from server.workload.workload import LengthArray, Workload
+from server.workload.workload import IntArray, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,6 @@ def with_trace(options: PlanOptions, trace: Workload, request_rate: float | None
     return replace(options, input_tokens=next(means), output_tokens=next(means), request_rate=rate)
 
 
-def _cv2(values: LengthArray) -> float:
+def _cv2(values: IntArray) -> float:
     mean = float(values.mean())
     return float(values.var()) / mean**2 if mean else 0.0

@@ -17,8 +17,8 @@ from server.clock import NS
 from server.cost.calibration import default_calibration
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import SHARES, EngineTotals, Records
-from server.planner.simulate.statistics import FloatArray, Spread
-from server.workload.workload import LengthArray
+from server.planner.simulate.statistics import Spread
+from server.workload.workload import FloatArray, IntArray
 
 MS = 1e-6  # of a nanosecond
 HOUR_S = 3600
@@ -227,5 +227,5 @@ def _per_million(usd: float, tokens: int) -> float | None:
     return usd / tokens * MILLION if tokens else None
 
 
-def _ms(nanoseconds: LengthArray) -> FloatArray:
+def _ms(nanoseconds: IntArray) -> FloatArray:
     return nanoseconds.astype(np.float64) * MS
