@@ -22,16 +22,16 @@ from benchmarks.records import (
 from benchmarks.worker import PREFIX
 from server import __version__
 from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import Workload
+from server.bench.options import BatchShape
 from server.engine.load.loading import load_engine
 from server.errors import StartError
 from server.settings.engine import EngineSettings
 from server.typed_json import decode
 
 WORKLOADS = {
-    "decode": Workload(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, the first token not counted
-    "prefill": Workload(1, PREFILL_TOKENS, 1),
-    "offline": Workload(OFFLINE_SEQUENCES, INPUT_LEN, OUTPUT_LEN),
+    "decode": BatchShape(1, 1, DECODE_TOKENS + 1),  # as llama-bench: from an empty context, the first token not counted
+    "prefill": BatchShape(1, PREFILL_TOKENS, 1),
+    "offline": BatchShape(OFFLINE_SEQUENCES, INPUT_LEN, OUTPUT_LEN),
 }
 
 

@@ -48,7 +48,7 @@ async def measure(scenario: Scenario, plan: Plan, api_key: str | None, on_record
         await _warm_up(wire, speech, plan, on_record)
         run = LoadRun(wire, speech, on_record)
         with _ends_early(run):
-            outcome = await run.run(plan.workload.sessions, plan.schedule)
+            outcome = await run.run(plan.dataset.sessions, plan.schedule)
     finally:
         await endpoint.http.close()
     return Measurement(scenario, plan, endpoint, outcome)
@@ -76,7 +76,7 @@ def _speech(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> Speech:
         ignore_eos=run.ignore_eos,
         temperature=run.temperature,
         # Turns after the first repeat the answers before them, so that a prefix cache can know them.
-        return_token_ids=run.return_token_ids or any(len(session.turns) > 1 for session in plan.workload.sessions),
+        return_token_ids=run.return_token_ids or any(len(session.turns) > 1 for session in plan.dataset.sessions),
         extra=scenario.endpoint.extra_body,
     )
     return Speech(scenario.endpoint.backend, plan.vocabulary, options, run.request_id_prefix)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from loadtests.records import RequestRecord
-from loadtests.specs import SloSpec
 from loadtests.svg import Axis, Point, Series, chart
 from loadtests.sweep import cost_by_limit
+from server.workload.slo import Slo
 
 MAX_DOTS = 1500  # of a scatter; more would make a heavy page that shows no more
 CDF_POINTS = 200
 Chart = tuple[str, str]  # title, HTML
 
 
-def run_charts(records: Sequence[RequestRecord], slo: SloSpec) -> list[Chart]:
+def run_charts(records: Sequence[RequestRecord], slo: Slo) -> list[Chart]:
     """Distributions of the latencies, and what happened over time."""
     done = [record for record in records if record.is_ok]
     return [
@@ -30,7 +30,7 @@ def run_charts(records: Sequence[RequestRecord], slo: SloSpec) -> list[Chart]:
     ]
 
 
-def sweep_charts(result: dict[str, Any], slo: SloSpec) -> list[Chart]:
+def sweep_charts(result: dict[str, Any], slo: Slo) -> list[Chart]:
     """Latency against throughput, goodput against rate, cost against the limit one asks for."""
     points = result["points"]
     knee = (result["knee"] or {}).get("request_rate")
@@ -53,7 +53,7 @@ def _distribution(title: str, seconds: Sequence[float], limit_ms: float | None) 
     return f"{title}, % of requests within", chart(x, Axis("% of requests", low=0, high=100), [Series(title, points)])
 
 
-def _ttft_over_time(records: Sequence[RequestRecord], slo: SloSpec) -> Chart:
+def _ttft_over_time(records: Sequence[RequestRecord], slo: Slo) -> Chart:
     good = _thin([(r.intended_s, 1e3 * (r.ttft_s or 0)) for r in records if r.is_ok])
     failed = _thin([(r.intended_s, 1e3 * max(r.latency_s, 1e-4)) for r in records if not r.is_ok])
     series = [Series("time to first token", good, "dots"), Series("failed after", failed, "dots")]
@@ -116,7 +116,7 @@ def _goodput_curve(points: Sequence[dict[str, Any]], knee: float | None) -> str:
     return chart(Axis("offered requests/s", limit=knee, low=0), Axis("requests/s", low=0), series)
 
 
-def _cost_curve(points: Sequence[dict[str, Any]], latency: str, slo: SloSpec) -> str:
+def _cost_curve(points: Sequence[dict[str, Any]], latency: str, slo: Slo) -> str:
     curve = cost_by_limit(list(points), latency, slo.attainment)
     limit = slo.ttft_ms if latency == "ttft" else slo.tpot_ms
     x = Axis(f"limit at {100 * slo.attainment:g} % of requests, milliseconds", is_log=True, limit=limit)

@@ -6,9 +6,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from loadtests.answer import Answer, BadAnswer
 from loadtests.http_client import ConnectFailed, Disconnected, Exchange, HttpClient, MalformedHttp
 from loadtests.records import FailureKind, RequestRecord
+from loadtests.response import BadResponse, StreamedResponse
 
 _KINDS: dict[type[Exception], FailureKind] = {
     ConnectFailed: "connect",
@@ -37,7 +37,7 @@ class Wire:
 class _Streamed(Exchange):
     """Gives the body to an answer: as a stream, unless status or type say that it is none."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: StreamedResponse) -> None:
         super().__init__()
         self._answer = answer
 
@@ -48,16 +48,16 @@ class _Streamed(Exchange):
             self._answer.feed_plain(chunk)
 
 
-async def send(wire: Wire, record: RequestRecord, body: bytes) -> Answer:
+async def send(wire: Wire, record: RequestRecord, body: bytes) -> StreamedResponse:
     """Send `body` now, fill `record` from the answer, and give the answer. Raises only CancelledError."""
-    answer = Answer()
+    answer = StreamedResponse()
     record.sent_s = wire.now()
     try:
         await _run(wire, record, body, answer)
         answer.fill(record, wire.origin)
         answer.check_end()
         answer.check_count(record, wire.is_exact)
-    except BadAnswer as error:
+    except BadResponse as error:
         answer.fill(record, wire.origin)
         _fail(wire, record, error.kind, str(error))
     except tuple(_KINDS) as error:
@@ -71,7 +71,7 @@ async def send(wire: Wire, record: RequestRecord, body: bytes) -> Answer:
     return answer
 
 
-async def _run(wire: Wire, record: RequestRecord, body: bytes, answer: Answer) -> None:
+async def _run(wire: Wire, record: RequestRecord, body: bytes, answer: StreamedResponse) -> None:
     message = wire.http.message("POST", wire.path, body, f"X-Request-Id: {record.request_id}\r\n")
     exchange = _Streamed(answer)
     async with asyncio.timeout(wire.timeout_s):

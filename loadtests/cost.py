@@ -20,16 +20,15 @@ import numpy as np
 from loadtests.errors import SpecError
 from loadtests.metrics import is_good
 from loadtests.records import RequestRecord
-from loadtests.specs import PriceBasis, PriceSpec, SloSpec
+from loadtests.specs import PriceSpec
 from server.config import CatalogConfig
 from server.device.catalog import Instance, load_catalog
-from server.device.prices import Price
-from server.device.prices import PriceBasis as CatalogBasis
+from server.device.prices import PRICE_BASES, Price, PriceBasis
 from server.errors import DeviceError, SettingsError
+from server.workload.slo import Slo
 
 MILLION = 1e6
 HOUR_S = 3600.0
-_BASES: dict[PriceBasis, CatalogBasis] = {"on-demand": "on_demand", "reserved": "reserved", "spot": "spot"}
 _FIT_MIN_REQUESTS = 8
 
 Account = dict[str, Any]
@@ -45,7 +44,7 @@ class TokenCounts:
     good_output: int | None  # of requests that met the SLO; None without one
 
     @classmethod
-    def of(cls, records: Sequence[RequestRecord], slo: SloSpec) -> TokenCounts:
+    def of(cls, records: Sequence[RequestRecord], slo: Slo) -> TokenCounts:
         done = [record for record in records if record.is_ok]
         cached = sum(record.cached_tokens for record in done)
         good = sum(record.output_tokens for record in done if is_good(record, slo)) if slo.is_set else None
@@ -68,7 +67,7 @@ def per_million(usd: float, tokens: TokenCounts, spec: PriceSpec) -> dict[str, f
     }
 
 
-def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: SloSpec) -> Account:
+def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo) -> Account:
     """The account of wall time."""
     if spec.price_per_hour is None:
         return _not_available("no price_per_hour was given")
@@ -84,7 +83,7 @@ def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpe
     }
 
 
-def modelled(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: SloSpec) -> Account:
+def modelled(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo) -> Account:
     """The account of modelled device time. Raises SpecError when the instance is unknown or has no such price."""
     if spec.instance is None:
         return _not_available("no instance was given")
@@ -110,7 +109,7 @@ def modelled(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpe
         "device_busy_fraction_of_wall": seconds / duration_s,
         "usd": usd,
         **per_million(usd, tokens, spec),
-        "by_price_basis": {basis: _at(part, basis, seconds, (tokens, spec)) for basis in _BASES},
+        "by_price_basis": {basis: _at(part, basis, seconds, (tokens, spec)) for basis in PRICE_BASES},
         "fitted_output_price_ratio": fitted_ratio(done),
     }
 
@@ -142,7 +141,7 @@ def find_instance(spec: PriceSpec) -> Instance:
 def price_of(part: Instance, basis: PriceBasis) -> Price:
     """Of an hour. Raises SpecError when the catalogue has no such price."""
     try:
-        return part.price(_BASES[basis])
+        return part.price(basis)
     except DeviceError as error:
         raise SpecError(f"price.price_basis is {basis!r}: {error}") from error
 
@@ -150,7 +149,7 @@ def price_of(part: Instance, basis: PriceBasis) -> Price:
 def _at(part: Instance, basis: PriceBasis, seconds: float, rest: tuple[TokenCounts, PriceSpec]) -> Account | None:
     """The same account at another of the instance's prices."""
     tokens, spec = rest
-    price = part.prices.of(_BASES[basis])
+    price = part.prices.of(basis)
     if price is None:
         return None
     return {

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.answer import Answer
 from loadtests.errors import SpecError
 from loadtests.openai_api import Backend, assistant_message, user_message
 from loadtests.prompts import ChatPrompt, IdPrompt, Ids, Prompt, TextPrompt, Turn
+from loadtests.response import StreamedResponse
 from loadtests.vocabulary import Vocabulary
 
 
@@ -34,7 +34,7 @@ class Dialogue:
         self._parts.extend(turn.prompt.parts)
         return {"prompt": IdPrompt(tuple(self._parts)).flat()}
 
-    def note(self, turn: Turn, answer: Answer) -> None:
+    def note(self, turn: Turn, answer: StreamedResponse) -> None:
         """Keep the answer for the turns to come. Where a server returns no ids, ids of our own keep the length."""
         if self._is_chat:
             self._messages.append(assistant_message(answer.text))

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from loadtests.alarm import Alarm
-from loadtests.answer import Answer
 from loadtests.client import Wire, send
 from loadtests.dialogue import Dialogue
 from loadtests.lag import LagMeter, LagReport
 from loadtests.openai_api import Backend, BodyOptions
 from loadtests.prompts import Session, Turn
 from loadtests.records import Phase, RequestRecord
+from loadtests.response import StreamedResponse
 from loadtests.vocabulary import Vocabulary
 
 
@@ -144,7 +144,7 @@ class LoadRun:
             if index + 1 < len(session.turns):
                 dialogue.note(turn, answer)
 
-    async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> Answer:
+    async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> StreamedResponse:
         body = self._speech.options.encode(dialogue.ask(turn), turn.output_len)
         if not record.turn:
             self._lag.note_send(self._wire.now() - record.intended_s)

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from loadtests.errors import SpecError
-from loadtests.scenario import SECTIONS
+from loadtests.scenario import SECTIONS, key_names
+from server.workload.slo import Slo
 
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
 _SPECIAL = {"extra_body", "metadata"}  # and what --goodput says
@@ -19,17 +20,12 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
     """A flag for each key, in a group for each section. What is not given stays out of the namespace."""
     for section, spec in SECTIONS.items():
         group = parser.add_argument_group(section, (spec.__doc__ or "").partition(".")[0])
+        if issubclass(spec, Slo):
+            _add_slo_flags(group)
+            continue
         hints = get_type_hints(spec, include_extras=True)
         for field in msgspec.structs.fields(spec):
-            if section != "slo" or field.name == "attainment":
-                _add_flag(group, field, hints[field.name])
-    parser.add_argument(
-        "--goodput",
-        nargs="+",
-        metavar="METRIC:MS",
-        default=argparse.SUPPRESS,
-        help="limits that a good request meets, in milliseconds: ttft:2000 tpot:200 e2el:10000",
-    )
+            _add_flag(group, field, hints[field.name])
     parser.add_argument("--host", default=argparse.SUPPRESS, help="with --port: instead of --base-url")
     parser.add_argument("--port", type=int, default=argparse.SUPPRESS, help="with --host: instead of --base-url")
 
@@ -37,8 +33,8 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
 def scenario_tree(arguments: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The flags that were given, by section. Raises SpecError."""
     tree: dict[str, dict[str, Any]] = {}
-    for section, spec in SECTIONS.items():
-        given = {f.name: arguments[f.name] for f in msgspec.structs.fields(spec) if f.name in arguments}
+    for section in SECTIONS:
+        given = {name: arguments[name] for name in key_names(section) if name in arguments}
         if given:
             tree[section] = given
     if "goodput" in arguments:
@@ -68,6 +64,24 @@ def parse_goodput(texts: list[str]) -> dict[str, float]:
             known = ", ".join(f"{key}:MS" for key in _LIMITS)
             raise SpecError(f"--goodput: {text!r} is no limit; they look like {known}") from error
     return limits
+
+
+def _add_slo_flags(group: Any) -> None:
+    """Limits as `vllm bench serve` has them."""
+    group.add_argument(
+        "--goodput",
+        nargs="+",
+        metavar="METRIC:MS",
+        default=argparse.SUPPRESS,
+        help="limits that a good request meets, in milliseconds: ttft:2000 tpot:200 e2el:10000",
+    )
+    group.add_argument(
+        "--attainment",
+        type=float,
+        metavar="X",
+        default=argparse.SUPPRESS,
+        help=_help("share of requests that must be good for a rate to hold", Slo().attainment),
+    )
 
 
 def _add_flag(group: Any, field: msgspec.structs.FieldInfo, hint: Any) -> None:

@@ -9,19 +9,20 @@ so that a generator or a concurrency limit that waits hides nothing (no coordina
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from loadtests.records import RequestRecord
-from loadtests.specs import SloSpec
+from server.workload.slo import Slo
 
 PERCENTILES = (50, 90, 95, 99)
 Figures = dict[str, float | None]
 
 
-def summarize(records: Sequence[RequestRecord], duration_s: float, slo: SloSpec) -> Figures:
+def summarize(records: Sequence[RequestRecord], duration_s: float, slo: Slo) -> Figures:
     """All figures of a run. Latencies of a run without a completed request are None, never 0."""
     done = [record for record in records if record.is_ok]
     input_tokens = sum(record.prompt_tokens for record in done)
@@ -69,12 +70,12 @@ def describe(name: str, seconds: Sequence[float]) -> Figures:
     return dict(zip(keys, map(float, [values.mean(), percentiles[0], values.std(), *percentiles]), strict=True))
 
 
-def is_good(record: RequestRecord, slo: SloSpec) -> bool:
+def is_good(record: RequestRecord, slo: Slo) -> bool:
     """Whether a request completed and met every limit that is set."""
     if not record.is_ok:
         return False
-    pairs = ((record.ttft_s, slo.ttft_ms), (record.tpot_s or 0.0, slo.tpot_ms), (record.latency_s, slo.e2el_ms))
-    return all(limit is None or (value is not None and value * 1e3 <= limit) for value, limit in pairs)
+    ttft_s = math.inf if record.ttft_s is None else record.ttft_s
+    return bool(slo.are_met(ttft_s * 1e3, (record.tpot_s or 0.0) * 1e3, record.latency_s * 1e3))
 
 
 def failures(records: Iterable[RequestRecord]) -> dict[str, int]:

@@ -1,21 +1,24 @@
-"""From a scenario to what is sent when: the workload, its schedule and the warm-up. Reads trace files, nothing else."""
+"""From a scenario to what is sent when: sessions, schedule and warm-up. Reads trace files, nothing else."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from loadtests import arrivals
-from loadtests.datasets.workload import Workload, make_workload
+from loadtests.datasets.dataset import Dataset, make_dataset
 from loadtests.driver import Schedule
 from loadtests.errors import SpecError
 from loadtests.prompts import ChatPrompt, Session, num_requests
 from loadtests.specs import ArrivalProcess, ArrivalSpec, DatasetSpec, Scenario
 from loadtests.vocabulary import TokenizerVocabulary, Vocabulary
+from server.clock import NS
+from server.errors import SettingsError
+from server.workload.arrivals import Arrivals
+from server.workload.synthetic import random_stream
 
 WARMUP_CONCURRENCY = 4
 _WARMUP_SEED = 1_000_003  # added to the seed, so that a warm-up leaves nothing of the run in a prefix cache
@@ -27,7 +30,7 @@ class Plan:
 
     seed: int
     vocabulary: Vocabulary
-    workload: Workload
+    dataset: Dataset
     schedule: Schedule
     warmup: tuple[Session, ...]
     arrival: ArrivalProcess  # what `auto` became
@@ -35,7 +38,7 @@ class Plan:
     @property
     def num_requests(self) -> int:
         """Requests that are sent when nothing ends the run early."""
-        return num_requests(self.workload.sessions)
+        return num_requests(self.dataset.sessions)
 
 
 def make_plan(scenario: Scenario, seed: int) -> Plan:
@@ -45,18 +48,20 @@ def make_plan(scenario: Scenario, seed: int) -> Plan:
     vocabulary = Vocabulary() if path is None else TokenizerVocabulary(Path(path))
     if arrival.duration_s is not None and arrival.request_rate < math.inf and arrival.arrival in {"auto", *_RATED}:
         spec = _for_duration(spec, arrival)
-    workload = make_workload(spec, vocabulary, seed)
-    _check_prompts(scenario, workload)
-    process = _resolve(arrival, workload)
-    return Plan(
-        seed, vocabulary, workload, _schedule(process, arrival, workload, seed), _warmup(scenario, vocabulary), process
-    )
+    dataset = make_dataset(spec, vocabulary, seed)
+    _check_prompts(scenario, dataset)
+    process = _resolve(arrival, dataset)
+    try:
+        schedule = _schedule(process, arrival, dataset, seed)
+    except SettingsError as error:
+        raise SpecError(str(error)) from error
+    return Plan(seed, vocabulary, dataset, schedule, _warmup(scenario, vocabulary), process)
 
 
-_RATED: dict[ArrivalProcess, Callable[[int, ArrivalSpec, int], list[float]]] = {
-    "poisson": lambda n, spec, seed: arrivals.poisson(n, spec.request_rate, seed),
-    "gamma": lambda n, spec, seed: arrivals.gamma(n, spec.request_rate, spec.burstiness, seed),
-    "constant": lambda n, spec, _: arrivals.constant(n, spec.request_rate),
+_RATED: dict[ArrivalProcess, Callable[[ArrivalSpec], Arrivals]] = {
+    "poisson": lambda spec: Arrivals(spec.request_rate),
+    "gamma": lambda spec: Arrivals(spec.request_rate, spec.burstiness),
+    "constant": lambda spec: Arrivals(spec.request_rate, math.inf),
 }
 
 
@@ -67,38 +72,47 @@ def _for_duration(spec: DatasetSpec, arrival: ArrivalSpec) -> DatasetSpec:
     return msgspec.structs.replace(spec, num_prompts=num_sessions * turns)
 
 
-def _resolve(spec: ArrivalSpec, workload: Workload) -> ArrivalProcess:
+def _resolve(spec: ArrivalSpec, dataset: Dataset) -> ArrivalProcess:
     if spec.arrival != "auto":
         return spec.arrival
     if spec.request_rate < math.inf:
         return "poisson" if spec.burstiness == 1.0 else "gamma"
-    if workload.has_timestamps:
+    if dataset.has_timestamps:
         return "trace"
     return "closed" if spec.max_concurrency is not None else "burst"
 
 
-def _schedule(process: ArrivalProcess, spec: ArrivalSpec, workload: Workload, seed: int) -> Schedule:
-    n = len(workload.sessions)
-    schedule = Schedule(None, spec.max_concurrency, spec.duration_s)
+def _schedule(process: ArrivalProcess, spec: ArrivalSpec, dataset: Dataset, seed: int) -> Schedule:
     if process == "closed":
         if spec.max_concurrency is None:
             raise SpecError("arrival is 'closed': max_concurrency must say how many requests are open at once")
-        return schedule
+        return Schedule(None, spec.max_concurrency, spec.duration_s)
+    if process == "trace":
+        offsets = _recorded(dataset, spec.trace_speed)
+    else:
+        times_ns = _arrivals(process, spec).times_ns(random_stream(seed, "arrivals"), len(dataset.sessions))
+        offsets = (times_ns / NS).tolist()
+    return Schedule(offsets, spec.max_concurrency, None if process in _RATED else spec.duration_s)
+
+
+def _arrivals(process: ArrivalProcess, spec: ArrivalSpec) -> Arrivals:
     if process in _RATED:
         if spec.request_rate == math.inf:
             raise SpecError(f"arrival is {process!r}: request_rate must be finite")
-        return Schedule(_RATED[process](n, spec, seed), spec.max_concurrency)
+        return _RATED[process](spec)
     if process == "ramp":
         if spec.ramp_up_start_rps is None or spec.ramp_up_end_rps is None:
             raise SpecError("arrival is 'ramp': ramp_up_start_rps and ramp_up_end_rps are needed")
-        rates = (spec.ramp_up_start_rps, spec.ramp_up_end_rps)
-        return replace(schedule, offsets=arrivals.ramp(n, rates, spec.ramp_up_strategy, seed))
-    if process == "trace":
-        if not workload.has_timestamps:
-            raise SpecError("arrival is 'trace': the dataset has no timestamps")
-        times = [session.arrival_s or 0.0 for session in workload.sessions]
-        return replace(schedule, offsets=arrivals.trace(times, spec.trace_speed))
-    return replace(schedule, offsets=arrivals.all_at_once(n))
+        return Arrivals(spec.ramp_up_start_rps, end_rate=spec.ramp_up_end_rps, ramp=spec.ramp_up_strategy)
+    return Arrivals(math.inf)
+
+
+def _recorded(dataset: Dataset, speed: float) -> list[float]:
+    """Seconds from the first of the dataset's own arrivals."""
+    if not dataset.has_timestamps:
+        raise SpecError("arrival is 'trace': the dataset has no timestamps")
+    times = [session.arrival_s or 0.0 for session in dataset.sessions]
+    return [(time - times[0]) / speed for time in times]
 
 
 def _warmup(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Session, ...]:
@@ -108,10 +122,10 @@ def _warmup(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Session, ...]:
     spec = msgspec.structs.replace(scenario.dataset, num_prompts=n)
     if spec.dataset_name == "jsonl":  # has no other prompts than those to be measured
         spec = msgspec.structs.replace(spec, dataset_name="random", random_input_len=64, random_output_len=16)
-    return make_workload(spec, vocabulary, scenario.run.seed + _WARMUP_SEED).sessions
+    return make_dataset(spec, vocabulary, scenario.run.seed + _WARMUP_SEED).sessions
 
 
-def _check_prompts(scenario: Scenario, workload: Workload) -> None:
-    has_messages = any(isinstance(turn.prompt, ChatPrompt) for s in workload.sessions for turn in s.turns)
+def _check_prompts(scenario: Scenario, dataset: Dataset) -> None:
+    has_messages = any(isinstance(turn.prompt, ChatPrompt) for s in dataset.sessions for turn in s.turns)
     if has_messages and scenario.endpoint.backend != "openai-chat":
         raise SpecError(f"backend is {scenario.endpoint.backend!r}: requests with messages need 'openai-chat'")

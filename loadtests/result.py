@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import time
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 from loadtests import cost, metrics
 from loadtests.bench import Measurement
 from loadtests.records import RequestRecord
-from loadtests.specs import SloSpec
 
 DEFINITIONS = {
     "ttft": "first chunk that carries output - sent",
@@ -46,14 +46,14 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
         "model_id": measurement.endpoint.model,
         "num_prompts": measurement.plan.num_requests,
         "request_rate": _finite(scenario.arrival.request_rate),
-        "burstiness": scenario.arrival.burstiness,
+        "burstiness": _finite(scenario.arrival.burstiness),
         "max_concurrency": scenario.arrival.max_concurrency,
         **metrics.summarize(records, duration_s, scenario.slo),
         "errors_by_kind": metrics.failures(records),
         "error_examples": _examples(records),
         **_headline(accounts),
         "cost": accounts,
-        "slo": slo_json(scenario.slo),
+        "slo": asdict(scenario.slo),
         "is_interrupted": outcome.is_interrupted,
         "is_publishable": complaint is None,
         "not_publishable_because": complaint,
@@ -79,12 +79,12 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         "max_model_len": endpoint.max_model_len,
         "arrival_process": measurement.plan.arrival,
         "request_rate": _finite(scenario.arrival.request_rate),
-        "burstiness": scenario.arrival.burstiness,
+        "burstiness": _finite(scenario.arrival.burstiness),
         "max_concurrency": scenario.arrival.max_concurrency,
         "dataset": scenario.dataset.dataset_name,
         "dataset_path": scenario.dataset.dataset_path,
         "length_scale": scenario.dataset.length_scale,
-        "num_left_out_as_too_long": measurement.plan.workload.num_left_out,
+        "num_left_out_as_too_long": measurement.plan.dataset.num_left_out,
         "input_tokens": _spread([record.prompt_tokens for record in done]),
         "output_tokens": _spread([record.output_tokens for record in done]),
         "cached_input_fraction": sum(r.cached_tokens for r in done) / prompt_tokens if prompt_tokens else None,
@@ -94,7 +94,7 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         "num_warmups": scenario.run.num_warmups,
         "seed": measurement.plan.seed,
         "percentiles": list(metrics.PERCENTILES),
-        "slo": slo_json(scenario.slo),
+        "slo": asdict(scenario.slo),
         "instance": scenario.price.instance,
         "price_basis": scenario.price.price_basis,
         "price_region": scenario.price.region if scenario.price.instance else None,
@@ -103,10 +103,6 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         **stated,
         **scenario.run.metadata,
     }
-
-
-def slo_json(slo: SloSpec) -> dict[str, float | None]:
-    return {"ttft_ms": slo.ttft_ms, "tpot_ms": slo.tpot_ms, "e2el_ms": slo.e2el_ms, "attainment": slo.attainment}
 
 
 def tool_version() -> str:
@@ -148,5 +144,5 @@ def _examples(records: list[RequestRecord]) -> dict[str, str]:
     return {r.failure: r.error or "" for r in reversed(records) if r.failure is not None}
 
 
-def _finite(rate: float) -> float | str:
-    return rate if rate < math.inf else "inf"
+def _finite(value: float) -> float | str:
+    return value if value < math.inf else "inf"

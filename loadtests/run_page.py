@@ -8,7 +8,7 @@ from loadtests import html_page as html
 from loadtests.charts import run_charts
 from loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
 from loadtests.records import RequestRecord
-from loadtests.specs import SloSpec
+from server.workload.slo import Slo
 
 LATENCIES = {
     "ttft": "TTFT",
@@ -20,7 +20,7 @@ LATENCIES = {
 }
 
 
-def run_page(result: Result, records: Sequence[RequestRecord], slo: SloSpec) -> str:
+def run_page(result: Result, records: Sequence[RequestRecord], slo: Slo) -> str:
     """The page of one run."""
     parts = [
         *alerts(result),

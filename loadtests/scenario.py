@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -11,16 +12,26 @@ from typing import Any
 import msgspec
 
 from loadtests.errors import SpecError
-from loadtests.specs import Scenario
+from loadtests.specs import Scenario, Spec
+from server.errors import SettingsError
+from server.workload.slo import Slo
 
 BUILT_IN = Path(__file__).resolve().parent / "scenarios"
 Tree = Mapping[str, Mapping[str, Any]]
 
-SECTIONS: dict[str, type[msgspec.Struct]] = {
+SECTIONS: dict[str, type[Spec] | type[Slo]] = {
     field.name: field.type
     for field in msgspec.structs.fields(Scenario)
-    if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+    if isinstance(field.type, type) and issubclass(field.type, Spec | Slo)
 }
+
+
+def key_names(section: str) -> list[str]:
+    """The keys that a section may have."""
+    spec = SECTIONS[section]
+    if issubclass(spec, Slo):
+        return [field.name for field in dataclasses.fields(spec)]
+    return [field.name for field in msgspec.structs.fields(spec)]
 
 
 def built_in_names() -> list[str]:
@@ -37,6 +48,8 @@ def load_scenario(name: str | None, flags: Tree) -> Scenario:
         return msgspec.convert(merged, Scenario)
     except msgspec.ValidationError as error:
         raise SpecError(f"{source}: {_complaint(error)}") from error
+    except SettingsError as error:  # of limits, which are the server's own record
+        raise SpecError(f"{source}: slo: {error}") from error
 
 
 def _path(name: str) -> Path:
@@ -59,11 +72,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _check_keys(tree: Mapping[str, Any], source: str) -> None:
     _check_known("", tree, [field.name for field in msgspec.structs.fields(Scenario)], source)
-    for section, spec in SECTIONS.items():
+    for section in SECTIONS:
         values = tree.get(section, {})
         if not isinstance(values, dict):
             raise SpecError(f"{source}: {section} is {values!r}: it must be a table, [{section}]")
-        _check_known(f"{section}.", values, [field.name for field in msgspec.structs.fields(spec)], source)
+        _check_known(f"{section}.", values, key_names(section), source)
 
 
 def _check_known(prefix: str, values: Mapping[str, Any], known: list[str], source: str) -> None:

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from loadtests.arrivals import RampStrategy
 from loadtests.openai_api import Backend
+from server.device.prices import DEFAULT_REGION, PriceBasis
+from server.workload.arrivals import Ramp
+from server.workload.slo import Slo
 
-DatasetName = Literal["random", "sharegpt", "prefix", "multi-turn", "azure-trace", "mooncake-trace", "jsonl"]
+TraceName = Literal["azure-trace", "burstgpt-trace", "csv-trace", "mooncake-trace"]
+DatasetName = Literal["random", "sharegpt", "prefix", "multi-turn", TraceName, "jsonl"]
 ArrivalProcess = Literal["auto", "poisson", "gamma", "constant", "ramp", "trace", "closed", "burst"]
-PriceBasis = Literal["on-demand", "reserved", "spot"]
 
 
 def _above(name: str, value: float | None, limit: float) -> None:
@@ -88,7 +90,7 @@ class ArrivalSpec(Spec, frozen=True):
     request_rate: Annotated[float, Meta(description="sessions a second; inf for no rate")] = math.inf
     burstiness: Annotated[float, Meta(description="shape of the gamma process: 1 is Poisson, below 1 bursts")] = 1.0
     max_concurrency: Annotated[int | None, Meta(description="most requests open at once")] = None
-    ramp_up_strategy: Annotated[RampStrategy, Meta(description="how the rate rises (ramp)")] = "linear"
+    ramp_up_strategy: Annotated[Ramp, Meta(description="how the rate rises (ramp)")] = "linear"
     ramp_up_start_rps: Annotated[float | None, Meta(description="rate at the start of a ramp")] = None
     ramp_up_end_rps: Annotated[float | None, Meta(description="rate at the end of a ramp")] = None
     trace_speed: Annotated[float, Meta(description="how many times as fast a trace is replayed")] = 1.0
@@ -102,32 +104,13 @@ class ArrivalSpec(Spec, frozen=True):
         _at_least("max_concurrency", self.max_concurrency, 1)
 
 
-class SloSpec(Spec, frozen=True):
-    """Limits that a request must all meet to count as good."""
-
-    ttft_ms: Annotated[float | None, Meta(description="limit on time to first token")] = None
-    tpot_ms: Annotated[float | None, Meta(description="limit on time per output token after the first")] = None
-    e2el_ms: Annotated[float | None, Meta(description="limit on the whole latency")] = None
-    attainment: Annotated[float, Meta(description="share of requests that must be good for a rate to hold")] = 0.99
-
-    def __post_init__(self) -> None:
-        for name in ("ttft_ms", "tpot_ms", "e2el_ms"):
-            _above(name, getattr(self, name), 0)
-        _is_share("attainment", self.attainment)
-
-    @property
-    def is_set(self) -> bool:
-        """Whether there is any limit."""
-        return any(limit is not None for limit in (self.ttft_ms, self.tpot_ms, self.e2el_ms))
-
-
 class PriceSpec(Spec, frozen=True):
     """What an hour costs: of the emulated instance, for modelled time; of the machine that served, for wall time."""
 
     instance: Annotated[str | None, Meta(description="emulated instance, for the cost of modelled device time")] = None
-    price_basis: Annotated[PriceBasis, Meta(description="which of its prices the headline uses")] = "on-demand"
+    price_basis: Annotated[PriceBasis, Meta(description="which of its prices the headline uses")] = "on_demand"
     catalog: Annotated[str | None, Meta(description="TOML file with parts and prices over the built-in ones")] = None
-    region: Annotated[str, Meta(description="AWS region whose prices are used")] = "us-east-1"
+    region: Annotated[str, Meta(description="AWS region whose prices are used")] = DEFAULT_REGION
     spot_discount: Annotated[float | None, Meta(description="share off the on-demand price of a spot instance")] = None
     instance_share: Annotated[float, Meta(description="share of the instance that this server occupies")] = 1.0
     price_per_hour: Annotated[
@@ -178,6 +161,6 @@ class Scenario(Spec, frozen=True):
     endpoint: EndpointSpec = EndpointSpec()
     dataset: DatasetSpec = DatasetSpec()
     arrival: ArrivalSpec = ArrivalSpec()
-    slo: SloSpec = SloSpec()
+    slo: Slo = Slo()
     price: PriceSpec = PriceSpec()
     run: RunSpec = RunSpec()

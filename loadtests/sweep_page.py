@@ -5,11 +5,11 @@ from __future__ import annotations
 from loadtests import html_page as html
 from loadtests.charts import sweep_charts
 from loadtests.page_parts import Result, alerts, cost_tables, dollars, figure, lead, record_sections, title
-from loadtests.specs import SloSpec
 from loadtests.svg import number
+from server.workload.slo import Slo
 
 
-def sweep_page(result: Result, slo: SloSpec) -> str:
+def sweep_page(result: Result, slo: Slo) -> str:
     """The page of a sweep; the record is that of its knee, or of its first point."""
     points = result["points"]
     shown = next(
@@ -38,7 +38,7 @@ def sweep_page(result: Result, slo: SloSpec) -> str:
     return html.page(f"Sweep: {title(shown)}", lead(shown), parts)
 
 
-def _sweep_tiles(result: Result, slo: SloSpec) -> list[tuple[str, str, str]]:
+def _sweep_tiles(result: Result, slo: Slo) -> list[tuple[str, str, str]]:
     knee = result["knee"]
     if knee is None:
         return [("knee", "none", "no rate that was tried met the limits")]

@@ -161,17 +161,18 @@ def simulate(settings: SimulateSettings) -> None:
     """Serve a workload on modelled instances in virtual time."""
     from server.planner.command import run_simulate
     from server.planner.model_names import resolve_shape
-    from server.planner.simulate.options import SimulationOptions, Slo
+    from server.planner.simulate.options import SimulationOptions
+    from server.workload.arrivals import Arrivals
+    from server.workload.lengths import LengthRange
+    from server.workload.slo import Slo
+    from server.workload.synthetic import SyntheticWorkload
     from server.workload.traces import read_trace
-    from server.workload.workload import LengthRange, SyntheticWorkload
 
     synthetic = SyntheticWorkload(
         settings.num_prompts,
-        settings.request_rate,
+        Arrivals(settings.request_rate, settings.burstiness),
         LengthRange.parse(settings.random_input_len, "random_input_len"),
         LengthRange.parse(settings.random_output_len, "random_output_len"),
-        arrivals="poisson" if settings.burstiness == 1 else "gamma",
-        burstiness=settings.burstiness,
         seed=settings.seed,
     )
     options = SimulationOptions(
@@ -260,13 +261,8 @@ def _add_benches(commands: _SubParsersAction[Any]) -> None:
     benches = _command(commands, "bench", "measure").add_subparsers(required=True, metavar="WHAT", parser_class=_Parser)
     what = "prefill and decode of a model in this process, without HTTP"
     _add(benches, "latency", LatencySettings, bench_latency, what)
-    _add(
-        benches,
-        "throughput",
-        ThroughputSettings,
-        bench_throughput,
-        "many sequences at once in this process, without HTTP",
-    )
+    what = "many sequences at once in this process, without HTTP"
+    _add(benches, "throughput", ThroughputSettings, bench_throughput, what)
     what = "logits error and perplexity of each weight format against float32"
     _add(benches, "accuracy", AccuracySettings, bench_accuracy, what)
     what = "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"

@@ -19,17 +19,17 @@ import numpy as np
 
 from loadtests.bench import Measurement
 from loadtests.local_server import neuronserve_command, running
-from loadtests.plan import Plan, make_plan
 from loadtests.specs import Scenario
-from server.clock import NS
 from server.config import Batching
 from server.planner.plan.check import Agreement, Figures, Served, compared, simulation_of
-from server.planner.plan.demand import trace_rate
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.plan import plan
 from server.planner.plan.report import Candidate, PlanReport
 from server.planner.simulate.simulator import run_simulation
 from server.settings.model import DEFAULT_MODEL
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.synthetic import SyntheticWorkload
 from server.workload.workload import Workload
 from tools.pace_check import INPUT_LEN, OUTPUT_LEN, late_share, load, paced_scenario
 
@@ -54,13 +54,16 @@ class Question:
         """As a load test sends it, but for the server."""
         return paced_scenario("", {"request_rate": self.request_rate}, self.num_prompts, self.seed)
 
-
-def arrivals(sent: Plan) -> Workload:
-    """The load test's requests at the times at which it sends them."""
-    offsets = np.array(sent.schedule.offsets)
-    size = len(offsets)
-    lengths = (np.full(size, length, dtype=np.int64) for length in (INPUT_LEN, OUTPUT_LEN))
-    return Workload("load test", np.rint((offsets - offsets[0]) * NS).astype(np.int64), next(lengths), next(lengths))
+    @property
+    def workload(self) -> Workload:
+        """The same requests, as a simulation has them."""
+        return SyntheticWorkload(
+            self.num_prompts,
+            Arrivals(self.request_rate),
+            LengthRange(INPUT_LEN, INPUT_LEN),
+            LengthRange(OUTPUT_LEN, OUTPUT_LEN),
+            seed=self.seed,
+        ).generate()
 
 
 def planned(question: Question, workload: Workload) -> tuple[PlanReport, Candidate]:
@@ -69,7 +72,7 @@ def planned(question: Question, workload: Workload) -> tuple[PlanReport, Candida
         str(DEFAULT_MODEL),
         INPUT_LEN,
         OUTPUT_LEN,
-        trace_rate(workload),
+        workload.rate,
         devices=(INSTANCE,),
         tensor_parallel_sizes=(TP,),
         dtypes=("bfloat16",),
@@ -140,8 +143,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--batching", choices=get_args(Batching), default="continuous")
     asked, of_serve = parser.parse_known_args(arguments)
     question = Question(**vars(asked))
-    sent = make_plan(question.scenario, question.seed)
-    workload = arrivals(sent)
+    workload = question.workload
     report, candidate = planned(question, workload)
     sides = {"plan": Figures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
     with running(neuronserve_command([*serve_flags(candidate, question), *of_serve])) as url:
@@ -150,9 +152,7 @@ def main(arguments: list[str]) -> int:
         sides["paced"] = measured(run, report, price["usd_per_hour"] if price else None)
         late = late_share(url)
     lines, is_kept = verdict(sides)
-    print(
-        f"{len(workload)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens, {trace_rate(workload):.2f} a second, ", end=""
-    )
+    print(f"{len(workload)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens, {workload.rate:.2f} a second, ", end="")
     print(f"{question.batching} batching, {candidate.batch} slots on {candidate.device}", *lines, sep="\n")
     print(f"{late:.1%} of the server's steps were late; all figures {'' if is_kept else 'NOT '}within {LIMIT:.0%}")
     return 0 if is_kept else 1

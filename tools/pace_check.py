@@ -29,7 +29,9 @@ from server.planner.simulate.report import SimulationReport
 from server.planner.simulate.simulator import run_simulation
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
-from server.workload.workload import LengthRange, SyntheticWorkload
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.synthetic import SyntheticWorkload
 
 INPUT_LEN, OUTPUT_LEN = 100, 200
 CLIENTS = (1, 4)
@@ -41,7 +43,7 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
     """The same deployment of the default model in virtual time."""
     workload = SyntheticWorkload(
         clients * REQUESTS_PER_CLIENT,
-        float("inf"),
+        Arrivals(float("inf")),
         LengthRange(INPUT_LEN, INPUT_LEN),
         LengthRange(OUTPUT_LEN, OUTPUT_LEN),
     )

@@ -1,1 +1,1 @@
-"""Workloads by name: each module here makes the sessions of one kind of dataset, from a seed and nothing else."""
+"""What a run sends: prompts for the requests of a workload (`server.workload`), and a user's own texts."""

@@ -8,34 +8,38 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadtests.datasets.lengths import uniform_lengths
-from loadtests.prompts import IdPrompt, Ids, Session, Turn
+from loadtests.datasets.token_prompts import PrefixTokens
+from loadtests.prompts import IdPrompt, Session, Turn
 from loadtests.specs import DatasetSpec
 from loadtests.vocabulary import Vocabulary
+from server.workload.lengths import LengthRange
+from server.workload.synthetic import random_stream
 
 
 def multi_turn_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Session]:
     """Sessions of `spec.num_turns` turns, `spec.num_prompts` turns in all."""
-    generator = np.random.default_rng(seed)
-    prefixes = [vocabulary.draw(generator, spec.prefix_len) for _ in range(spec.num_prefixes)]
+    starts = range(0, spec.num_prompts, spec.num_turns)
+    turns = _turns(spec, vocabulary, seed)
+    prefixes = PrefixTokens(vocabulary, seed, spec.prefix_len)
+    names = random_stream(seed, "prefix").integers(spec.num_prefixes, size=len(starts)).tolist()
     sessions = []
-    for start in range(0, spec.num_prompts, spec.num_turns):
-        prefix = prefixes[int(generator.integers(len(prefixes)))]
-        num_turns = min(spec.num_turns, spec.num_prompts - start)
-        sessions.append(_session(spec, vocabulary, generator, (prefix, num_turns)))
+    for start, name in zip(starts, names, strict=True):
+        first, *others = turns[start : start + spec.num_turns]
+        shared = prefixes.parts((name,), spec.prefix_len) if spec.prefix_len else []
+        assert isinstance(first.prompt, IdPrompt)
+        opening = Turn(IdPrompt((*shared, *first.prompt.parts)), first.output_len)
+        sessions.append(Session((opening, *others)))
     return sessions
 
 
-def _session(
-    spec: DatasetSpec, vocabulary: Vocabulary, generator: np.random.Generator, shape: tuple[Ids, int]
-) -> Session:
-    prefix, n = shape
-    inputs = uniform_lengths(generator, spec.random_input_len, spec.random_range_ratio, n)
-    outputs = uniform_lengths(generator, spec.random_output_len, spec.random_range_ratio, n)
-    thinks = generator.exponential(spec.think_time_s, n) if spec.think_time_s else np.zeros(n)
-    turns = []
-    for i, (input_len, output_len) in enumerate(zip(inputs, outputs, strict=True)):
-        new = vocabulary.draw(generator, input_len)
-        prompt = IdPrompt((prefix, new) if i == 0 else (new,))
-        turns.append(Turn(prompt, output_len, float(thinks[i]) if i else 0.0))
-    return Session(tuple(turns))
+def _turns(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Turn]:
+    """What each turn adds, without the prefix of the first."""
+    n, ratio = spec.num_prompts, spec.random_range_ratio
+    inputs = LengthRange.around(spec.random_input_len, ratio).draw(random_stream(seed, "input_len"), n).tolist()
+    outputs = LengthRange.around(spec.random_output_len, ratio).draw(random_stream(seed, "output_len"), n).tolist()
+    thinks_s = random_stream(seed, "think_time").exponential(spec.think_time_s, n) if spec.think_time_s else np.zeros(n)
+    random = random_stream(seed, "tokens")
+    return [
+        Turn(IdPrompt((vocabulary.draw(random, input_len),)), output_len, think_s)
+        for input_len, output_len, think_s in zip(inputs, outputs, thinks_s.tolist(), strict=True)
+    ]

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from loadtests.datasets.trace_file import TraceFile
 from loadtests.prompts import ChatPrompt, IdPrompt, Prompt, Session, TextPrompt, single
 from loadtests.specs import DatasetSpec
-from loadtests.vocabulary import Vocabulary
+from server.clock import NS
+from server.workload.trace_file import TraceFile
+from server.workload.traces import seconds_ns
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -20,40 +22,42 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     timestamp: float | None = None
 
 
-def own_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Session]:
-    """The first `spec.num_prompts` lines. Raises DatasetError with the line."""
-    del vocabulary, seed
+def own_sessions(spec: DatasetSpec, path: Path) -> list[Session]:
+    """The first `spec.num_prompts` lines. Raises SettingsError with the line."""
     decoder = msgspec.json.Decoder(_Row)
-    file = TraceFile(spec.dataset_path, "jsonl")
+    file = TraceFile(path)
     sessions: list[Session] = []
-    for line in file.lines():
-        try:
+    for number, line in enumerate(file.lines(), 1):
+        if not line.strip():
+            continue
+        with file.refusing(number):  # msgspec's errors are ValueErrors
             row = decoder.decode(line)
-        except msgspec.MsgspecError as error:
-            file.fail(str(error))
-        output_len = spec.random_output_len if row.output_tokens is None else row.output_tokens
-        if output_len < 1:
-            file.fail(f"output_tokens is {output_len}: it must be at least 1")
-        sessions.append(single(_prompt(row, file), output_len, _arrival(row, file, sessions)))
+            time_ns = None if row.timestamp is None else seconds_ns(row.timestamp)
+            session = _session(row, time_ns, spec.random_output_len)
+            if sessions and (time_ns is None) != (sessions[0].arrival_s is None):
+                raise ValueError("timestamp must be on all lines or on none")
+        if time_ns is not None:
+            file.require_order(number, time_ns)
+        sessions.append(session)
         if len(sessions) == spec.num_prompts:
             break
     file.require_any(len(sessions))
     return sessions
 
 
-def _prompt(row: _Row, file: TraceFile) -> Prompt:
+def _session(row: _Row, time_ns: int | None, output_len: int) -> Session:
+    """Raises ValueError."""
+    length = output_len if row.output_tokens is None else row.output_tokens
+    if length < 1:
+        raise ValueError(f"output_tokens is {length}: it must be at least 1")
+    return single(_prompt(row), length, None if time_ns is None else time_ns / NS)
+
+
+def _prompt(row: _Row) -> Prompt:
     if (row.prompt is None) == (row.messages is None):
-        file.fail("exactly one of prompt and messages is needed")
+        raise ValueError("exactly one of prompt and messages is needed")
     if row.messages is not None:
         return ChatPrompt(tuple(row.messages))
     if isinstance(row.prompt, str):
         return TextPrompt(row.prompt)
     return IdPrompt((tuple(row.prompt or ()),))
-
-
-def _arrival(row: _Row, file: TraceFile, before: list[Session]) -> float | None:
-    if before and (row.timestamp is None) != (before[0].arrival_s is None):
-        file.fail("timestamp must be on all lines or on none")
-    if row.timestamp is not None:
-        file.require_order(row.timestamp)
-    return row.timestamp

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from server.bench.options import Workload
+from server.bench.options import BatchShape
 from server.clock import MonotonicClock
 from server.engine.load.loading import LoadedEngine
 from server.engine.loop import EngineLoop
@@ -51,31 +51,31 @@ class _Queue:
 
 
 class EngineDriver:
-    """Runs workloads on one engine, each from an empty cache. `on_tokens` hears how many tokens a step computed."""
+    """Runs batches on one engine, each from an empty cache. `on_tokens` hears how many tokens a step computed."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._engine, self._on_tokens = engine, on_tokens
         self._random = random.Random(seed)
 
-    def require_room(self, workload: Workload) -> None:
-        """Raises SettingsError when the workload cannot fit."""
-        info, total = self._engine.info, workload.input_len + workload.output_len
+    def require_room(self, shape: BatchShape) -> None:
+        """Raises SettingsError when the batch cannot fit."""
+        info, total = self._engine.info, shape.input_len + shape.output_len
         if total > info.max_model_len:
             raise SettingsError(f"input_len + output_len is {total}: max_model_len is {info.max_model_len}")
         limit = self._engine.scheduler.max_num_seqs
-        if workload.batch_size > limit:
-            raise SettingsError(f"batch_size is {workload.batch_size}: max_num_seqs is {limit}")
+        if shape.batch_size > limit:
+            raise SettingsError(f"batch_size is {shape.batch_size}: max_num_seqs is {limit}")
 
-    def run(self, workload: Workload, num_sequences: int | None = None, tracer: Tracer | None = None) -> list[StepTime]:
+    def run(self, shape: BatchShape, num_sequences: int | None = None, tracer: Tracer | None = None) -> list[StepTime]:
         """One time through `num_sequences` sequences (default: one batch), at most `batch_size` of them at once.
 
         `tracer` looks on, if there is one.
         """
-        count = num_sequences or workload.batch_size
+        count = num_sequences or shape.batch_size
         config = self._engine.scheduler
         config = replace(
             config,
-            max_num_seqs=workload.batch_size,
+            max_num_seqs=shape.batch_size,
             max_num_queued_reqs=max(config.max_num_queued_reqs, count),
         )
         queue = _Queue()
@@ -85,14 +85,14 @@ class EngineDriver:
             loop = EngineLoop(scheduler, runner, clock, queue, queue)
         else:
             loop = EngineLoop(scheduler, tracer.runner(runner), clock, tracer.inbox(queue), tracer.outbox(queue))
-        queue.commands = [Add(request) for request in self._requests(workload, count)]
+        queue.commands = [Add(request) for request in self._requests(shape, count)]
         return list(self._steps(loop, queue, scheduler))
 
-    def _requests(self, workload: Workload, count: int) -> Iterator[Request]:
+    def _requests(self, shape: BatchShape, count: int) -> Iterator[Request]:
         for i in range(count):
-            prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(workload.input_len))
+            prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(shape.input_len))
             sampling = SamplingParams(
-                max_tokens=workload.output_len, ignore_eos=True, seed=i, **dataclasses.asdict(workload.drawing)
+                max_tokens=shape.output_len, ignore_eos=True, seed=i, **dataclasses.asdict(shape.drawing)
             )
             yield Request(f"bench-{i}", prompt, sampling, arrival_time=time.monotonic())
 

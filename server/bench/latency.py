@@ -13,7 +13,7 @@ from pathlib import Path
 
 from server.bench.bandwidth import BandwidthProbe
 from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import Workload
+from server.bench.options import BatchShape
 from server.bench.products import ProductProbe, product_unit
 from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock
@@ -25,7 +25,7 @@ from server.link.messages import TraceReply
 
 @dataclass(frozen=True, slots=True)
 class LatencyResult:
-    """Medians over the runs of one workload. Rates are tokens of all sequences together."""
+    """Medians over the runs of one shape. Rates are tokens of all sequences together."""
 
     batch_size: int
     input_len: int
@@ -60,7 +60,7 @@ class Ceilings:
 
 
 class LatencyBench:
-    """Runs workloads on one engine. `on_run` is called after each run, for a progress bar."""
+    """Runs batches on one engine. `on_run` is called after each run, for a progress bar."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_run: Callable[[], None] = lambda: None) -> None:
         self._engine, self._on_run = engine, on_run
@@ -68,47 +68,47 @@ class LatencyBench:
         self._reads = BandwidthProbe(engine.runner.pool)
         self._products = ProductProbe(engine.runner.pool, product_unit(main_format(engine)))
 
-    def measure(self, workload: Workload, runs: int) -> LatencyResult:
-        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the workload cannot fit."""
-        self._driver.require_room(workload)
-        self._driver.run(workload)
+    def measure(self, shape: BatchShape, runs: int) -> LatencyResult:
+        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the batch cannot fit."""
+        self._driver.require_room(shape)
+        self._driver.run(shape)
         self._on_run()
         steps: list[list[StepTime]] = []
         ceilings = [self._probe()]
         for _ in range(runs):
-            steps.append(self._driver.run(workload))
+            steps.append(self._driver.run(shape))
             ceilings.append(self._probe())
             self._on_run()
         best = Ceilings(
             statistics.median(c.read_gb_s for c in ceilings), statistics.median(c.product_tops for c in ceilings)
         )
-        return self._result(workload, steps, best)
+        return self._result(shape, steps, best)
 
-    def trace(self, workload: Workload, max_events: int, file: Path) -> TraceReply:
-        """Record one run of a workload that has been measured. Raises OSError when the file cannot be written."""
+    def trace(self, shape: BatchShape, max_events: int, file: Path) -> TraceReply:
+        """Record one run of a batch that has been measured. Raises OSError when the file cannot be written."""
         tracer = Tracer(lanes_of(self._engine.info), MonotonicClock(), max_events, self._engine.runner)
         tracer.start()
-        self._driver.run(workload, tracer=tracer)
+        self._driver.run(shape, tracer=tracer)
         return tracer.stop(file)
 
     def _probe(self) -> Ceilings:
         return Ceilings(self._reads.measure(), self._products.measure())
 
-    def _result(self, workload: Workload, runs: list[list[StepTime]], host: Ceilings) -> LatencyResult:
-        batch = workload.batch_size
+    def _result(self, shape: BatchShape, runs: list[list[StepTime]], host: Ceilings) -> LatencyResult:
+        batch = shape.batch_size
         prefill = statistics.median(sum(s.wall_s for s in steps if s.num_prefill_tokens) for steps in runs)
         decode = [s for steps in runs for s in steps if s.num_decode_tokens == batch]
         step = statistics.median(s.wall_s for s in decode) if decode else float("nan")
         overhead = statistics.median(s.wall_s - s.kernel_s for s in decode) if decode else float("nan")
         sampling = statistics.median(s.sampling_s for s in decode) if decode else float("nan")
         weights = weight_bytes_per_step(self._engine)
-        prefill_tops = prefill_operations(self._engine, batch * workload.input_len, batch) / prefill / 1e12
+        prefill_tops = prefill_operations(self._engine, batch * shape.input_len, batch) / prefill / 1e12
         return LatencyResult(
             batch_size=batch,
-            input_len=workload.input_len,
-            output_len=workload.output_len,
+            input_len=shape.input_len,
+            output_len=shape.output_len,
             runs=len(runs),
-            prefill_tokens_per_s=batch * workload.input_len / prefill,
+            prefill_tokens_per_s=batch * shape.input_len / prefill,
             prefill_s=prefill,
             decode_tokens_per_s=batch / step,
             decode_step_ms=step * 1e3,

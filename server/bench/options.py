@@ -19,7 +19,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class BatchShape:
     """`batch_size` sequences at once, lengths in tokens."""
 
     batch_size: int
@@ -35,7 +35,7 @@ class LatencyOptions:
     num_iters: int
     seed: int
     json_file: Path | None
-    trace_file: Path | None = None  # of one more run of the first workload
+    trace_file: Path | None = None  # of one more run of the first batch
     trace_max_events: int = 500_000
 
 

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from server.bench.latency import LatencyBench, LatencyResult
-from server.bench.options import LatencyOptions, Workload
+from server.bench.options import BatchShape, LatencyOptions
 from server.bench.results import show, table_of, write_engine_results
 from server.config import EngineConfig
 from server.engine.load.loading import LoadedEngine, load_engine
@@ -30,23 +30,23 @@ COLUMNS = (
 )
 
 
-def run_latency(config: EngineConfig, workloads: tuple[Workload, ...], options: LatencyOptions) -> None:
-    """Load, measure every workload, print a table and write the JSON file where one is named.
+def run_latency(config: EngineConfig, shapes: tuple[BatchShape, ...], options: LatencyOptions) -> None:
+    """Load, measure every shape, print a table and write the JSON file where one is named.
 
-    Raises StartError as loading does, and SettingsError for a workload that cannot fit.
+    Raises StartError as loading does, and SettingsError for a batch that cannot fit.
     """
     console = Console(file=sys.stderr)
-    engine = load_engine(config_for(config, workloads), lambda line: console.print(line, highlight=False))
-    results = _measure(engine, workloads, options, console)
+    engine = load_engine(config_for(config, shapes), lambda line: console.print(line, highlight=False))
+    results = _measure(engine, shapes, options, console)
     show(_table(engine, results))
     if options.json_file is not None:
         write_engine_results(options.json_file, engine, [result.as_json() for result in results])
 
 
-def config_for(config: EngineConfig, workloads: tuple[Workload, ...]) -> EngineConfig:
-    """The configuration with room for every workload, and nothing of one run left for the next."""
-    longest = max(w.input_len + w.output_len for w in workloads)
-    most = max(config.max_num_seqs, *(w.batch_size for w in workloads))
+def config_for(config: EngineConfig, shapes: tuple[BatchShape, ...]) -> EngineConfig:
+    """The configuration with room for every batch, and nothing of one run left for the next."""
+    longest = max(shape.input_len + shape.output_len for shape in shapes)
+    most = max(config.max_num_seqs, *(shape.batch_size for shape in shapes))
     return replace(
         config,
         max_model_len=config.max_model_len or longest,
@@ -57,21 +57,21 @@ def config_for(config: EngineConfig, workloads: tuple[Workload, ...]) -> EngineC
 
 
 def _measure(
-    engine: LoadedEngine, workloads: tuple[Workload, ...], options: LatencyOptions, console: Console
+    engine: LoadedEngine, shapes: tuple[BatchShape, ...], options: LatencyOptions, console: Console
 ) -> list[LatencyResult]:
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=len(workloads) * (options.num_iters + 1))
+        task = progress.add_task("measuring", total=len(shapes) * (options.num_iters + 1))
         bench = LatencyBench(engine, options.seed, on_run=lambda: progress.advance(task))
-        results = [bench.measure(workload, options.num_iters) for workload in workloads]
+        results = [bench.measure(shape, options.num_iters) for shape in shapes]
         if options.trace_file is not None:
-            console.print(_traced(bench, workloads[0], options.trace_max_events, options.trace_file))
+            console.print(_traced(bench, shapes[0], options.trace_max_events, options.trace_file))
         return results
 
 
-def _traced(bench: LatencyBench, workload: Workload, max_events: int, file: Path) -> str:
+def _traced(bench: LatencyBench, shape: BatchShape, max_events: int, file: Path) -> str:
     """One more run, on record. Raises SettingsError when the file cannot be written."""
     try:
-        trace = bench.trace(workload, max_events, file)
+        trace = bench.trace(shape, max_events, file)
     except OSError as error:
         raise SettingsError(f"--trace: cannot write {file}: {error.strerror}") from error
     rest = "; there was more than --trace-max-events" if trace.is_truncated else ""

@@ -35,7 +35,7 @@ def show(table: RenderableType) -> None:
 
 
 def write_engine_results(path: Path, engine: LoadedEngine, results: Sequence[dict[str, Any]]) -> None:
-    """The first workload's figures at the top level, all of them under `results`. Raises as `write_results`."""
+    """The first shape's figures at the top level, all of them under `results`. Raises as `write_results`."""
     record = {**results[0], "results": list(results), "engine": asdict(engine.info)}
     write_results(path, record, engine.runner.pool.num_threads)
 

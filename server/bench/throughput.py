@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from server.bench.drive import EngineDriver, StepTime
-from server.bench.options import Workload
+from server.bench.options import BatchShape
 from server.engine.load.loading import LoadedEngine
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputResult:
-    """Medians over the runs of one workload."""
+    """Medians over the runs of one shape."""
 
     num_sequences: int
     batch_size: int  # at most so many at once
@@ -36,38 +36,38 @@ class ThroughputResult:
 
 
 class ThroughputBench:
-    """Runs workloads on one engine. `on_tokens` hears the tokens of every step, for a progress bar."""
+    """Runs batches on one engine. `on_tokens` hears the tokens of every step, for a progress bar."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._driver = EngineDriver(engine, seed, on_tokens)
 
-    def measure(self, workload: Workload, num_sequences: int, runs: int) -> ThroughputResult:
-        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the workload cannot fit."""
-        self._driver.require_room(workload)
-        self._driver.run(workload)
-        times = [self._driver.run(workload, num_sequences) for _ in range(runs)]
-        return result_of(workload, num_sequences, times)
+    def measure(self, shape: BatchShape, num_sequences: int, runs: int) -> ThroughputResult:
+        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the batch cannot fit."""
+        self._driver.require_room(shape)
+        self._driver.run(shape)
+        times = [self._driver.run(shape, num_sequences) for _ in range(runs)]
+        return result_of(shape, num_sequences, times)
 
 
-def tokens_of(workload: Workload, num_sequences: int) -> int:
+def tokens_of(shape: BatchShape, num_sequences: int) -> int:
     """Tokens that the steps of one run compute: the last one generated is not computed."""
-    return num_sequences * (workload.input_len + workload.output_len - 1)
+    return num_sequences * (shape.input_len + shape.output_len - 1)
 
 
-def result_of(workload: Workload, num_sequences: int, runs: Sequence[Sequence[StepTime]]) -> ThroughputResult:
+def result_of(shape: BatchShape, num_sequences: int, runs: Sequence[Sequence[StepTime]]) -> ThroughputResult:
     """From the steps of every run."""
     elapsed = statistics.median(sum(step.wall_s for step in steps) for steps in runs)
-    output = num_sequences * workload.output_len
+    output = num_sequences * shape.output_len
     return ThroughputResult(
         num_sequences=num_sequences,
-        batch_size=workload.batch_size,
-        input_len=workload.input_len,
-        output_len=workload.output_len,
+        batch_size=shape.batch_size,
+        input_len=shape.input_len,
+        output_len=shape.output_len,
         runs=len(runs),
         elapsed_s=elapsed,
         requests_per_s=num_sequences / elapsed,
         output_tokens_per_s=output / elapsed,
-        total_tokens_per_s=(output + num_sequences * workload.input_len) / elapsed,
+        total_tokens_per_s=(output + num_sequences * shape.input_len) / elapsed,
         prefill_tokens_per_s=statistics.median(_prefill_rate(steps) for steps in runs),
         decode_tokens_per_s=_decode_rate(runs),
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from server.bench.options import ThroughputOptions, Workload
+from server.bench.options import BatchShape, ThroughputOptions
 from server.bench.report import config_for
 from server.bench.results import show, table_of, write_engine_results
 from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
@@ -28,29 +28,29 @@ COLUMNS = (
 )
 
 
-def run_throughput(config: EngineConfig, workloads: tuple[Workload, ...], options: ThroughputOptions) -> None:
-    """Load, measure every workload, print a table and write the JSON file where one is named.
+def run_throughput(config: EngineConfig, shapes: tuple[BatchShape, ...], options: ThroughputOptions) -> None:
+    """Load, measure every shape, print a table and write the JSON file where one is named.
 
-    Raises StartError as loading does, and SettingsError for a workload that cannot fit.
+    Raises StartError as loading does, and SettingsError for a batch that cannot fit.
     """
     console = Console(file=sys.stderr)
-    engine = load_engine(config_for(config, workloads), lambda line: console.print(line, highlight=False))
-    results = _measure(engine, workloads, options, console)
+    engine = load_engine(config_for(config, shapes), lambda line: console.print(line, highlight=False))
+    results = _measure(engine, shapes, options, console)
     show(_table(engine, results))
     if options.json_file is not None:
         write_engine_results(options.json_file, engine, [result.as_json() for result in results])
 
 
 def _measure(
-    engine: LoadedEngine, workloads: tuple[Workload, ...], options: ThroughputOptions, console: Console
+    engine: LoadedEngine, shapes: tuple[BatchShape, ...], options: ThroughputOptions, console: Console
 ) -> list[ThroughputResult]:
-    counts = [options.num_prompts or workload.batch_size for workload in workloads]
-    pairs = list(zip(workloads, counts, strict=True))
+    counts = [options.num_prompts or shape.batch_size for shape in shapes]
+    pairs = list(zip(shapes, counts, strict=True))
     total = sum(tokens_of(w, w.batch_size) + options.num_iters * tokens_of(w, count) for w, count in pairs)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=total)
         bench = ThroughputBench(engine, options.seed, on_tokens=lambda count: progress.advance(task, count))
-        return [bench.measure(workload, count, options.num_iters) for workload, count in pairs]
+        return [bench.measure(shape, count, options.num_iters) for shape, count in pairs]
 
 
 def _table(engine: LoadedEngine, results: list[ThroughputResult]) -> Table:

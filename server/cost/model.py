@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from server.cost.calibration import Calibration, default_calibration
 from server.cost.shape import matrix_params
-from server.cost.work import COMPUTE, LINKS, MEMORY, OVERHEAD, Runtime, Term, Work, Workload, prices
+from server.cost.work import COMPUTE, LINKS, MEMORY, OVERHEAD, Runtime, StepWork, Term, Work, prices
 from server.device.instances import Instance
 from server.models.spec import ModelSpec
 
@@ -53,10 +53,10 @@ class StepCost:
 class CostModel:
     """Times of the steps of one model on one tensor-parallel group. Same arguments, same answer; answers are kept."""
 
-    def __init__(self, calibration: Calibration, workload: Workload, instance: Instance) -> None:
-        self.calibration, self.workload = calibration, workload
+    def __init__(self, calibration: Calibration, step_work: StepWork, instance: Instance) -> None:
+        self.calibration, self.step_work = calibration, step_work
         self._prices = prices(calibration.coefficients)
-        self._extrapolated = _why_extrapolated(workload, instance, calibration)
+        self._extrapolated = _why_extrapolated(step_work, instance, calibration)
         self._decoded: dict[tuple[int, int, int], StepCost] = {}
         self._prefilled: dict[tuple[int, int], StepCost] = {}
 
@@ -73,8 +73,8 @@ class CostModel:
 
         Raises DeviceError when the instance has fewer cores, SettingsError for an unknown weight dtype.
         """
-        workload = Workload(model, instance, tp, runtime or Runtime())
-        return cls(calibration or default_calibration(), workload, instance)
+        step_work = StepWork(model, instance, tp, runtime or Runtime())
+        return cls(calibration or default_calibration(), step_work, instance)
 
     def decode(self, batch: int, bucket: int, active: int | None = None) -> StepCost:
         """One token for each slot of a graph compiled for `batch` slots and `bucket` positions, `active` of them busy.
@@ -86,7 +86,7 @@ class CostModel:
         if key not in self._decoded:
             if not (batch >= 1 and bucket >= 1 and 0 <= busy <= batch):
                 raise ValueError(f"cannot decode {busy} active of {batch} slots over {bucket} positions")
-            work = self.workload.decode(batch, bucket)
+            work = self.step_work.decode(batch, bucket)
             self._decoded[key] = self._price(work, batch, 1 - busy / batch, self._reason(batch, bucket))
         return self._decoded[key]
 
@@ -96,7 +96,7 @@ class CostModel:
         if key not in self._prefilled:
             if not 1 <= tokens <= bucket:
                 raise ValueError(f"cannot prefill {tokens} tokens in a bucket of {bucket}")
-            work = self.workload.prefill(bucket)
+            work = self.step_work.prefill(bucket)
             self._prefilled[key] = self._price(work, bucket, 1 - tokens / bucket, self._reason(1, bucket))
         return self._prefilled[key]
 
@@ -104,8 +104,8 @@ class CostModel:
         """One forward pass of an encoder (BERT class) over `batch` texts padded to `bucket` tokens, under full load."""
         if batch < 1 or bucket < 1:
             raise ValueError(f"cannot encode {batch} texts of {bucket} tokens")
-        cost = self._price(self.workload.prefill(bucket, batch), batch * bucket, 0.0, ENCODER_REASON)
-        compute_s = cost.flops / self.workload.core.tp * self.workload.flop_s / ENCODER_EFFICIENCY
+        cost = self._price(self.step_work.prefill(bucket, batch), batch * bucket, 0.0, ENCODER_REASON)
+        compute_s = cost.flops / self.step_work.core.tp * self.step_work.flop_s / ENCODER_EFFICIENCY
         elapsed_s = max(compute_s, cost.memory_s) + cost.link_s
         return replace(cost, compute_s=compute_s, overhead_s=0.0, elapsed_s=elapsed_s)
 
@@ -119,7 +119,7 @@ class CostModel:
 
     def _price(self, work: Work, tokens: int, padding: float, reason: str) -> StepCost:
         cost = [amount * price for amount, price in zip(work, self._prices, strict=True)]
-        load, tp = self.workload, self.workload.core.tp
+        load, tp = self.step_work, self.step_work.core.tp
         compute_s, memory_s, link_s, overhead_s = (sum(cost[part]) for part in (COMPUTE, MEMORY, LINKS, OVERHEAD))
         return StepCost(
             flops=sum(work[COMPUTE]) / load.flop_s * tp,
@@ -135,7 +135,7 @@ class CostModel:
         )
 
 
-def _why_extrapolated(load: Workload, instance: Instance, calibration: Calibration) -> str:
+def _why_extrapolated(load: StepWork, instance: Instance, calibration: Calibration) -> str:
     """What of the model and the part no usable measurement covers; empty when nothing."""
     reasons = []
     if instance.chip.name not in CALIBRATED_CHIPS:

@@ -150,7 +150,7 @@ class StepPricer:
 
     def _behind(self, cost: StepCost, bucket: int, behind: int) -> StepCost:
         """`cost` of `bucket` tokens with `behind` cached positions before them."""
-        load, fit = self._model.workload, self._model.calibration.coefficients
+        load, fit = self._model.step_work, self._model.calibration.coefficients
         flops, num_bytes = load.attention_flops(float(bucket) * behind), load.kv_bytes(behind, load.core.kv_streams)
         compute_s = cost.compute_s + flops * load.flop_s / fit.attention_efficiency
         memory_s = cost.memory_s + num_bytes * load.byte_s / fit.memory_efficiency

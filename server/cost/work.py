@@ -91,7 +91,7 @@ class Runtime:
     sdk: int = CURRENT_SDK  # minor release of Neuron SDK 2.x
 
 
-class Workload:
+class StepWork:
     """The work of the steps of one model over one tensor-parallel group. Constants are worked out once."""
 
     def __init__(self, model: ModelSpec, instance: Instance, tp: int, runtime: Runtime) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from server.bench.options import AccuracyOptions, Drawing, LatencyOptions, ThroughputOptions, Workload
+from server.bench.options import AccuracyOptions, BatchShape, Drawing, LatencyOptions, ThroughputOptions
 from server.config import Dtype, Quantization, WeightFormat
 from server.settings.engine import EngineSettings
 
@@ -46,10 +46,10 @@ class LatencySettings(EngineSettings):
     trace: str | None = Field(None, description="write a trace of one more run of the first batch size to this file")
 
     @property
-    def workloads(self) -> tuple[Workload, ...]:
+    def workloads(self) -> tuple[BatchShape, ...]:
         """One for each batch size."""
         drawing = Drawing(self.temperature, self.top_k, self.top_p, self.min_p)
-        return tuple(Workload(size, self.input_len, self.output_len, drawing) for size in self.batch_size)
+        return tuple(BatchShape(size, self.input_len, self.output_len, drawing) for size in self.batch_size)
 
     @property
     def options(self) -> LatencyOptions:
@@ -72,9 +72,9 @@ class ThroughputSettings(EngineSettings):
     json_file: str | None = JSON_FILE
 
     @property
-    def workloads(self) -> tuple[Workload, ...]:
+    def workloads(self) -> tuple[BatchShape, ...]:
         """One for each batch size and prompt length."""
-        return tuple(Workload(size, length, self.output_len) for length in self.input_len for size in self.batch_size)
+        return tuple(BatchShape(size, length, self.output_len) for length in self.input_len for size in self.batch_size)
 
     @property
     def options(self) -> ThroughputOptions:

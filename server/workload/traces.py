@@ -11,15 +11,15 @@ import json
 import math
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from server.clock import NS
-from server.errors import SettingsError
+from server.workload.trace_file import TraceFile
 from server.workload.workload import MAX_SECONDS, MAX_TOKENS, Workload
 
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
@@ -40,26 +40,22 @@ class _Line(NamedTuple):
     prefix: tuple[int, ...] = ()
 
 
-def read_trace(path: Path, format: TraceFormat | None = None) -> Workload:
-    """The requests of a trace; its first arrival is time 0. The format is found in the first line unless given.
+def read_trace(path: Path, format: TraceFormat | None = None, max_requests: int | None = None) -> Workload:
+    """The requests of a trace, or the first of them; its first arrival is time 0.
 
-    Raises SettingsError, with the line number, for what is not of the format and for arrivals out of order.
+    The format is found in the first line unless given. Raises SettingsError, with the line number, for what is not of
+    the format and for arrivals out of order.
     """
-    try:
-        # newline="" leaves line ends to csv; a byte order mark is not part of the first column's name
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            found = format or _detect(path, first)
-            lines = _mooncake(path, file) if found == "mooncake" else _table(path, file, found)
-            return _workload(path, lines, found)
-    except OSError as error:
-        raise SettingsError(f"cannot read the trace {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    file = TraceFile(path)
+    lines = file.lines()
+    first = next(lines, "")
+    found = format or _detect(file, first)
+    every = chain([first], lines)
+    requests = _mooncake(file, every) if found == "mooncake" else _table(file, every, found)
+    return _workload(file, islice(requests, max_requests), found)
 
 
-def _detect(path: Path, first: str) -> TraceFormat:
+def _detect(file: TraceFile, first: str) -> TraceFormat:
     if first.lstrip().startswith("{"):
         return "mooncake"
     columns = _header(first.split(","))
@@ -67,31 +63,27 @@ def _detect(path: Path, first: str) -> TraceFormat:
         if set(names) <= set(columns):
             return format_
     forms = "; ".join(f"{format_}: {', '.join(names)}" for format_, names in _COLUMNS.items())
-    raise SettingsError(f"{path}:1: neither a Mooncake JSON line nor a header with the columns of one of {forms}")
+    raise file.refusal(1, f"neither a Mooncake JSON line nor a header with the columns of one of {forms}")
 
 
 def _header(cells: list[str]) -> list[str]:
     return [cell.strip().strip('"').lower() for cell in cells]
 
 
-def _workload(path: Path, lines: Iterator[tuple[int, _Line]], format_: TraceFormat) -> Workload:
+def _workload(file: TraceFile, lines: Iterator[tuple[int, _Line]], format_: TraceFormat) -> Workload:
     times, inputs, outputs = array("q"), array("q"), array("q")
     prefixes: list[tuple[int, ...]] = []
-    last = None
     for number, line in lines:
-        if last is not None and line.time_ns < last:
-            raise SettingsError(f"{path}:{number}: arrives {(last - line.time_ns) / NS:g} s before the line above it")
-        last = line.time_ns
+        file.require_order(number, line.time_ns)
         times.append(line.time_ns)
         inputs.append(line.input_len)
         outputs.append(line.output_len)
         if format_ == "mooncake":
             prefixes.append(line.prefix)
-    if not times:
-        raise SettingsError(f"{path}: the trace holds no request")
+    file.require_any(len(times))
     arrival = np.array(times, dtype=np.int64)
     return Workload(
-        name=f"{path.name} ({format_})",
+        name=f"{file.path.name} ({format_})",
         arrival_ns=arrival - arrival[0],
         input_len=np.array(inputs, dtype=np.int64),
         output_len=np.array(outputs, dtype=np.int64),
@@ -100,21 +92,21 @@ def _workload(path: Path, lines: Iterator[tuple[int, _Line]], format_: TraceForm
     )
 
 
-def _table(path: Path, file: Iterator[str], format_: TraceFormat) -> Iterator[tuple[int, _Line]]:
-    rows = csv.reader(file)
+def _table(file: TraceFile, lines: Iterator[str], format_: TraceFormat) -> Iterator[tuple[int, _Line]]:
+    rows = csv.reader(lines)
     try:
         columns = _header(next(rows, []))
         missing = [name for name in _COLUMNS[format_] if name not in columns]
         if missing:
-            raise SettingsError(f"{path}:1: a trace in format {format_} has the column {missing[0]!r}")
+            raise file.refusal(1, f"a trace in format {format_} has the column {missing[0]!r}")
         at = [columns.index(name) for name in _COLUMNS[format_]]
         for row in rows:
-            with _refusing(path, rows.line_num):
+            with file.refusing(rows.line_num):
                 line = _row(row, at, len(columns), format_) if row else None
             if line is not None:
                 yield rows.line_num, line
     except csv.Error as error:
-        raise SettingsError(f"{path}:{rows.line_num}: {error}") from error
+        raise file.refusal(rows.line_num, error) from error
 
 
 def _row(row: list[str], at: list[int], num_columns: int, format_: TraceFormat) -> _Line | None:
@@ -123,14 +115,14 @@ def _row(row: list[str], at: list[int], num_columns: int, format_: TraceFormat) 
     time, num_input, num_output = (row[column].strip() for column in at)
     if format_ == "burstgpt" and num_output == "0":
         return None  # a failed call, by the format's own definition
-    time_ns = _date_ns(time) if "-" in time[1:] and ":" in time else _seconds_ns(time)
+    time_ns = _date_ns(time) if "-" in time[1:] and ":" in time else seconds_ns(time)
     return _Line(time_ns, _tokens("input", int(num_input)), _tokens("output", int(num_output)))
 
 
-def _mooncake(path: Path, file: Iterator[str]) -> Iterator[tuple[int, _Line]]:
-    for number, text in enumerate(file, 1):
+def _mooncake(file: TraceFile, lines: Iterator[str]) -> Iterator[tuple[int, _Line]]:
+    for number, text in enumerate(lines, 1):
         if text.strip():
-            with _refusing(path, number):
+            with file.refusing(number):
                 line = _mooncake_line(json.loads(text))
             yield number, line
 
@@ -144,23 +136,15 @@ def _mooncake_line(value: Any) -> _Line:
     ids = value.get("hash_ids", [])
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= MAX_TOKENS for i in ids):
         raise ValueError(f"hash_ids is not a list of whole numbers from 0 to {MAX_TOKENS}")
-    time_ns = _seconds_ns(value["timestamp"], unit_s=1e-3)
+    time_ns = seconds_ns(value["timestamp"], unit_s=1e-3)
     num_input = _tokens("input_length", value["input_length"])
     if len(ids) > -(-num_input // MOONCAKE_BLOCK):
         raise ValueError(f"{len(ids)} hash_ids of {MOONCAKE_BLOCK} tokens are more than input_length {num_input}")
     return _Line(time_ns, num_input, _tokens("output_length", value["output_length"]), tuple(ids))
 
 
-@contextmanager
-def _refusing(path: Path, number: int) -> Iterator[None]:
-    """What is wrong inside becomes a refusal of line `number`."""
-    try:
-        yield
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise SettingsError(f"{path}:{number}: {error}") from error
-
-
-def _seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
+def seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
+    """Nanoseconds of a timestamp in units of `unit_s`. Raises ValueError or TypeError for what is none."""
     if isinstance(value, bool):
         raise ValueError(f"the timestamp is {value}, which is no number")
     seconds = float(value) * unit_s

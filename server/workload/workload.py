@@ -1,25 +1,26 @@
-"""What arrives and when: a list of requests by arrival time, lengths in tokens, and seeded synthetic ones.
+"""What arrives and when: a list of requests by arrival time, with their lengths in tokens.
 
-Knows nothing of devices. Times are whole nanoseconds from the first possible arrival, so that sums of them are exact.
+Knows nothing of devices, servers or texts. Times are whole nanoseconds from the first possible arrival, so that sums of
+them are exact.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
 
 import numpy as np
 
 from server.clock import NS
-from server.errors import SettingsError
 
-ArrivalProcess = Literal["poisson", "gamma", "constant"]
-ARRIVALS: tuple[ArrivalProcess, ...] = ("poisson", "gamma", "constant")
 MAX_REQUESTS = 100_000_000
 MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 10**9  # so that nanoseconds stay exact in 64 bits
 
-LengthArray = np.ndarray[Any, np.dtype[np.int64]]
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class Workload:
     """
 
     name: str
-    arrival_ns: LengthArray  # [n], never falling
-    input_len: LengthArray  # [n], at least 1
-    output_len: LengthArray  # [n], at least 1
+    arrival_ns: IntArray  # [n], never falling
+    input_len: IntArray  # [n], at least 1
+    output_len: IntArray  # [n], at least 1
     prefixes: tuple[tuple[int, ...], ...] | None = None
     prefix_block: int = 512
 
@@ -50,88 +51,49 @@ class Workload:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
+    @property
+    def arrival_s(self) -> FloatArray:
+        """[n] seconds."""
+        return self.arrival_ns / NS
 
-@dataclass(frozen=True, slots=True)
-class LengthRange:
-    """Tokens, uniform over `low` to `high`, both included; one fixed length when they are equal."""
+    @property
+    def rate(self) -> float:
+        """Requests a second from the first arrival to the last; infinity when all come at once."""
+        seconds = float(self.arrival_ns[-1] - self.arrival_ns[0]) / NS
+        return (len(self) - 1) / seconds if seconds else float("inf")
 
-    low: int
-    high: int
+    def at_rate(self, rate: float) -> Workload:
+        """The same requests with their gaps stretched or shrunk to `rate` a second; as it is when it has no rate."""
+        own = self.rate
+        return self.at_speed(rate / own) if isfinite(own) and own else self
 
-    @classmethod
-    def parse(cls, text: str, name: str) -> LengthRange:
-        """ "512" or "256:1024". Raises SettingsError that speaks of `name`."""
-        low, _, high = text.partition(":")
-        try:
-            lengths = cls(int(low), int(high or low))
-        except ValueError:
-            raise SettingsError(f"{name} is {text!r}: give a number of tokens, or LOW:HIGH") from None
-        lengths.check(name)
-        return lengths
+    def at_speed(self, speed: float) -> Workload:
+        """The same requests, `speed` times as fast one after another."""
+        return replace(self, arrival_ns=np.rint(self.arrival_ns / speed).astype(np.int64))
 
-    def check(self, name: str) -> None:
-        """Raises SettingsError when it is no range of lengths."""
-        if not 1 <= self.low <= self.high <= MAX_TOKENS:
-            raise SettingsError(
-                f"{name} is {self.low}:{self.high}: lengths rise from at least 1 to at most {MAX_TOKENS}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class SyntheticWorkload:
-    """`num_requests` independent requests at `rate` a second; the same fields give the same requests."""
-
-    num_requests: int
-    rate: float  # requests a second; infinity: all at once
-    input_len: LengthRange
-    output_len: LengthRange
-    arrivals: ArrivalProcess = "poisson"
-    burstiness: float = 1.0  # shape of the gamma gaps: 1 = Poisson, less = burstier, more = more even
-    seed: int = 0
-
-    def generate(self) -> Workload:
-        """Raises SettingsError for numbers that describe no workload."""
-        self._check()
-        random = np.random.default_rng(self.seed)
-        gaps = self._gaps(random)
-        times = np.cumsum(gaps)
-        if times[-1] >= MAX_SECONDS:
-            raise SettingsError(
-                f"{self.num_requests} requests at {self.rate:g} a second take over {MAX_SECONDS} seconds"
-            )
-        return Workload(
-            name=f"{self.arrivals}, {self.rate:g} requests/s, seed {self.seed}",
-            arrival_ns=np.rint(times * NS).astype(np.int64),
-            input_len=_draw(random, self.input_len, self.num_requests),
-            output_len=_draw(random, self.output_len, self.num_requests),
+    def at_scale(self, scale: float) -> Workload:
+        """The same arrivals with all lengths `scale` times as long, at least 1."""
+        return replace(
+            self,
+            input_len=scaled(self.input_len, scale),
+            output_len=scaled(self.output_len, scale),
+            prefix_block=max(1, round(self.prefix_block * scale)),
         )
 
-    def _gaps(self, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Seconds before each request; the first comes at 0, as load tools send it."""
-        mean, size = 1 / self.rate, self.num_requests
-        if self.arrivals == "constant" or mean == 0:
-            gaps = np.full(size, mean)
-        elif self.arrivals == "poisson":
-            gaps = random.exponential(mean, size)
-        else:
-            gaps = random.gamma(self.burstiness, mean / self.burstiness, size)
-        gaps[0] = 0.0
-        return gaps
-
-    def _check(self) -> None:
-        if not 1 <= self.num_requests <= MAX_REQUESTS:
-            raise SettingsError(f"the number of requests is {self.num_requests}: it is 1 to {MAX_REQUESTS}")
-        if not self.rate > 0:
-            raise SettingsError(f"the request rate is {self.rate:g} a second: it must be above 0")
-        if self.arrivals not in ARRIVALS:
-            raise SettingsError(f"arrivals {self.arrivals!r} are none of {', '.join(ARRIVALS)}")
-        if not 0 < self.burstiness < float("inf"):
-            raise SettingsError(f"burstiness is {self.burstiness:g}: it must be above 0 and finite")
-        if self.seed < 0:
-            raise SettingsError(f"the seed is {self.seed}: it must be at least 0")
-        self.input_len.check("the input length")
-        self.output_len.check("the output length")
+    def only(self, is_kept: BoolArray) -> Workload:
+        """The requests that `is_kept`, `[n]`, at least one; the first of them is time 0."""
+        prefixes = self.prefixes and tuple(name for name, fit in zip(self.prefixes, is_kept, strict=True) if fit)
+        kept_ns = self.arrival_ns[is_kept]
+        return replace(
+            self,
+            arrival_ns=kept_ns - kept_ns[0],
+            input_len=self.input_len[is_kept],
+            output_len=self.output_len[is_kept],
+            prefixes=prefixes,
+        )
 
 
-def _draw(random: np.random.Generator, lengths: LengthRange, size: int) -> LengthArray:
-    return random.integers(lengths.low, lengths.high, size, dtype=np.int64, endpoint=True)
+def scaled(lengths: IntArray, scale: float) -> IntArray:
+    """Lengths made `scale` times as long, at least 1."""
+    rounded: IntArray = np.rint(lengths * scale).astype(np.int64)
+    return np.maximum(1, rounded)

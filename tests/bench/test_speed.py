@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.bench.drive import StepTime
-from server.bench.options import Workload
+from server.bench.options import BatchShape
 from server.bench.throughput import result_of, tokens_of
 from server.cli import main
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -117,14 +117,14 @@ def test_sequences_longer_than_the_context_are_refused(
 
 def test_rates_are_of_the_steps_that_they_are_about() -> None:
     steps = [StepTime(2.0, 1.9, 0.0, 100, 0), StepTime(1.0, 0.9, 0.0, 20, 3), *[StepTime(0.5, 0.4, 0.0, 0, 4)] * 2]
-    result = result_of(Workload(4, 30, 3), 4, [steps])
+    result = result_of(BatchShape(4, 30, 3), 4, [steps])
     assert result.elapsed_s == 4.0
     assert result.prefill_tokens_per_s == 40.0
     assert result.decode_tokens_per_s == 8.0
     assert result.output_tokens_per_s == 3.0
     assert result.total_tokens_per_s == 33.0
-    assert result_of(Workload(4, 30, 3), 4, [steps[:2]]).decode_tokens_per_s is None
+    assert result_of(BatchShape(4, 30, 3), 4, [steps[:2]]).decode_tokens_per_s is None
 
 
 def test_the_last_token_of_a_sequence_is_not_computed() -> None:
-    assert tokens_of(Workload(2, 10, 3), 5) == 60
+    assert tokens_of(BatchShape(2, 10, 3), 5) == 60

@@ -153,7 +153,7 @@ def test_a_comparison_of_a_server_with_itself(mock_url: str, tmp_path: Path) -> 
         ("sweep --base-url http://127.0.0.1:1", "a sweep needs limits"),
         ("compare --base-url http://127.0.0.1:1 --other-base-url http://127.0.0.1:1 --rounds 1", "rounds is 1"),
         ("--instance inf9.large", "no device 'inf9.large'"),
-        ("--dataset-name jsonl --dataset-path /nowhere", "/nowhere: cannot be read"),
+        ("--dataset-name jsonl --dataset-path /nowhere", "cannot read the trace /nowhere: No such file"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.datasets.sharegpt import draw_lengths
-from loadtests.datasets.sharegpt_histogram import COUNTS, INPUT_EDGES, OUTPUT_EDGES
-from loadtests.datasets.workload import make_workload, total_len
+from loadtests.datasets.dataset import make_dataset, total_len
 from loadtests.errors import DatasetError
 from loadtests.prompts import ChatPrompt, IdPrompt, Session, TextPrompt, num_requests
 from loadtests.specs import DatasetSpec
 from loadtests.vocabulary import Vocabulary
+from server.workload.traces import read_trace
 
 VOCABULARY = Vocabulary()
 
 
 def sessions(seed: int = 0, **changes: object) -> tuple[Session, ...]:
-    return make_workload(DatasetSpec(**changes), VOCABULARY, seed).sessions  # type: ignore[arg-type]
+    return make_dataset(DatasetSpec(**changes), VOCABULARY, seed).sessions  # type: ignore[arg-type]
 
 
 def ids(session: Session, turn: int = 0) -> list[int]:
@@ -55,18 +53,6 @@ def test_prompts_of_a_group_share_exactly_the_prefix() -> None:
     assert len({tuple(ids(session)) for session in made}) == 60
 
 
-def test_sharegpt_lengths_follow_the_histogram() -> None:
-    pairs = draw_lengths(np.random.default_rng(0), 40_000)
-    drawn, _, _ = np.histogram2d(*zip(*pairs, strict=True), bins=[INPUT_EDGES, OUTPUT_EDGES])
-    counts = np.array(COUNTS)
-    assert counts.sum() == 30_731
-    assert abs(drawn / drawn.sum() - counts / counts.sum()).max() < 0.003
-    inputs, outputs = np.array(pairs).T
-    # The source's own medians: 1730 and 415 tokens.
-    assert np.median(inputs) == pytest.approx(1730, rel=0.05)
-    assert np.median(outputs) == pytest.approx(415, rel=0.05)
-
-
 def test_length_scale_scales_the_lengths() -> None:
     full = sessions(dataset_name="sharegpt", num_prompts=200)
     small = sessions(dataset_name="sharegpt", num_prompts=200, length_scale=0.1)
@@ -87,9 +73,9 @@ def test_multi_turn_counts_requests_and_starts_with_the_shared_prefix() -> None:
 
 def test_what_is_too_long_is_left_out_and_counted() -> None:
     spec = DatasetSpec(dataset_name="sharegpt", num_prompts=300, max_total_len=1000)
-    workload = make_workload(spec, VOCABULARY, 0)
-    assert max(map(total_len, workload.sessions)) <= 1000
-    assert workload.num_left_out == 300 - len(workload.sessions) > 0
+    dataset = make_dataset(spec, VOCABULARY, 0)
+    assert max(map(total_len, dataset.sessions)) <= 1000
+    assert dataset.num_left_out == 300 - len(dataset.sessions) > 0
     with pytest.raises(DatasetError, match="max_total_len is 10: the shortest session has 640 tokens"):
         sessions(num_prompts=2, max_total_len=10)
 
@@ -110,6 +96,17 @@ def test_azure_traces_give_arrivals_and_lengths(tmp_path: Path) -> None:
     assert [len(ids(session)) for session in made] == [374, 396]
     assert [session.turns[0].output_len for session in made] == [44, 109]
     assert len(sessions(dataset_name="azure-trace", dataset_path=str(tmp_path / "t.csv"), num_prompts=1)) == 1
+
+
+def test_other_tables_are_read_as_a_simulation_reads_them(tmp_path: Path) -> None:
+    burst = "Timestamp,Model,Request tokens,Response tokens\n5,x,472,18\n6,x,9,0\n45.5,x,9,3\n"
+    plain = "timestamp,input,output\n0.25,7,3\n1,8,4\n"
+    for name, text in (("burstgpt-trace", burst), ("csv-trace", plain)):
+        path = write(tmp_path / name, text)
+        made, load = sessions(dataset_name=name, dataset_path=path), read_trace(Path(path))
+        assert [session.arrival_s for session in made] == load.arrival_s.tolist()
+        assert [len(ids(session)) for session in made] == load.input_len.tolist()
+        assert [session.turns[0].output_len for session in made] == load.output_len.tolist()
 
 
 def mooncake(*rows: tuple[float, int, int, list[int]]) -> str:
@@ -153,37 +150,32 @@ def test_own_requests_may_be_text_ids_or_messages(tmp_path: Path) -> None:
 
 
 BAD = [
-    ("azure-trace", AZURE + "2023-11-16 18:15:40.0,1,1\n", r"line 4: out of order: .*10\.995169 s before"),
-    ("azure-trace", AZURE + "soon,1,1\n", "line 4: Invalid isoformat"),
-    ("azure-trace", AZURE + "2023-11-16 18:15:51,0,1\n", "line 4: 0 context"),
-    ("azure-trace", AZURE + "2023-11-16 18:15:51,1\n", "line 4: column GeneratedTokens is missing"),
-    ("azure-trace", "a,b\n1,2\n", "line 2: column TIMESTAMP is missing"),
-    ("azure-trace", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request"),
-    ("mooncake-trace", mooncake((5, 1, 1, [1]), (4, 1, 1, [1])), "line 2: out of order"),
-    ("mooncake-trace", mooncake((5, 600, 1, [1])), "line 1: 1 hash_ids for 600 tokens: 2 are needed"),
-    ("mooncake-trace", mooncake((5, 6, 1, [])), "line 1: .*hash_ids"),
-    ("mooncake-trace", '{"timestamp": 1}\n', "line 1: .*input_length"),
-    ("mooncake-trace", "{\n", "line 1: "),
-    ("jsonl", '{"prompt": "a"}\n{"prompt": "a", "messages": []}\n', "line 2: exactly one of prompt and messages"),
-    ("jsonl", '{"promt": "a"}\n', "line 1: .*unknown field `promt`"),
-    ("jsonl", '{"prompt": "a", "output_tokens": 0}\n', "line 1: output_tokens is 0"),
-    ("jsonl", '{"prompt": "a", "timestamp": 2}\n{"prompt": "a", "timestamp": 1}\n', "line 2: out of order"),
-    ("jsonl", '{"prompt": "a", "timestamp": 2}\n{"prompt": "a"}\n', "line 2: timestamp must be on all lines"),
-    ("jsonl", "", "holds no request"),
+    ("azure-trace", AZURE + "2023-11-16 18:15:40.0,1,1\n", r"4: arrives 10\.9952 s before the line above it"),
+    ("azure-trace", "a,b\n1,2\n", "1: a trace in format azure has the column 'timestamp'"),
+    ("csv-trace", "timestamp,input,output\n", " the trace holds no request"),
+    ("mooncake-trace", mooncake((5, 6, 1, [0, 1])), "1: 2 hash_ids of 512 tokens are more than input_length 6"),
+    ("jsonl", '{"prompt": "a"}\n{"prompt": "a", "messages": []}\n', "2: exactly one of prompt and messages"),
+    ("jsonl", '{"promt": "a"}\n', "1: .*unknown field `promt`"),
+    ("jsonl", "{\n", "1: .*truncated"),
+    ("jsonl", '{"prompt": "a", "output_tokens": 0}\n', "1: output_tokens is 0"),
+    ("jsonl", '{"prompt": "a", "timestamp": 2}\n{"prompt": "a", "timestamp": 1}\n', "2: arrives 1 s before the line"),
+    ("jsonl", '{"prompt": "a", "timestamp": 2}\n\n{"prompt": "a"}\n', "3: timestamp must be on all lines"),
+    ("jsonl", '{"prompt": "a", "timestamp": 1e99}\n', "1: the timestamp is 1e[+]99, which is out of range"),
+    ("jsonl", "", " the trace holds no request"),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD, ids=range(len(BAD)))
 def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = write(tmp_path / "file", text)
-    with pytest.raises(DatasetError, match=f"{path}: {message}"):
+    with pytest.raises(DatasetError, match=f"{path}:{message}"):
         sessions(dataset_name=name, dataset_path=path)
 
 
 def test_files_that_are_not_there_or_not_text_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="give dataset_path"):
         sessions(dataset_name="jsonl")
-    with pytest.raises(DatasetError, match=r"nowhere\.jsonl: cannot be read: No such file"):
+    with pytest.raises(DatasetError, match=r"cannot read the trace .*nowhere\.jsonl: No such file"):
         sessions(dataset_name="jsonl", dataset_path=str(tmp_path / "nowhere.jsonl"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DatasetError, match="is not UTF-8"):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from loadtests.metrics import describe, failures, is_good, max_concurrent, summarize
 from loadtests.records import RequestRecord
-from loadtests.specs import SloSpec
+from server.workload.slo import Slo
 
-NO_SLO = SloSpec()
+NO_SLO = Slo()
 
 
 def record(**changes: object) -> RequestRecord:
@@ -68,7 +68,7 @@ def test_failures_count_in_no_latency_and_no_throughput() -> None:
 
 
 def test_a_run_without_an_answer_has_no_latency_rather_than_zero() -> None:
-    figures = summarize([record(failure="connect")], 1.0, SloSpec(ttft_ms=1.0))
+    figures = summarize([record(failure="connect")], 1.0, Slo(ttft_ms=1.0))
     assert figures["median_ttft_ms"] is None
     assert figures["request_throughput"] == 0
     assert figures["request_goodput"] == 0
@@ -78,26 +78,26 @@ def test_a_run_without_an_answer_has_no_latency_rather_than_zero() -> None:
 @pytest.mark.parametrize(
     ("slo", "good"),
     [
-        (SloSpec(ttft_ms=201.0), True),
-        (SloSpec(ttft_ms=199.0), False),
-        (SloSpec(tpot_ms=101.0), True),
-        (SloSpec(tpot_ms=99.0), False),
-        (SloSpec(e2el_ms=601.0), True),
-        (SloSpec(e2el_ms=599.0), False),
-        (SloSpec(ttft_ms=201.0, tpot_ms=99.0), False),
+        (Slo(ttft_ms=201.0), True),
+        (Slo(ttft_ms=199.0), False),
+        (Slo(tpot_ms=101.0), True),
+        (Slo(tpot_ms=99.0), False),
+        (Slo(e2el_ms=601.0), True),
+        (Slo(e2el_ms=599.0), False),
+        (Slo(ttft_ms=201.0, tpot_ms=99.0), False),
     ],
 )
-def test_goodput_counts_requests_that_meet_every_limit(slo: SloSpec, good: bool) -> None:
+def test_goodput_counts_requests_that_meet_every_limit(slo: Slo, good: bool) -> None:
     assert is_good(record(), slo) is good
     assert summarize([record()], 2.0, slo)["request_goodput"] == (0.5 if good else 0)
 
 
 def test_the_tpot_of_a_one_token_answer_meets_any_limit() -> None:
-    assert is_good(record(output_tokens=1), SloSpec(tpot_ms=0.001))
+    assert is_good(record(output_tokens=1), Slo(tpot_ms=0.001))
 
 
 def test_a_failed_request_is_never_good() -> None:
-    assert not is_good(record(failure="timeout"), SloSpec(ttft_ms=1e6))
+    assert not is_good(record(failure="timeout"), Slo(ttft_ms=1e6))
 
 
 def test_without_limits_there_is_no_goodput() -> None:

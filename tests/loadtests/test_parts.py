@@ -205,17 +205,16 @@ def test_a_base_url_that_is_none_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_limits_of_taste_and_what_may_be_imported(path: Path) -> None:
-    """Load tests know the server by its wire only: its catalogue is read for prices, and `launch` starts it."""
+    """Load tests know the server by its wire: they share its words for workloads and prices, and `launch` starts it."""
     text = path.read_text()
     assert text.count("\n") <= 300
     tree = ast.parse(text)
     assert ast.get_docstring(tree)
-    allowed = {"cost": ("server.device.", "server.errors", "server.config"), "launch": ("server.cli",)}.get(
-        path.stem, ()
-    )
+    shared = ("server.workload.", "server.device.prices", "server.errors", "server.clock")
+    only_there = {"cost": ("server.device.catalog", "server.config"), "launch": ("server.cli",)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 50
             assert len(node.args.args + node.args.kwonlyargs) - (node.args.args[:1] != []) <= 6
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "server":
-            assert (node.module or "").startswith(allowed or ("nothing",)), f"{path}:{node.lineno}"
+            assert (node.module or "").startswith((*shared, *only_there.get(path.stem, ()))), f"{path}:{node.lineno}"

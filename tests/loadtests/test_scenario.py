@@ -6,13 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from loadtests.errors import SpecError
 from loadtests.flags import add_scenario_flags, parse_goodput, scenario_tree
 from loadtests.plan import make_plan
-from loadtests.scenario import SECTIONS, built_in_names, load_scenario
+from loadtests.scenario import SECTIONS, built_in_names, key_names, load_scenario
 from loadtests.specs import Scenario
 
 
@@ -28,7 +27,7 @@ def test_every_built_in_scenario_makes_a_plan(name: str) -> None:
     assert scenario.name == name
     assert scenario.description
     plan = make_plan(scenario, 0)
-    assert len(plan.schedule.offsets or plan.workload.sessions) == len(plan.workload.sessions) > 0
+    assert len(plan.schedule.offsets or plan.dataset.sessions) == len(plan.dataset.sessions) > 0
 
 
 def test_the_built_in_scenarios_are_those_that_are_promised() -> None:
@@ -74,7 +73,7 @@ def test_every_key_has_a_flag_with_a_description() -> None:
     parser = argparse.ArgumentParser()
     add_scenario_flags(parser)
     described = {action.dest for action in parser._actions if action.help}
-    keys = {f.name for name, spec in SECTIONS.items() if name != "slo" for f in msgspec.structs.fields(spec)}
+    keys = {key for section in SECTIONS if section != "slo" for key in key_names(section)}
     assert keys <= described
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadtests.metrics import summarize
 from loadtests.records import RequestRecord
-from loadtests.specs import SloSpec
+from server.workload.slo import Slo
 
 DURATION_S = 7.0
 
@@ -56,7 +56,7 @@ def latency_figures(name: str, seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def by_definition(done: Sequence[RequestRecord], slo: SloSpec) -> dict[str, float]:
+def by_definition(done: Sequence[RequestRecord], slo: Slo) -> dict[str, float]:
     """What `vllm bench serve` (0.32) reports of these completed requests."""
     ttfts: list[float] = []
     tpots: list[float] = []
@@ -96,9 +96,9 @@ def by_definition(done: Sequence[RequestRecord], slo: SloSpec) -> dict[str, floa
 
 @given(
     st.lists(records(), min_size=1, max_size=12),
-    st.builds(SloSpec, ttft_ms=st.just(1500.0), tpot_ms=st.sampled_from([None, 400.0]), e2el_ms=st.just(4000.0)),
+    st.builds(Slo, ttft_ms=st.just(1500.0), tpot_ms=st.sampled_from([None, 400.0]), e2el_ms=st.just(4000.0)),
 )
-def test_every_figure_is_the_one_that_vllm_would_report(run: list[RequestRecord], slo: SloSpec) -> None:
+def test_every_figure_is_the_one_that_vllm_would_report(run: list[RequestRecord], slo: Slo) -> None:
     expected = by_definition([record for record in run if record.failure is None], slo)
     figures = summarize(run, DURATION_S, slo)
     assert {name: figures[name] for name in expected} == pytest.approx(expected, rel=1e-9, abs=1e-9)

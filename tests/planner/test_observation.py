@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.work import Runtime, Term, Workload
+from server.cost.work import Runtime, StepWork, Term
 from server.device.catalog import instance
 from server.models.public import known_model
 from server.models.spec import ModelSpec
@@ -80,8 +80,8 @@ def both(base: dict[str, str], **changes: str) -> tuple[Observation, Observation
     return decode, prefill
 
 
-def work(tp: int, is_continuous: bool, sdk: int = 18) -> Workload:
-    return Workload(SHAPE, instance("inf2.48xlarge"), tp, Runtime("bf16", is_continuous, sdk))
+def work(tp: int, is_continuous: bool, sdk: int = 18) -> StepWork:
+    return StepWork(SHAPE, instance("inf2.48xlarge"), tp, Runtime("bf16", is_continuous, sdk))
 
 
 def test_a_median_is_the_step_of_the_bucket_that_holds_the_median_token() -> None:

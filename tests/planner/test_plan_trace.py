@@ -13,7 +13,7 @@ from server.cli import main
 from server.clock import NS
 from server.errors import SettingsError
 from server.planner.plan.check import check_plan
-from server.planner.plan.demand import Demand, at_rate, trace_rate, with_trace
+from server.planner.plan.demand import Demand, with_trace
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.plan import plan
 from server.planner.plan.queueing import Replica
@@ -41,7 +41,7 @@ def test_means_extremes_and_rate_are_those_of_the_trace() -> None:
     assert demand.input_tokens == CHAT.input_len.mean()
     assert demand.output_tokens == CHAT.output_len.mean()
     assert demand.longest == (CHAT.input_len + CHAT.output_len).max()
-    assert options.request_rate == pytest.approx(trace_rate(CHAT)) == pytest.approx(4.0, rel=0.1)
+    assert options.request_rate == pytest.approx(CHAT.rate) == pytest.approx(4.0, rel=0.1)
     assert report.buckets.decode == 4096
     assert report.as_json()["demand"]["trace"] == "chat"
 
@@ -69,10 +69,10 @@ def test_the_plan_of_a_trace_does_in_a_simulation_what_was_planned(model: str, s
 
 
 def test_another_rate_stretches_the_gaps() -> None:
-    assert trace_rate(at_rate(CHAT, 40.0)) == pytest.approx(40.0, rel=1e-6)
+    assert CHAT.at_rate(40.0).rate == pytest.approx(40.0, rel=1e-6)
     assert with_trace(BASE, CHAT, 40.0).request_rate == 40.0
     at_once = replace(CHAT, arrival_ns=np.zeros(len(CHAT), dtype=np.int64))
-    assert at_rate(at_once, 5.0) is at_once
+    assert at_once.at_rate(5.0) is at_once
     with pytest.raises(SettingsError, match="chat comes at inf requests a second: give request_rate"):
         with_trace(BASE, at_once)
 

@@ -12,7 +12,7 @@ from server.cost.calibration import ServingCoefficients, default_calibration
 from server.planner.calibrate.calibrate import run_calibrate, run_check
 from server.planner.calibrate.contradictions import contradictions
 from server.planner.calibrate.fit_serving import fit_serving
-from server.planner.calibrate.load_generators import Answers, LoadTest, stop_rate
+from server.planner.calibrate.load_generators import AnswerLengths, LoadTest, stop_rate
 from server.planner.calibrate.published import PublishedRow, read_rows
 from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
 
@@ -114,11 +114,11 @@ def test_calibrate_fits_the_load_tests_of_a_table_too(rows: dict[str, PublishedR
 
 def test_early_stops_give_the_mean_length() -> None:
     rate = stop_rate(250, 175)
-    drawn = Answers(10, 250, rate).draw(np.random.default_rng(0), 20_000)
-    assert Answers(10, 250, rate).mean == pytest.approx(175)
+    drawn = AnswerLengths(10, 250, rate).draw(np.random.default_rng(0), 20_000)
+    assert AnswerLengths(10, 250, rate).mean == pytest.approx(175)
     assert drawn.mean() == pytest.approx(175, rel=0.03)
     assert stop_rate(250, 250) == 0.0
-    assert Answers(10, 250, 0.0).mean == 250
+    assert AnswerLengths(10, 250, 0.0).mean == 250
 
 
 def test_a_table_of_load_tests_alone_can_be_checked(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-import numpy as np
 import pytest
 
 from loadtests.plan import make_plan
@@ -14,7 +13,7 @@ from server.clock import NS
 from server.config import Batching
 from server.planner.plan.check import Figures, simulation_of
 from server.planner.simulate.simulator import run_simulation
-from tools.agreement_check import LIMIT, Question, arrivals, measured, planned, serve_flags, simulated, verdict
+from tools.agreement_check import LIMIT, Question, measured, planned, serve_flags, simulated, verdict
 
 SOME = Figures(0.02, 0.003, 1000.0, 0.1)
 
@@ -23,7 +22,7 @@ SOME = Figures(0.02, 0.003, 1000.0, 0.1)
 @pytest.mark.parametrize("rate", [2.0, 6.0])
 def test_plan_and_simulation_of_the_default_model_agree(batching: Batching, rate: float) -> None:
     question = Question(batching=batching, request_rate=rate)
-    workload = arrivals(make_plan(question.scenario, question.seed))
+    workload = question.workload
     report, candidate = planned(question, workload)
     lines, is_kept = verdict(
         {"plan": Figures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
@@ -34,7 +33,7 @@ def test_plan_and_simulation_of_the_default_model_agree(batching: Batching, rate
 
 def test_figures_of_clients_are_worked_out_as_those_of_a_simulation() -> None:
     question = Question(num_prompts=50)
-    workload = arrivals(make_plan(question.scenario, question.seed))
+    workload = question.workload
     report, candidate = planned(question, workload)
     options = replace(simulation_of(report, candidate), workload=workload)
     seen = run_simulation(options).records
@@ -83,7 +82,7 @@ def test_without_a_price_there_are_no_dollars_to_compare() -> None:
 
 def test_the_server_is_started_as_planned() -> None:
     question = Question(batching="neuron")
-    _, candidate = planned(question, arrivals(make_plan(question.scenario, 0)))
+    _, candidate = planned(question, question.workload)
     flags = serve_flags(candidate, question)
     asked = dict(zip(flags[::2], flags[1::2], strict=True))
     assert asked["--max-num-seqs"] == str(question.slots) == str(candidate.batch)
@@ -91,7 +90,6 @@ def test_the_server_is_started_as_planned() -> None:
 
 
 def test_requests_are_simulated_when_they_are_sent() -> None:
-    sent = make_plan(Question().scenario, 3)
-    workload = arrivals(sent)
-    assert np.diff(workload.arrival_ns) / NS == pytest.approx(np.diff(sent.schedule.offsets or []), abs=1e-8)
-    assert workload.arrival_ns[0] == 0
+    question = Question(seed=3)
+    sent = make_plan(question.scenario, question.seed)
+    assert sent.schedule.offsets == question.workload.arrival_s.tolist()

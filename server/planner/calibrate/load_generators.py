@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, inf, sqrt
 
 import numpy as np
 
-from server.clock import NS
 from server.cost.calibration import ServingCoefficients
 from server.planner.calibrate.published import PublishedRow
-from server.workload.workload import LengthArray, Workload
+from server.workload.arrivals import Arrivals
+from server.workload.workload import IntArray, Workload
 
 LENGTH_SD = 20.0
 WINDOW_S = 120.0  # of guidellm
@@ -57,24 +57,23 @@ class LoadTest:
         """To simulate; 0 when there are none."""
         return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
 
-    def workload(self, answers: Answers, most_per_s: float, coefficients: ServingCoefficients, seed: int) -> Workload:
+    def workload(self, answers: AnswerLengths, most_per_s: float, fitted: ServingCoefficients, seed: int) -> Workload:
         """One wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
         random = np.random.default_rng((SEED, seed))
         if self.is_waves:
-            times = np.arange(self.users or 1) * coefficients.client_spacing_s
+            size, arrivals = self.users or 1, Arrivals(1 / fitted.client_spacing_s, burstiness=inf)
         elif self.rate is None:
-            times = np.zeros((self.users or 1) + int(WINDOW_S * most_per_s))
+            size, arrivals = (self.users or 1) + int(WINDOW_S * most_per_s), Arrivals(inf)
         else:
             size = max(1, int(WINDOW_S * self.rate))
-            gaps = random.exponential(1 / self.rate, size) if self.is_poisson else np.full(size, 1 / self.rate)
-            times = np.cumsum(gaps) - gaps[0]
-        lengths = answers.draw(random, len(times))
-        arrivals = np.rint(times * NS).astype(np.int64)
-        return Workload("load test", arrivals, np.full(len(times), answers.prompt, dtype=np.int64), lengths)
+            arrivals = Arrivals(self.rate, burstiness=1.0 if self.is_poisson else inf)
+        arrival_ns = arrivals.times_ns(random, size)
+        lengths = answers.draw(random, size)
+        return Workload("load test", arrival_ns, np.full(size, answers.prompt, dtype=np.int64), lengths)
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class AnswerLengths:
     """Lengths: asked for, and the chance of each token to be the last before that."""
 
     prompt: int
@@ -82,7 +81,7 @@ class Answers:
     stop_rate: float
 
     @classmethod
-    def of(cls, row: PublishedRow, coefficients: ServingCoefficients) -> Answers:
+    def of(cls, row: PublishedRow, coefficients: ServingCoefficients) -> AnswerLengths:
         """Mean lengths follow from tokens and requests a second where a row has both."""
         asked, measures = row.counts["output_len"], row.measures
         per_s = measures.get("req_per_s", 0.0)
@@ -97,7 +96,7 @@ class Answers:
         rate = self.stop_rate
         return (1 - exp(-rate * self.asked)) / rate if rate else float(self.asked)
 
-    def draw(self, random: np.random.Generator, size: int) -> LengthArray:
+    def draw(self, random: np.random.Generator, size: int) -> IntArray:
         """`size` lengths of at least one token."""
         lengths = random.normal(self.asked, min(LENGTH_SD, self.asked / 4), size)
         stops = random.exponential(1.0, size)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from server.cost.shape import matrix_params
-from server.cost.work import Runtime, Term, Work, Workload
+from server.cost.work import Runtime, StepWork, Term, Work
 from server.device.catalog import instance
 from server.errors import DeviceError, SettingsError
 from server.models.public import known_model
@@ -100,7 +100,7 @@ class _Setup:
 
     row: PublishedRow
     shape: ModelSpec
-    work: Workload
+    work: StepWork
     batch: int
     is_continuous: bool
     max_len: int
@@ -118,7 +118,7 @@ class _Setup:
         if not max_len:
             raise Unusable("no length is stated")
         runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
-        work = Workload(shape, instance(row.texts["instance"]), row.counts["tp"], runtime)
+        work = StepWork(shape, instance(row.texts["instance"]), row.counts["tp"], runtime)
         return cls(row, shape, work, batch, is_continuous, max_len)
 
     @property

@@ -21,14 +21,14 @@ from server.device.catalog import instance
 from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
 from server.planner.calibrate.contradictions import contradictions
-from server.planner.calibrate.load_generators import WINDOW_S, Answers, LoadTest
+from server.planner.calibrate.load_generators import WINDOW_S, AnswerLengths, LoadTest
 from server.planner.calibrate.observation import CONTINUOUS_SDK, Unusable, shape_of
 from server.planner.calibrate.published import PublishedRow
 from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
 from server.planner.simulate.records import Records
 from server.planner.simulate.routing import RoundRobin
 from server.planner.simulate.simulator import Driver
-from server.planner.simulate.statistics import FloatArray
+from server.workload.workload import FloatArray
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
 STACK_TGI_2_SDK = 19
@@ -113,7 +113,7 @@ class ServingRow:
 
     def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> Figures:
         """The figures that the tool of the row would print; of `num_waves` waves instead of all."""
-        times, answers = self.times(coefficients), Answers.of(self.row, coefficients)
+        times, answers = self.times(coefficients), AnswerLengths.of(self.row, coefficients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
         num_runs = max(1, min(self.test.num_waves, num_waves or self.test.num_waves))
         runs = [self._run(times, answers, most_per_s, coefficients, i) for i in range(num_runs)]
@@ -131,7 +131,7 @@ class ServingRow:
         return float(tokens.sum()) / seconds, float(middle["ttft_stat"](ttft)), float(middle["tpot_stat"](itl))
 
     def _run(
-        self, times: SlotTimes, answers: Answers, most_per_s: float, coefficients: ServingCoefficients, seed: int
+        self, times: SlotTimes, answers: AnswerLengths, most_per_s: float, coefficients: ServingCoefficients, seed: int
     ) -> _Run:
         workload = self.test.workload(answers, most_per_s, coefficients, seed)
         records = Records(len(workload))

@@ -11,7 +11,7 @@ import numpy as np
 
 from server.clock import NS
 from server.errors import DeviceError
-from server.planner.plan.demand import Demand, at_rate
+from server.planner.plan.demand import Demand
 from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.options import bucket
 from server.planner.plan.report import Candidate, PlanReport
@@ -19,8 +19,10 @@ from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import Records
 from server.planner.simulate.report import SimulationReport
 from server.planner.simulate.simulator import run_simulation
-from server.planner.simulate.statistics import FloatArray
-from server.workload.workload import LengthArray, LengthRange, SyntheticWorkload, Workload
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.synthetic import SyntheticWorkload
+from server.workload.workload import FloatArray, IntArray, Workload
 
 PER_SLOT = 20  # requests of a check for each slot of the deployment: enough for it to fill and to stay full
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
@@ -83,12 +85,12 @@ def _prefill_buckets(report: PlanReport) -> tuple[int, ...]:
 def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
     options = report.options
     if report.demand.trace is not None:
-        return at_rate(report.demand.trace, options.request_rate)
+        return report.demand.trace.at_rate(options.request_rate)
     slots = candidate.instances * candidate.dp * candidate.batch
     inputs, outputs = options.input_tokens, options.output_tokens
     return SyntheticWorkload(
         max(MIN_REQUESTS, min(MAX_REQUESTS, PER_SLOT * slots)),
-        options.request_rate,
+        Arrivals(options.request_rate),
         LengthRange(inputs, inputs),
         LengthRange(outputs, outputs),
         seed=seed,
@@ -142,7 +144,7 @@ class Served:
     sent_s: FloatArray
     first_s: FloatArray
     finish_s: FloatArray
-    num_output: LengthArray
+    num_output: IntArray
 
     @classmethod
     def of(cls, records: Records) -> Served:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from server.clock import NS
 from server.errors import SettingsError
 from server.planner.plan.options import MAX_RATE, MIN_RATE, PlanOptions
-from server.workload.workload import LengthArray, Workload
+from server.workload.workload import IntArray, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Demand:
             longest=int((inputs + outputs).max()),
             prompts=tuple(sorted(Counter(inputs.tolist()).items())),
             steps_cv2=_cv2(outputs - 1),
-            trace=_kept(trace, fits),
+            trace=trace.only(fits),
             left_out=int((~fits).sum()),
         )
 
@@ -84,39 +82,13 @@ def with_trace(options: PlanOptions, trace: Workload, request_rate: float | None
 
     Raises SettingsError when the trace has no rate of its own and none is given.
     """
-    rate = trace_rate(trace) if request_rate is None else request_rate
+    rate = trace.rate if request_rate is None else request_rate
     if not MIN_RATE <= rate <= MAX_RATE:
         raise SettingsError(f"{trace.name} comes at {rate:g} requests a second: give request_rate")
     means = (max(1, round(float(lengths.mean()))) for lengths in (trace.input_len, trace.output_len))
     return replace(options, input_tokens=next(means), output_tokens=next(means), request_rate=rate)
 
 
-def trace_rate(trace: Workload) -> float:
-    """Requests a second over the whole trace; infinity when all come at once."""
-    seconds = float(trace.arrival_ns[-1] - trace.arrival_ns[0]) / NS
-    return (len(trace) - 1) / seconds if seconds else float("inf")
-
-
-def at_rate(trace: Workload, rate: float) -> Workload:
-    """The trace with its gaps stretched or shrunk to `rate` requests a second; as it is when it has no rate."""
-    own = trace_rate(trace)
-    if not isfinite(own) or own == 0:
-        return trace
-    return replace(trace, arrival_ns=np.rint(trace.arrival_ns * (own / rate)).astype(np.int64))
-
-
-def _kept(trace: Workload, fits: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Workload:
-    prefixes = trace.prefixes and tuple(name for name, fit in zip(trace.prefixes, fits, strict=True) if fit)
-    kept = trace.arrival_ns[fits]
-    return replace(
-        trace,
-        arrival_ns=kept - kept[0],
-        input_len=trace.input_len[fits],
-        output_len=trace.output_len[fits],
-        prefixes=prefixes,
-    )
-
-
-def _cv2(values: LengthArray) -> float:
+def _cv2(values: IntArray) -> float:
     mean = float(values.mean())
     return float(values.var()) / mean**2 if mean else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.config import Batching, Quantization, SchedulerConfig
 from server.cost.work import CURRENT_SDK
@@ -14,22 +14,10 @@ from server.models.spec import ModelSpec
 from server.placement.fit import budget_bytes, require_fit
 from server.placement.footprint import ServingShape, StepLimits
 from server.planner.simulate.routing import ROUTINGS, Routing
+from server.workload.slo import Slo
 from server.workload.workload import Workload
 
 LONGEST_CHUNK = 8192  # tokens of prompts in one step by default
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """Limits that a request must meet, all of them, to count as good; None = no such limit. Milliseconds."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2el_ms: float | None = None
-
-    @property
-    def is_set(self) -> bool:
-        return (self.ttft_ms, self.tpot_ms, self.e2el_ms) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +45,7 @@ class SimulationOptions:
     sdk: int = CURRENT_SDK
     max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
     routing: Routing = "least-loaded"
-    slo: Slo = Slo()
+    slo: Slo = field(default_factory=Slo)
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
     step_by_step: bool = False  # drive the server's scheduler through every step even where that changes nothing
@@ -144,10 +132,6 @@ class SimulationOptions:
             )
         if self.usd_per_hour is not None and not 0 <= self.usd_per_hour < float("inf"):
             raise SettingsError(f"usd_per_hour is {self.usd_per_hour}: it must be at least 0 and finite")
-        for name in ("ttft_ms", "tpot_ms", "e2el_ms"):
-            limit = getattr(self.slo, name)
-            if limit is not None and not limit > 0:
-                raise SettingsError(f"the {name} limit is {limit}: it must be above 0")
 
     def resolve_num_blocks(self) -> int:
         """KV blocks of one group: as asked, or what its cores have left, at most twice what all slots can use.

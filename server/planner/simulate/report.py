@@ -17,8 +17,8 @@ from server.clock import NS
 from server.cost.calibration import default_calibration
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import SHARES, EngineTotals, Records
-from server.planner.simulate.statistics import FloatArray, Spread
-from server.workload.workload import LengthArray
+from server.planner.simulate.statistics import Spread
+from server.workload.workload import FloatArray, IntArray
 
 MS = 1e-6  # of a nanosecond
 HOUR_S = 3600
@@ -112,12 +112,7 @@ class SimulationReport:
         slo = self.options.slo
         if not slo.is_set:
             return None
-        limits = ((self.ttft_ms, slo.ttft_ms), (self.tpot_ms, slo.tpot_ms), (self.e2el_ms, slo.e2el_ms))
-        good = np.ones(self.completed, dtype=bool)
-        for values, limit in limits:
-            if limit is not None:
-                good &= values <= limit
-        return self._per_second(int(good.sum()))
+        return self._per_second(int(slo.are_met(self.ttft_ms, self.tpot_ms, self.e2el_ms).sum()))
 
     @cached_property
     def cost(self) -> Cost:
@@ -232,5 +227,5 @@ def _per_million(usd: float, tokens: int) -> float | None:
     return usd / tokens * MILLION if tokens else None
 
 
-def _ms(nanoseconds: LengthArray) -> FloatArray:
+def _ms(nanoseconds: IntArray) -> FloatArray:
     return nanoseconds.astype(np.float64) * MS

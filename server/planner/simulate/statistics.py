@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+from server.workload.workload import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Spread:
         }
 
 
-def _quantile(values: FloatArray, ends: np.ndarray[Any, np.dtype[np.int64]], share: float) -> float:
+def _quantile(values: FloatArray, ends: IntArray, share: float) -> float:
     """`ends[i]` values are at most `values[i]`."""
     place = share * (int(ends[-1]) - 1)
     low = int(place)

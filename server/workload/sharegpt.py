@@ -6,6 +6,11 @@ conversation so far; bins are half open, in tokens of the Llama 2 tokenizer.
 
 from __future__ import annotations
 
+import numpy as np
+
+from server.workload.synthetic import random_stream
+from server.workload.workload import FloatArray, IntArray, Workload
+
 # fmt: off
 INPUT_EDGES = (1, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8193)
 OUTPUT_EDGES = (1, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 1025)
@@ -34,3 +39,24 @@ COUNTS = (
     (34, 17, 21, 78, 82, 73, 165, 171, 239, 236, 180, 192, 257, 214, 296),
 )
 # fmt: on
+
+
+def sharegpt_workload(num_requests: int, seed: int) -> Workload:
+    """Requests that come all at once: a bin by its count, then lengths uniform inside it."""
+    counts = np.array(COUNTS, dtype=np.float64)
+    bins = random_stream(seed, "input_len").choice(counts.size, num_requests, p=counts.ravel() / counts.sum())
+    rows, columns = np.unravel_index(bins, counts.shape)
+    places = random_stream(seed, "output_len").random((num_requests, 2))
+    return Workload(
+        name=f"ShareGPT lengths, seed {seed}",
+        arrival_ns=np.zeros(num_requests, dtype=np.int64),
+        input_len=_inside(INPUT_EDGES, rows, places[:, 0]),
+        output_len=_inside(OUTPUT_EDGES, columns, places[:, 1]),
+    )
+
+
+def _inside(edges: tuple[int, ...], bins: IntArray, places: FloatArray) -> IntArray:
+    """`[n]` lengths, each at a place of 0 to 1 between the edges of its bin."""
+    low, high = np.array(edges)[bins], np.array(edges)[bins + 1]
+    lengths: IntArray = low + np.floor(places * (high - low)).astype(np.int64)
+    return lengths

@@ -1,4 +1,4 @@
-"""Reading one streamed answer: bytes with their times in, a finished request record out. No sockets, no clock."""
+"""Reading one streamed response: bytes with their times in, a finished request record out. No sockets, no clock."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from loadtests.sse import SseError, SseParser
 _DONE = b"[DONE]"
 
 
-class BadAnswer(Exception):
-    """The answer cannot be used; `kind` says how it is counted."""
+class BadResponse(Exception):
+    """A response that cannot be used; `kind` says how it is counted."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
 
 
-class Answer:
+class StreamedResponse:
     """What came of one request so far. Times are of the reader's clock, in seconds."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Answer:
         self._all_chunks_have_ids = True
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take a part of the stream. Raises BadAnswer."""
+        """Take a part of the stream. Raises BadResponse."""
         try:
             for event in self._sse.feed(data):
                 if event == _DONE:
@@ -45,9 +45,9 @@ class Answer:
                 else:
                     self._take(decode_chunk(event), event, now)
         except SseError as error:
-            raise BadAnswer("malformed", f"malformed SSE: {error}") from error
+            raise BadResponse("malformed", f"malformed SSE: {error}") from error
         except msgspec.MsgspecError as error:
-            raise BadAnswer("malformed", f"malformed SSE: an event is not a chunk of this API: {error}") from error
+            raise BadResponse("malformed", f"malformed SSE: an event is not a chunk of this API: {error}") from error
 
     def feed_plain(self, data: bytes) -> None:
         """Take a part of an answer whose status or type says that it is no stream."""
@@ -59,33 +59,33 @@ class Answer:
         return "".join(self.texts)
 
     def check_status(self, status: int, content_type: str) -> None:
-        """Raises BadAnswer unless it is 200 and an event stream."""
+        """Raises BadResponse unless it is 200 and an event stream."""
         body = b"".join(self._raw)
         if status == 429:
-            raise BadAnswer("http_429", f"429: {error_text(body)}")
+            raise BadResponse("http_429", f"429: {error_text(body)}")
         if status != 200:
-            raise BadAnswer("http_5xx" if status >= 500 else "http_4xx", f"{status}: {error_text(body)}")
+            raise BadResponse("http_5xx" if status >= 500 else "http_4xx", f"{status}: {error_text(body)}")
         if not content_type.startswith("text/event-stream"):
-            raise BadAnswer("malformed", f"the answer is {content_type or 'of no type'!r}, not 'text/event-stream'")
+            raise BadResponse("malformed", f"the answer is {content_type or 'of no type'!r}, not 'text/event-stream'")
 
     def check_end(self) -> None:
-        """Raises BadAnswer when the stream ended too soon or without a token."""
+        """Raises BadResponse when the stream ended too soon or without a token."""
         if self._sse.is_inside_event:
-            raise BadAnswer("malformed", "malformed SSE: the stream ended inside an event")
+            raise BadResponse("malformed", "malformed SSE: the stream ended inside an event")
         if not self._is_done and self.finish_reason is None:
-            raise BadAnswer("truncated", "the stream ended with neither a finish reason nor [DONE]")
+            raise BadResponse("truncated", "the stream ended with neither a finish reason nor [DONE]")
         if not self._times():
-            raise BadAnswer("empty", "the stream carried no token")
+            raise BadResponse("empty", "the stream carried no token")
 
     def check_count(self, record: RequestRecord, is_exact: bool) -> None:
-        """Raises BadAnswer when tokens are not as many as asked for (`is_exact`), or ids and usage disagree."""
+        """Raises BadResponse when tokens are not as many as asked for (`is_exact`), or ids and usage disagree."""
         if self.usage is not None and self.token_ids and self._all_chunks_have_ids:
             said, given = self.usage.completion_tokens, len(self.token_ids)
             if said != given:
-                raise BadAnswer("token_count", f"usage says {said} tokens, but {given} token ids came")
+                raise BadResponse("token_count", f"usage says {said} tokens, but {given} token ids came")
         asked = record.requested_output_tokens
         if is_exact and asked is not None and record.token_source != "chunks" and record.output_tokens != asked:
-            raise BadAnswer("token_count", f"asked for exactly {asked} tokens, got {record.output_tokens}")
+            raise BadResponse("token_count", f"asked for exactly {asked} tokens, got {record.output_tokens}")
 
     def fill(self, record: RequestRecord, origin: float) -> None:
         """Write into `record` what is known; `origin` is the run's start on the reader's clock."""
@@ -119,7 +119,7 @@ class Answer:
 
     def _take(self, chunk: Chunk, event: bytes, now: float) -> None:
         if chunk.error is not None:
-            raise BadAnswer("stream_error", f"error in the stream: {error_text(event)}")
+            raise BadResponse("stream_error", f"error in the stream: {error_text(event)}")
         if chunk.usage is not None:
             self.usage = chunk.usage
         for choice in chunk.choices:

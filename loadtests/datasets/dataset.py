@@ -1,0 +1,105 @@
+"""A dataset by its name, made into the sessions of a run; what is too long is left out and counted.
+
+Lengths, shared prefixes and recorded arrivals are those of `server.workload`, so a simulation of the same settings has
+the same requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from loadtests.datasets.multi_turn import multi_turn_sessions
+from loadtests.datasets.own_jsonl import own_sessions
+from loadtests.datasets.token_prompts import workload_sessions
+from loadtests.errors import DatasetError
+from loadtests.prompts import IdPrompt, Session
+from loadtests.specs import DatasetName, DatasetSpec
+from loadtests.vocabulary import Vocabulary
+from server.errors import SettingsError
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.sharegpt import sharegpt_workload
+from server.workload.synthetic import SyntheticWorkload
+from server.workload.traces import TraceFormat, read_trace
+from server.workload.workload import Workload
+
+FORMATS: dict[DatasetName, TraceFormat] = {
+    "azure-trace": "azure",
+    "burstgpt-trace": "burstgpt",
+    "csv-trace": "csv",
+    "mooncake-trace": "mooncake",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What a run sends."""
+
+    sessions: tuple[Session, ...]
+    num_left_out: int  # sessions longer than max_total_len
+
+    @property
+    def has_timestamps(self) -> bool:
+        return self.sessions[0].arrival_s is not None
+
+
+def make_dataset(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> Dataset:
+    """The same sessions for the same seed. Raises DatasetError, also when nothing is short enough."""
+    try:
+        sessions = _maker(spec.dataset_name)(spec, vocabulary, seed)
+    except SettingsError as error:
+        raise DatasetError(str(error)) from error
+    kept = [s for s in sessions if spec.max_total_len is None or total_len(s) <= spec.max_total_len]
+    if not kept:
+        shortest = min(map(total_len, sessions))
+        raise DatasetError(f"max_total_len is {spec.max_total_len}: the shortest session has {shortest} tokens")
+    return Dataset(tuple(kept), len(sessions) - len(kept))
+
+
+def total_len(session: Session) -> int:
+    """Tokens of the whole session with its answers, as far as they are known."""
+    return sum(
+        (len(turn.prompt) if isinstance(turn.prompt, IdPrompt) else 0) + (turn.output_len or 0)
+        for turn in session.turns
+    )
+
+
+def dataset_path(spec: DatasetSpec) -> Path:
+    """The file of a dataset that reads one. Raises DatasetError when none was given."""
+    if spec.dataset_path is None:
+        raise DatasetError(f"dataset {spec.dataset_name} reads a file: give dataset_path")
+    return Path(spec.dataset_path)
+
+
+def _maker(name: DatasetName) -> Callable[[DatasetSpec, Vocabulary, int], list[Session]]:
+    return {"multi-turn": multi_turn_sessions, "jsonl": _own_sessions}.get(name, _workload_sessions)
+
+
+def _own_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Session]:
+    del vocabulary, seed
+    return own_sessions(spec, dataset_path(spec))
+
+
+def _workload_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Session]:
+    if spec.dataset_name in FORMATS:
+        trace = read_trace(dataset_path(spec), FORMATS[spec.dataset_name], spec.num_prompts)
+        return workload_sessions(trace.at_scale(spec.length_scale), vocabulary, seed, has_arrivals=True)
+    return workload_sessions(_drawn(spec, seed), vocabulary, seed)
+
+
+def _drawn(spec: DatasetSpec, seed: int) -> Workload:
+    """Requests of a seed, all at once: when they are sent is the schedule's affair."""
+    if spec.dataset_name == "sharegpt":
+        return sharegpt_workload(spec.num_prompts, seed).at_scale(spec.length_scale)
+    return SyntheticWorkload(
+        spec.num_prompts,
+        Arrivals(inf),
+        LengthRange.around(spec.random_input_len, spec.random_range_ratio),
+        LengthRange.around(spec.random_output_len, spec.random_range_ratio),
+        spec.prefix_len,
+        spec.num_prefixes,
+        seed,
+    ).generate()

@@ -1,0 +1,71 @@
+"""Synthetic workloads: arrivals and lengths drawn from one seed, the same in a simulation and in a load test.
+
+Each thing that is drawn has random numbers of its own, so a seed has the same lengths at another rate, and a longer
+workload begins with the requests of a shorter one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from server.errors import SettingsError
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.workload import MAX_REQUESTS, Workload
+
+# What is drawn. Numbers follow from the places in this list: add at its end.
+Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time"]
+_DRAWN: tuple[Drawn, ...] = get_args(Drawn)
+
+
+def random_stream(seed: int, drawn: Drawn, *keys: int) -> np.random.Generator:
+    """Random numbers of one thing of a workload, independent of those of all others. `keys` divide it further.
+
+    Raises SettingsError for a negative seed.
+    """
+    if seed < 0:
+        raise SettingsError(f"seed is {seed}: it must be at least 0")
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DRAWN.index(drawn), *keys)))
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticWorkload:
+    """`num_requests` independent requests; the same fields give the same requests.
+
+    Prompts begin with one of `num_prefixes` equally likely prefixes of `prefix_len` tokens, on top of `input_len`.
+    """
+
+    num_requests: int
+    arrivals: Arrivals
+    input_len: LengthRange
+    output_len: LengthRange
+    prefix_len: int = 0
+    num_prefixes: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError for numbers that describe no workload."""
+        if not 1 <= self.num_requests <= MAX_REQUESTS:
+            raise SettingsError(f"the number of requests is {self.num_requests}: it is 1 to {MAX_REQUESTS}")
+        for name, least in (("prefix_len", 0), ("num_prefixes", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+
+    def generate(self) -> Workload:
+        """Raises SettingsError when the requests take longer than can be counted."""
+        size = self.num_requests
+        return Workload(
+            name=f"{self.arrivals}, seed {self.seed}",
+            arrival_ns=self.arrivals.times_ns(random_stream(self.seed, "arrivals"), size),
+            input_len=self.prefix_len + self.input_len.draw(random_stream(self.seed, "input_len"), size),
+            output_len=self.output_len.draw(random_stream(self.seed, "output_len"), size),
+            prefixes=self._prefixes() if self.prefix_len else None,
+            prefix_block=max(1, self.prefix_len),
+        )
+
+    def _prefixes(self) -> tuple[tuple[int, ...], ...]:
+        names = random_stream(self.seed, "prefix").integers(self.num_prefixes, size=self.num_requests)
+        return tuple((name,) for name in names.tolist())

@@ -1,0 +1,52 @@
+"""A file of requests, read line by line: every refusal names the file and the line. Knows no format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.clock import NS
+from server.errors import SettingsError
+
+
+class TraceFile:
+    """Lines of a text file, and the refusals of what is wrong in them. All its methods raise SettingsError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._last_ns: int | None = None
+
+    def lines(self) -> Iterator[str]:
+        """All lines with their ends, without a byte order mark."""
+        try:
+            # newline="" leaves line ends to csv
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                yield from file
+        except OSError as error:
+            raise SettingsError(f"cannot read the trace {self.path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{self.path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+    def refusal(self, line: int, reason: object) -> SettingsError:
+        """What to raise for line number `line`."""
+        return SettingsError(f"{self.path}:{line}: {reason}")
+
+    @contextmanager
+    def refusing(self, line: int) -> Iterator[None]:
+        """Turn what a parser raises inside into a refusal of line number `line`."""
+        try:
+            yield
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise self.refusal(line, error) from error
+
+    def require_order(self, line: int, time_ns: int) -> None:
+        """Arrivals must never go back."""
+        if self._last_ns is not None and time_ns < self._last_ns:
+            raise self.refusal(line, f"arrives {(self._last_ns - time_ns) / NS:g} s before the line above it")
+        self._last_ns = time_ns
+
+    def require_any(self, count: int) -> None:
+        """There must be at least one request."""
+        if not count:
+            raise SettingsError(f"{self.path}: the trace holds no request")
