@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,11 @@ from server.config import DataParallel, RuntimeCores
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL
 from server.settings.serve import ServeSettings
-from server.settings.sources import add_arguments, load_settings
+from server.settings.sources import load_settings
 
 
 def load(*argv: str) -> ServeSettings:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser, ServeSettings)
-    return load_settings(ServeSettings, vars(parser.parse_args(argv)))
+    return load_settings(ServeSettings, argv)
 
 
 @pytest.fixture(autouse=True)
