@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from server.cli import main
 
+API = {"fastapi", "uvicorn", "starlette", "zmq"}
+COMPILER = {"numba", "llvmlite"}
+REPORT_LOADED = """
+import sys, server.cli
+code = server.cli.main(sys.argv[1:]) if sys.argv[1:] else 0
+print(*sys.modules, sep="\\n", file=sys.stderr)
+sys.exit(code)
+"""
 SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "more"),
+    [
+        ([], {"pydantic", "numpy", "logging"}),  # the import alone, as each engine's process does it
+        (["version"], {"pydantic", "numpy", "logging"}),
+        (["ls", "--device", "inf2.xlarge"], {"numpy"}),
+        (["plan", "llama-1b", "--device", "inf2.xlarge"], set()),
+        (["simulate", "llama-1b", "--num-prompts", "2"], set()),
+    ],
+    ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else "",
+)
+def test_a_command_loads_only_what_it_needs(argv: list[str], more: set[str]) -> None:
+    ended = subprocess.run([sys.executable, "-c", REPORT_LOADED, *argv], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in ended.stderr.split()}
+    assert "server" in loaded
+    assert not loaded & (COMPILER | API | {"transformers", "tokenizers", "huggingface_hub"} | more)
 
 
 def test_check_prints_groups_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

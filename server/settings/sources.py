@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 
 Kind = TypeVar("Kind", bound=Settings)
-METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
 def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser | None = None) -> Kind:
@@ -70,22 +71,27 @@ def _parse(known: Collection[str], parser: ArgumentParser, argv: list[str]) -> N
     """Refuse unknown flags with the nearest one. Repeated texts are kept from pydantic-settings, which splits lists."""
     found, unknown = parser.parse_known_args(argv)
     if unknown:
-        hint = _nearest(unknown[0].partition("=")[0], map(_flag, known))
+        name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        hint = _nearest(name, [each for each in known if each != "model"], _flag)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return Namespace(**{name: tuple(each) if isinstance(each, list) else each for name, each in vars(found).items()})
 
 
 def _add_argument(fields: Mapping[str, FieldInfo], parser: ArgumentParser, *flags: str, **options: Any) -> None:
     """Word the help, put the shortest flag first, and let only texts be repeated: of numbers the last flag counts."""
-    metavar = options.get("metavar", "")
-    if metavar != "MODEL" and metavar:
-        item = metavar.removeprefix("tuple[").removesuffix(",...]")
-        if options.get("action") == "append" and item != "str":
-            options["action"] = "store"
-        is_choice = item.startswith("{")
-        options["metavar"] = f"{{{re.sub('[{}]', '', item)}}}" if is_choice else METAVARS.get(item, item)
     field = fields[options.get("dest", flags[0])]
+    leaves = _leaves(field.annotation)
+    if get_origin(field.annotation) is tuple:
+        options["action"] = "append" if leaves == [str] else "store"
+    if "metavar" in options and flags[0].startswith("-"):
+        options["metavar"] = METAVARS.get(leaves[0]) or f"{{{','.join(leaves)}}}"
     parser.add_argument(*sorted(flags, key=len), **options | {"help": _help(field)})
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The types, or the choices, that an annotation comes down to."""
+    parts = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
+    return [leaf for part in parts if part not in (NoneType, ...) for leaf in _leaves(part)] or [annotation]
 
 
 def _help(field: FieldInfo) -> str:
@@ -100,10 +106,10 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
     """What a misspelt name was probably meant to be."""
     near = get_close_matches(name, list(known), 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    return f" (did you mean {spell(near[0])}?)" if near else ""
 
 
 def _environment(kind: type[Settings]) -> dict[str, Any]:
@@ -138,7 +144,7 @@ def _complaint(kind: type[Settings], name: str, error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"there is no such setting{_nearest(name, names(kind))}"
     message = str(error["msg"]).removeprefix("Value error, ").split(", unable to")[0].split(" after validation")[0]
-    expected = re.sub(r"^(Input|String|Tuple|List) should ", "must ", message)
+    expected = re.sub(r"^(Input|String|Tuple|Value) should ", "must ", message)
     return f"{expected}, not {str(error['input'])[:80]!r}"
 
 
