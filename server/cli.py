@@ -43,8 +43,12 @@ class Call:
         """The settings of the call; the catalogue that they name is in force afterwards. Raises SettingsError."""
         from server.device.catalog import use_catalog
         from server.settings.catalog import CatalogSettings
-        from server.settings.sources import load_settings
+        from server.settings.sources import load_settings, misspelt_variables
 
+        if suspects := misspelt_variables(kind):
+            from server.settings.every import refuse_misspelt
+
+            refuse_misspelt(suspects)
         settings = load_settings(kind, self.argv, self.parser())
         if isinstance(settings, CatalogSettings):
             use_catalog(settings.catalog_config)

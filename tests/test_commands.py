@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from server.cli import main
+from server.settings.base import Settings
+from server.settings.every import KINDS
+from server.settings.sources import names
 
 API = {"fastapi", "uvicorn", "starlette", "zmq"}
 COMPILER = {"numba", "llvmlite"}
@@ -38,6 +41,27 @@ def test_a_command_loads_only_what_it_needs(argv: list[str], more: set[str]) -> 
     loaded = {name.partition(".")[0] for name in ended.stderr.split()}
     assert "server" in loaded
     assert not loaded & (COMPILER | API | {"transformers", "tokenizers", "huggingface_hub"} | more)
+
+
+def test_a_misspelt_variable_is_refused_and_that_of_another_command_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["plan", "llama-1b", "--device", "inf2.xlarge"]
+    monkeypatch.setenv("NEURONSERVE_DATA_PARALLEL_SIZE", "2")
+    monkeypatch.setenv("NEURONSERVE_RANDOM_INPUT_LEN", "8")
+    monkeypatch.setenv("NEURONSERVE_SERVICE_PORT", "80")
+    monkeypatch.setenv("NEURONSERVE_INPUTS_LEN_SERVICE_HOST", "10.0.0.1")
+    assert main(argv) == 0
+    monkeypatch.setenv("NEURONSERVE_INPUT_LENGTH", "8")
+    assert main(argv) == 2
+    complaint = "NEURONSERVE_INPUT_LENGTH: there is no such setting (did you mean NEURONSERVE_INPUT_LEN?)"
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_explains_each_of_its_settings(kind: type[Settings]) -> None:
+    for name, field in names(kind).items():
+        assert field.description, name
 
 
 def test_check_prints_groups_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

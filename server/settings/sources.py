@@ -25,6 +25,7 @@ from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 
 Kind = TypeVar("Kind", bound=Settings)
+NEAR = 0.75  # difflib's ratio of names that are taken for one another
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
@@ -54,6 +55,17 @@ def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser 
 def names(kind: type[Settings]) -> dict[str, FieldInfo]:
     """The settings by the names that users know them by, with underscores."""
     return {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
+
+
+def misspelt_variables(kind: type[Settings]) -> dict[str, str]:
+    """Variables of the environment that are near a setting without being one: name and setting in lower case.
+
+    Others with our prefix are left alone: Kubernetes sets some beside a Service of our name.
+    """
+    known = names(kind)
+    given = [name.removeprefix(ENV_PREFIX).lower() for name in os.environ if name.startswith(ENV_PREFIX)]
+    near = {name: get_close_matches(name, known, 1, NEAR) for name in given if name not in known}
+    return {name: found[0] for name, found in near.items() if found}
 
 
 def _command_line(kind: type[Settings], argv: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
