@@ -19,7 +19,7 @@ Formats = Annotated[tuple[WeightFormat, ...], NoDecode, BeforeValidator(split_co
 
 
 class LatencySettings(EngineSettings, ReportSettings):
-    """What `neuronserve bench latency` can be told, besides the engine's settings."""
+    """Settings of `neuronserve bench latency`, beside the engine's."""
 
     batch_size: Sizes = Field((1,), description="sequences at once; several with commas")
     input_len: int = Field(128, ge=1, description="prompt tokens of each sequence")
@@ -45,7 +45,7 @@ class LatencySettings(EngineSettings, ReportSettings):
 
 
 class ThroughputSettings(EngineSettings, ReportSettings):
-    """What `neuronserve bench throughput` can be told, besides the engine's settings."""
+    """Settings of `neuronserve bench throughput`, beside the engine's."""
 
     num_prompts: int | None = Field(
         None, ge=1, le=1_000_000, description="sequences in all, sent at once (default: batch_size)"
@@ -69,7 +69,7 @@ class ThroughputSettings(EngineSettings, ReportSettings):
 
 
 class AccuracySettings(EngineSettings, ReportSettings):
-    """What `neuronserve bench accuracy` can be told, besides the engine's settings."""
+    """Settings of `neuronserve bench accuracy`, beside the engine's."""
 
     text: str | None = Field(None, description='text to measure on: a file, or .jsonl with {"text": ...} lines')
     num_tokens: int = Field(10_000, ge=2, le=10_000_000, description="tokens of it to use")

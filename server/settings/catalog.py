@@ -1,4 +1,4 @@
-"""What every command that looks up a part or a price can be told: which data sheet, whose prices."""
+"""Settings of every command that looks up a part or a price: which data sheet, whose prices."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from server.settings.model import ModelSettings
 
 
 class CompileSettings(ModelSettings):
-    """What `neuronserve compile` can be told."""
+    """Settings of `neuronserve compile`."""
 
     output: str = Field("", description="directory to write; must be new or empty")
 

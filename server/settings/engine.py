@@ -1,4 +1,4 @@
-"""What every command that loads a model can be told: the model, the part it runs on, and the limits of a step."""
+"""Settings of every command that loads a model: the model, the part it runs on, and the limits of a step."""
 
 from __future__ import annotations
 

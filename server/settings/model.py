@@ -1,4 +1,4 @@
-"""What every command that reads weights can be told: where they are, and for which formats, cores and lengths."""
+"""Settings of every command that reads weights: where they are, and for which formats, cores and lengths."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _PlannerSettings(CatalogSettings, ReportSettings):
 
 
 class PlanSettings(_PlannerSettings):
-    """What `neuronserve plan` can be told. A flag that differs from the name of the option is its alias."""
+    """Settings of `neuronserve plan`. A flag that differs from the name of the option is its alias."""
 
     input_tokens: int = Field(
         1024, ge=1, le=MAX_TOKENS, validation_alias="input_len", description="prompt tokens of a request"
@@ -86,7 +86,7 @@ class PlanSettings(_PlannerSettings):
 
 
 class SimulateSettings(_PlannerSettings):
-    """What `neuronserve simulate` can be told. Lengths are a number, or a range such as 128:1024."""
+    """Settings of `neuronserve simulate`. Lengths are a number, or a range such as 128:1024."""
 
     device: str = Field("inf2.xlarge", description="instance to simulate")
     tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
@@ -136,7 +136,7 @@ class SimulateSettings(_PlannerSettings):
 
 
 class CalibrateSettings(ReportSettings):
-    """What `neuronserve calibrate` can be told."""
+    """Settings of `neuronserve calibrate`."""
 
     data: File = Field(None, description="CSV with rows to fit")
     check_file: File = Field(None, description="CSV with rows to hold the stored calibration against; fits nothing")

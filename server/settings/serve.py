@@ -28,7 +28,7 @@ def _not_empty(keys: Any) -> Any:
 
 
 class ServeSettings(EngineSettings):
-    """What `neuronserve serve` can be told."""
+    """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
@@ -77,7 +77,7 @@ class ServeSettings(EngineSettings):
     def require_price(self) -> None:
         """Raises DeviceError when a price was asked for that the catalogue does not have.
 
-        Without any such wish a part that nobody knows a price of is served too, with nothing said in dollars.
+        Otherwise a part without a known price is served too, and nothing is charged in dollars.
         """
         if self.usd_per_hour is None and (self.price_basis == "spot" or self.region != DEFAULT_REGION):
             instance(self.device).price(self.price_basis)

@@ -173,8 +173,8 @@ def traces_protocol(asked: str | None) -> str:
 
 def runtime_cores() -> RuntimeCores:
     """The Neuron runtime's variables; an empty one counts as not set."""
-    names = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
-    visible, count = (os.environ.get(name) or None for name in names)
+    variables = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+    visible, count = (os.environ.get(variable) or None for variable in variables)
     return RuntimeCores(visible, count)
 
 
