@@ -3,13 +3,65 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from server.cli import main
+from server.settings.base import Settings
+from server.settings.every import KINDS
+from server.settings.sources import names
 
+API = {"fastapi", "uvicorn", "starlette", "zmq"}
+COMPILER = {"numba", "llvmlite"}
+REPORT_LOADED = """
+import sys, server.cli
+code = server.cli.main(sys.argv[1:]) if sys.argv[1:] else 0
+print(*sys.modules, sep="\\n", file=sys.stderr)
+sys.exit(code)
+"""
 SAMPLE = next((Path(__file__).parent / "planner").rglob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "more"),
+    [
+        ([], {"pydantic", "numpy", "logging"}),  # the import alone, as each engine's process does it
+        (["version"], {"pydantic", "numpy", "logging"}),
+        (["ls", "--device", "inf2.xlarge"], {"numpy"}),
+        (["plan", "llama-1b", "--device", "inf2.xlarge"], set()),
+        (["simulate", "llama-1b", "--num-prompts", "2"], set()),
+    ],
+    ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else "",
+)
+def test_a_command_loads_only_what_it_needs(argv: list[str], more: set[str]) -> None:
+    ended = subprocess.run([sys.executable, "-c", REPORT_LOADED, *argv], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in ended.stderr.split()}
+    assert "server" in loaded
+    assert not loaded & (COMPILER | API | {"transformers", "tokenizers", "huggingface_hub"} | more)
+
+
+def test_a_misspelt_variable_is_refused_and_that_of_another_command_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["plan", "llama-1b", "--device", "inf2.xlarge"]
+    monkeypatch.setenv("NEURONSERVE_DATA_PARALLEL_SIZE", "2")
+    monkeypatch.setenv("NEURONSERVE_RANDOM_INPUT_LEN", "8")
+    monkeypatch.setenv("NEURONSERVE_SERVICE_PORT", "80")
+    monkeypatch.setenv("NEURONSERVE_INPUTS_LEN_SERVICE_HOST", "10.0.0.1")
+    assert main(argv) == 0
+    monkeypatch.setenv("NEURONSERVE_INPUT_LENGTH", "8")
+    assert main(argv) == 2
+    complaint = "NEURONSERVE_INPUT_LENGTH: there is no such setting (did you mean NEURONSERVE_INPUT_LEN?)"
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_explains_each_of_its_settings(kind: type[Settings]) -> None:
+    for name, field in names(kind).items():
+        assert field.description, name
 
 
 def test_check_prints_groups_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,9 +84,7 @@ def test_a_table_that_is_none_is_refused_with_its_line(tmp_path: Path, capsys: p
 
 def test_data_or_check_but_not_both(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["calibrate"], ["calibrate", "--data", "a", "--check", "b"]):
-        with pytest.raises(SystemExit) as end:
-            main(argv)
-        assert end.value.code == 2
+        assert main(argv) == 2
     assert "--check" in capsys.readouterr().err
 
 

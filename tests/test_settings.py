@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from server.config import DataParallel, RuntimeCores
+from server.api.config import ApiConfig
+from server.config import DataParallel, EngineConfig, RuntimeCores
 from server.errors import SettingsError
+from server.planner.plan.options import PlanOptions
+from server.planner.simulate.options import SimulationOptions, Slo
+from server.settings.base import Settings
 from server.settings.model import DEFAULT_MODEL
+from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
-from server.settings.sources import add_arguments, load_settings
+from server.settings.sources import load_settings
+from server.workload.workload import SyntheticWorkload
 
 
 def load(*argv: str) -> ServeSettings:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser, ServeSettings)
-    return load_settings(ServeSettings, vars(parser.parse_args(argv)))
+    return load_settings(ServeSettings, argv)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +61,15 @@ def test_lists_come_from_repeated_flags_commas_or_yaml(tmp_path: Path, monkeypat
     assert load("--config", str(file)).model_names == ("x", "y")
 
 
+def test_only_texts_are_repeated_and_none_is_split_or_read_as_null() -> None:
+    settings = load(
+        "--served-model-name", "null", "--served-model-name", '"1"', "--block-size", "16", "--block-size", "64"
+    )
+    assert (settings.served_model_name, settings.block_size) == (("null", '"1"'), 64)
+    buckets = load("--context-encoding-buckets", "128", "--context-encoding-buckets", "256, 512")
+    assert buckets.context_encoding_buckets == (256, 512)
+
+
 def test_switches() -> None:
     assert load("--no-enable-prefix-caching").enable_prefix_caching is False
     assert load("--disable-access-log").disable_access_log is True
@@ -80,6 +96,11 @@ def test_a_kubernetes_service_link_is_not_a_port(monkeypatch: pytest.MonkeyPatch
             "--device-memory-utilization: must be less than or equal to 1, not 'nan'",
         ),
         (["--shutdown-timeout", "inf"], "--shutdown-timeout: must be less than or equal to 86400, not 'inf'"),
+        (["--api-key", ""], "--api-key: must have at least 1 character, not ''"),
+        (
+            ["--context-encoding-buckets", "128,0"],
+            "--context-encoding-buckets: must be greater than or equal to 1, not '0'",
+        ),
     ],
 )
 def test_a_wrong_flag_is_named_with_value_and_limit(argv: list[str], complaint: str) -> None:
@@ -94,7 +115,13 @@ def test_wrong_values_elsewhere_name_their_source(tmp_path: Path, monkeypatch: p
     with pytest.raises(SettingsError, match=r"serve\.yaml: port: must be less than or equal to 65535"):
         load("--config", str(file))
     file.write_text("prot: 1\n")
-    with pytest.raises(SettingsError, match=r"serve\.yaml: prot: there is no such setting"):
+    with pytest.raises(SettingsError, match=r"serve\.yaml: prot: there is no such setting \(did you mean port\?\)"):
+        load("--config", str(file))
+    file.write_text("api-key: 12345\n")
+    with pytest.raises(SettingsError, match=r"serve\.yaml: api_key: must be text: put quotes around it, not '12345'"):
+        load("--config", str(file))
+    file.write_text("config: other.yaml\n")
+    with pytest.raises(SettingsError, match=r"serve\.yaml: config: a file cannot name another one"):
         load("--config", str(file))
     file.write_text("- 1\n")
     with pytest.raises(SettingsError, match="must hold a mapping"):
@@ -104,9 +131,72 @@ def test_wrong_values_elsewhere_name_their_source(tmp_path: Path, monkeypatch: p
         load("--config", str(file))
     with pytest.raises(SettingsError, match="cannot read"):
         load("--config", str(tmp_path / "none.yaml"))
+    monkeypatch.setenv("NEURONSERVE_API_KEY", "")
+    with pytest.raises(
+        SettingsError, match=r"^NEURONSERVE_API_KEY: must be a key: an empty one would let everybody in"
+    ):
+        load()
+    monkeypatch.setenv("NEURONSERVE_API_KEY", "k")
     monkeypatch.setenv("NEURONSERVE_BLOCK_SIZE", "0")
     with pytest.raises(SettingsError, match=r"^NEURONSERVE_BLOCK_SIZE: must be greater than or equal to 16, not '0'"):
         load()
+
+
+@pytest.mark.parametrize("argv", [["--max-num-seq"], ["--max_num_seqs=3"], ["--no-max-num-seqs"]])
+def test_a_flag_that_is_none_is_refused_with_the_nearest(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(*argv)
+    assert f"unrecognized arguments: {' '.join(argv)} (did you mean --max-num-seqs?)" in capsys.readouterr().err
+
+
+def test_a_file_may_be_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=["port: 1111\n"])
+    writer.start()
+    assert load("--config", str(pipe)).port == 1111
+    writer.join()
+
+
+NOT_SLICED = {  # what the command itself needs, or what becomes part of a field of another name
+    ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
+    | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
+    | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
+    | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"},
+    PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
+    | {"check", "picture"},
+    SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
+    | {"num_prompts", "request_rate", "random_input_len", "random_output_len"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "slices"),
+    [
+        (ServeSettings, (EngineConfig, ApiConfig)),
+        (PlanSettings, (PlanOptions,)),
+        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Slo)),
+    ],
+)
+def test_each_setting_is_a_field_of_a_slice_or_named_as_another(kind: type[Settings], slices: tuple[Any, ...]) -> None:
+    taken = {field.name for each in slices for field in dataclasses.fields(each)}
+    assert kind.model_fields.keys() - taken == NOT_SLICED[kind] - taken
+    assert NOT_SLICED[kind] <= kind.model_fields.keys()
+
+
+def test_the_planners_names_are_aliases_of_the_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text("device: [inf2.xlarge]\ninput-len: 5\ntensor_parallel_size: 2\n")
+    monkeypatch.setenv("NEURONSERVE_OUTPUT_LEN", "7")
+    settings = load_settings(PlanSettings, ["m", "--config", str(file), "--ttft-ms", "500", "--input-len", "6"])
+    options = settings.options(None)
+    assert (options.model, options.devices, options.tensor_parallel_sizes) == ("m", ("inf2.xlarge",), (2,))
+    assert (options.input_tokens, options.output_tokens, options.ttft_s) == (6, 7, 0.5)
+    with pytest.raises(SettingsError, match=r"^--input-len: must be greater than or equal to 1, not '0'"):
+        load_settings(PlanSettings, ["--input-len", "0"])
+    monkeypatch.setenv("NEURONSERVE_OUTPUT_LEN", "x")
+    with pytest.raises(SettingsError, match=r"^NEURONSERVE_OUTPUT_LEN: must be a valid integer"):
+        load_settings(PlanSettings, [])
 
 
 def test_each_part_gets_its_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

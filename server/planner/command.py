@@ -30,7 +30,7 @@ def _console() -> Console:
 
 def run_plan(
     options: PlanOptions,
-    json_file: str | None,
+    json_file: Path | None,
     picture: Path | None,
     is_checked: bool = False,
     trace: Workload | None = None,
@@ -47,18 +47,18 @@ def run_plan(
     write_json(json_file, report.as_json() | found)
 
 
-def run_simulate(options: SimulationOptions, json_file: str | None) -> None:
+def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     """Raises StartError as `run_simulation` does."""
     report = run_simulation(options)
     _console().print(simulate_table.render(report))
     write_json(json_file, report.as_json())
 
 
-def write_json(path: str | None, value: Any) -> None:
+def write_json(path: Path | None, value: Any) -> None:
     """To the file `--json` names, if it names one. Raises SettingsError when it cannot be written."""
     if path is None:
         return
     try:
-        Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"--json: cannot write {path}: {error.strerror}") from error

@@ -1,19 +1,16 @@
-"""What every command that looks up a part or a price can be told: which data sheet, whose prices."""
+"""Settings of every command that looks up a part or a price: which data sheet, whose prices."""
 
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.config import CatalogConfig
 from server.device.prices import DEFAULT_REGION
-from server.settings.sources import ENV_PREFIX
+from server.settings.base import Settings, slice_of
 
 
-class CatalogSettings(BaseSettings):
+class CatalogSettings(Settings):
     """Base of the settings of each command that knows the catalogue. `server/cli.py` puts it in force."""
-
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
     region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
@@ -24,4 +21,4 @@ class CatalogSettings(BaseSettings):
     @property
     def catalog_config(self) -> CatalogConfig:
         """What the catalogue is loaded from."""
-        return CatalogConfig(self.catalog, self.region, self.spot_discount)
+        return slice_of(CatalogConfig, self, file=self.catalog)

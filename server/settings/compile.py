@@ -9,13 +9,14 @@ from pydantic import Field, model_validator
 
 from server.config import CompileConfig
 from server.device.affinity import allowed_cpus
-from server.settings.lengths import LengthSettings
+from server.settings.base import slice_of
+from server.settings.model import ModelSettings
 
 
-class CompileSettings(LengthSettings):
-    """What `neuronserve compile` can be told."""
+class CompileSettings(ModelSettings):
+    """Settings of `neuronserve compile`."""
 
-    output: str = Field("", description="directory to write; must be new or empty", json_schema_extra={"short": "-o"})
+    output: str = Field("", description="directory to write; must be new or empty")
 
     @model_validator(mode="after")
     def _has_an_output(self) -> Self:
@@ -25,14 +26,12 @@ class CompileSettings(LengthSettings):
 
     def compile_config(self, model_path: Path) -> CompileConfig:
         """What the compiler needs."""
-        return CompileConfig(
+        return slice_of(
+            CompileConfig,
+            self,
             model_path=str(model_path),
             output_path=self.output,
-            tensor_parallel_size=self.tensor_parallel_size,
             asked_formats=self.asked_formats,
             kernel_cache_dir=self.kernel_cache,
-            max_model_len=self.max_model_len,
             cpu_threads=len(allowed_cpus()),
-            context_encoding_buckets=self.context_encoding_buckets,
-            token_generation_buckets=self.token_generation_buckets,
         )

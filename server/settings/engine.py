@@ -1,4 +1,4 @@
-"""What every command that loads a model can be told: the model, the part it runs on, and the limits of a step."""
+"""Settings of every command that loads a model: the model, the part it runs on, and the limits of a step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pydantic import Field, model_validator
 
 from server.config import Batching, EngineConfig, Pace, TraceConfig
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
+from server.settings.base import slice_of
 from server.settings.catalog import CatalogSettings
-from server.settings.lengths import LengthSettings
+from server.settings.model import ModelSettings
 from server.settings.sources import runtime_cores
 
 
-class EngineSettings(LengthSettings, CatalogSettings):
+class EngineSettings(ModelSettings, CatalogSettings):
     """Base of the settings of each command that runs the engine."""
 
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
@@ -60,31 +61,17 @@ class EngineSettings(LengthSettings, CatalogSettings):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
-        formats = self.asked_formats
-        cpu_threads = self.cpu_threads or len(allowed_cpus())
-        return EngineConfig(
+        formats, cpu_threads = self.asked_formats, self.cpu_threads or len(allowed_cpus())
+        return slice_of(
+            EngineConfig,
+            self,
             model_path=str(model_path),
-            device=self.device,
-            tensor_parallel_size=self.tensor_parallel_size,
             dtype=formats.dtype,
-            max_model_len=self.max_model_len,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_num_queued_reqs=self.max_num_queued_reqs,
-            block_size=self.block_size,
-            enable_prefix_caching=self.enable_prefix_caching,
-            device_memory_utilization=self.device_memory_utilization,
+            quantization=formats.quantization,
             num_blocks_override=self.num_gpu_blocks_override,
             cpu_threads=cpu_threads,
             cpus=choose_cpus(self.cpu_binding, cpu_threads),
-            quantization=formats.quantization,
-            modules_to_not_convert=formats.modules_to_not_convert,
             kernel_cache_dir=self.kernel_cache,
-            batching=self.batching,
-            context_encoding_buckets=self.context_encoding_buckets,
-            token_generation_buckets=self.token_generation_buckets,
-            pace=self.pace,
-            kv_cache_dtype=self.kv_cache_dtype,
             catalog=self.catalog_config,
             runtime_cores=runtime_cores(),
             trace=TraceConfig(None, self.trace_max_events),

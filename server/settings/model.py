@@ -1,25 +1,26 @@
-"""What every command that reads weights can be told: where they are, and the formats and cores they are for."""
+"""Settings of every command that reads weights: where they are, and for which formats, cores and lengths."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
 
 from server.config import AskedFormats
-from server.settings.sources import ENV_PREFIX, Texts, cache_home, split_text
+from server.settings.base import Numbers, Settings, Texts, slice_of
+from server.settings.sources import cache_home
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 
 
-class ModelSettings(BaseSettings):
-    """Base of the settings of each command. Flag names are vLLM's where vLLM has the flag."""
+class ModelSettings(Settings):
+    """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, validate_default=False)
-
-    model: str = Field(str(DEFAULT_MODEL), description="checkpoint directory or hub id (default: the built-in model)")
+    model: CliPositionalArg[str] = Field(
+        str(DEFAULT_MODEL), description="checkpoint directory or hub id (default: the built-in model)"
+    )
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="activations and unquantized weights; auto is bfloat16"
@@ -33,31 +34,22 @@ class ModelSettings(BaseSettings):
     kernel_cache_dir: str | None = Field(
         None, description="where compiled kernels are kept (default: under XDG_CACHE_HOME or ~/.cache)"
     )
-
-    @field_validator("modules_to_not_convert", mode="before")
-    @classmethod
-    def _split_modules(cls, value: Any) -> Any:
-        return split_text(value)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)  # `load_settings` merges the others itself, to know where a value came from
+    max_model_len: int | None = Field(None, ge=2, description="longest context in tokens (default: the model's)")
+    context_encoding_buckets: Numbers = Field(
+        (), description="compiled prompt lengths, with commas (default: powers of two from 128)"
+    )
+    token_generation_buckets: Numbers = Field(
+        (), description="context lengths that decode is compiled for, with commas (default: by --batching)"
+    )
 
     @property
     def asked_formats(self) -> AskedFormats:
         """Formats, with what `auto` stands for."""
-        return AskedFormats(
-            "bfloat16" if self.dtype == "auto" else self.dtype,
-            None if self.quantization == "auto" else self.quantization,
-            self.modules_to_not_convert,
+        return slice_of(
+            AskedFormats,
+            self,
+            dtype="bfloat16" if self.dtype == "auto" else self.dtype,
+            quantization=None if self.quantization == "auto" else self.quantization,
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
+from pydantic_settings import CliToggleFlag
 
 from server.settings.catalog import CatalogSettings
 
@@ -12,23 +13,21 @@ class _UrlSettings(CatalogSettings):
 
 
 class LsSettings(_UrlSettings):
-    """What `neuronserve ls` can be told."""
+    """Settings of `neuronserve ls`."""
 
     device: str | None = Field(None, description="list this instance instead of a running server's")
-    json_output: bool = Field(
-        False, description="print JSON with the fields of neuron-ls", json_schema_extra={"flag": "--json"}
-    )
+    json_output: CliToggleFlag[bool] = Field(False, description="print JSON with the fields of neuron-ls")
 
 
 class TopSettings(_UrlSettings):
-    """What `neuronserve top` can be told."""
+    """Settings of `neuronserve top`."""
 
     interval: float = Field(1.0, gt=0, le=3600, description="seconds between frames")
-    once: bool = Field(False, description="print one frame, of one interval, and end")
+    once: CliToggleFlag[bool] = Field(False, description="print one frame, of one interval, and end")
 
 
 class MonitorSettings(_UrlSettings):
-    """What `neuronserve monitor` can be told."""
+    """Settings of `neuronserve monitor`."""
 
     interval: float = Field(5.0, gt=0, le=3600, description="seconds between reports")
-    once: bool = Field(False, description="print one report, of one interval, and end")
+    once: CliToggleFlag[bool] = Field(False, description="print one report, of one interval, and end")

@@ -1,62 +1,96 @@
-"""The settings of `neuronserve plan` and `neuronserve simulate`."""
+"""The settings of `neuronserve plan`, `simulate` and `calibrate`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Self
 
-from pydantic import Field, field_validator
-from pydantic.config import JsonDict
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic import Field, model_validator
+from pydantic_settings import CliPositionalArg, CliToggleFlag
 
 from server.config import Batching, Quantization
 from server.device.prices import PriceBasis
+from server.planner.model_names import resolve_shape
+from server.planner.plan.demand import with_trace
+from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.routing import Routing
+from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
 from server.settings.catalog import CatalogSettings
-from server.settings.sources import ENV_PREFIX, Texts, split_text
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.slo import Slo
+from server.workload.synthetic import SyntheticWorkload
+from server.workload.traces import read_trace
+from server.workload.workload import Workload
 
-Degrees = Annotated[tuple[int, ...], NoDecode]
-BATCHING_HELP = "mix prompts and decodes in a step, or run them apart on automatic buckets"
-JSON_FLAG: JsonDict = {"flag": "--json"}
 
-
-class _PlannerSettings(CatalogSettings):
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
-
-    model: str = Field("llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b")
+class _PlannerSettings(CatalogSettings, ReportSettings):
+    model: CliPositionalArg[str] = Field(
+        "llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b"
+    )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
-    json_file: str | None = Field(None, description="write the report to this file", json_schema_extra=JSON_FLAG)
+    batching: Batching = Field(
+        "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
+    )
+    trace: File = Field(None, description="trace file whose requests take the place of those described here")
+
+    @property
+    def recorded(self) -> Workload | None:
+        """The requests of the trace file. Raises SettingsError for one that is none."""
+        return read_trace(self.trace) if self.trace else None
 
 
 class PlanSettings(_PlannerSettings):
-    """What `neuronserve plan` can be told."""
+    """Settings of `neuronserve plan`. A flag that differs from the name of the option is its alias."""
 
-    input_len: int = Field(1024, description="prompt tokens of a request")
-    output_len: int = Field(256, description="generated tokens of a request")
-    request_rate: float | None = Field(None, description="requests a second (default: 1, Poisson; or the trace's own)")
-    trace: str | None = Field(None, description="trace file whose lengths take the place of these")
-    ttft_ms: float | None = Field(None, description="limit of the mean time to first token (default: none)")
-    tpot_ms: float | None = Field(None, description="limit of the mean time per output token (default: none)")
-    device: Texts = Field((), description="instance to consider, may be repeated (default: all)")
-    batching: Batching = Field("continuous", description=BATCHING_HELP)
-    tensor_parallel_size: Degrees = Field((), description="degrees to consider, with commas (default: all)")
-    chip_watts: float | None = Field(None, description="power of one chip, for tokens per joule (default: not known)")
-    check: bool = Field(False, description="simulate the chosen configuration and compare")
-    pipeline_parallel_size: Degrees = Field((1,), description="numbers of pipeline stages to consider, with commas")
-    picture: str | None = Field(None, description="write the Pareto front to this .html or .png file")
+    input_tokens: int = Field(
+        1024, ge=1, le=MAX_TOKENS, validation_alias="input_len", description="prompt tokens of a request"
+    )
+    output_tokens: int = Field(
+        256, ge=1, le=MAX_TOKENS, validation_alias="output_len", description="generated tokens of a request"
+    )
+    request_rate: float | None = Field(
+        None, ge=MIN_RATE, le=MAX_RATE, description="requests a second (default: 1, Poisson; or the trace's own)"
+    )
+    ttft_ms: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="limit of the mean time to first token (default: none)"
+    )
+    tpot_ms: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="limit of the mean time per output token (default: none)"
+    )
+    devices: Texts = Field(
+        (), validation_alias="device", description="instance to consider, may be repeated (default: all)"
+    )
+    tensor_parallel_sizes: Numbers = Field(
+        (), validation_alias="tensor_parallel_size", description="degrees to consider, with commas (default: all)"
+    )
+    pipeline_parallel_sizes: Numbers = Field(
+        (1,),
+        validation_alias="pipeline_parallel_size",
+        description="numbers of pipeline stages to consider, with commas",
+    )
+    chip_watts: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
+    )
+    check: CliToggleFlag[bool] = Field(False, description="simulate the chosen configuration and compare")
+    picture: File = Field(None, description="write the Pareto front to this .html or .png file")
 
-    @field_validator("device", "tensor_parallel_size", "pipeline_parallel_size", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return split_text(value)
-
-    @property
-    def picture_path(self) -> Path | None:
-        return Path(self.picture) if self.picture else None
+    def options(self, trace: Workload | None) -> PlanOptions:
+        """The planner's slice, with the lengths of a trace over those given."""
+        options = slice_of(
+            PlanOptions,
+            self,
+            request_rate=1.0 if self.request_rate is None else self.request_rate,
+            ttft_s=_seconds(self.ttft_ms),
+            tpot_s=_seconds(self.tpot_ms),
+        )
+        return options if trace is None else with_trace(options, trace, self.request_rate)
 
 
 class SimulateSettings(_PlannerSettings):
-    """What `neuronserve simulate` can be told. Lengths are a number, or a range such as 128:1024."""
+    """Settings of `neuronserve simulate`. Lengths are a number, or a range such as 128:1024."""
 
     device: str = Field("inf2.xlarge", description="instance to simulate")
     tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
@@ -64,19 +98,63 @@ class SimulateSettings(_PlannerSettings):
     replicas: int = Field(1, ge=1, description="instances")
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
-    batching: Batching = Field("continuous", description=BATCHING_HELP)
     quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
-    routing: Literal["least-loaded", "round-robin", "prefix-aware"] = Field(
-        "least-loaded", description="which engine gets a request"
-    )
-    trace: str | None = Field(None, description="trace file instead of synthetic requests")
+    routing: Routing = Field("least-loaded", description="which engine gets a request")
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
-    request_rate: float = Field(1.0, description="synthetic requests a second; inf for all at once")
+    request_rate: float = Field(1.0, gt=0, description="synthetic requests a second; inf for all at once")
     burstiness: float = Field(1.0, gt=0, description="shape of the gaps: 1 is Poisson, below 1 is burstier")
     random_input_len: str = Field("1024", description="prompt tokens of a synthetic request")
     random_output_len: str = Field("256", description="generated tokens of a synthetic request")
     max_concurrency: int | None = Field(None, ge=1, description="requests open at once (default: no limit)")
-    seed: int = Field(0, description="of the synthetic requests")
+    seed: int = Field(0, ge=0, description="of the synthetic requests")
     ttft_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
     tpot_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
     e2el_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
+
+    @property
+    def synthetic(self) -> SyntheticWorkload:
+        """What the requests are drawn from when no trace is given."""
+        return slice_of(
+            SyntheticWorkload,
+            self,
+            num_requests=self.num_prompts,
+            arrivals=Arrivals(self.request_rate, self.burstiness),
+            input_len=LengthRange.parse(self.random_input_len, "random_input_len"),
+            output_len=LengthRange.parse(self.random_output_len, "random_output_len"),
+        )
+
+    @property
+    def options(self) -> SimulationOptions:
+        """The simulator's slice, with the requests. Raises SettingsError for what describes none."""
+        recorded = self.recorded
+        return slice_of(
+            SimulationOptions,
+            self,
+            model=resolve_shape(self.model),
+            instance=self.device,
+            workload=self.synthetic.generate() if recorded is None else recorded,
+            decode_buckets=None if self.batching == "neuron" else (),
+            slo=slice_of(Slo, self),
+        )
+
+
+class CalibrateSettings(ReportSettings):
+    """Settings of `neuronserve calibrate`."""
+
+    data: File = Field(None, description="CSV with rows to fit")
+    check_file: File = Field(None, description="CSV with rows to hold the stored calibration against; fits nothing")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.data is None) == (self.check_file is None):
+            raise ValueError("one of --data and --check is needed, and not both")
+        return self
+
+    @property
+    def rows(self) -> Path:
+        """The one that is given."""
+        return self.data or self.check_file or Path()
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3

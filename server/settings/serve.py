@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
+from pydantic_settings import CliToggleFlag
 
 from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
 from server.config import DataParallel, EngineConfig, TraceConfig
@@ -14,13 +15,20 @@ from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.prices import DEFAULT_REGION, PriceBasis
 from server.link.process import EngineMode
+from server.settings.base import Texts, slice_of
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
-from server.settings.sources import Texts, split_text, traces_protocol
+from server.settings.sources import traces_protocol
+
+
+def _not_empty(keys: Any) -> Any:
+    if keys == "":  # as a variable of a secret without a value; other lists take it for no item
+        raise ValueError("must be a key: an empty one would let everybody in")
+    return keys
 
 
 class ServeSettings(EngineSettings):
-    """What `neuronserve serve` can be told."""
+    """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
@@ -31,7 +39,9 @@ class ServeSettings(EngineSettings):
     tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
     engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")
     chat_template: str | None = Field(None, description="file with a chat template, or the template itself")
-    api_key: Texts = Field((), description="key that clients must send to /v1; may be repeated")
+    api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
+        (), description="key that clients must send to /v1; may be repeated"
+    )
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
@@ -40,8 +50,8 @@ class ServeSettings(EngineSettings):
     tool_call_parser: ToolCallParser = Field(
         "auto", description="form in which the model writes tool calls; auto is as the chat template has it"
     )
-    disable_access_log: bool = Field(False, description="write no line per request")
-    disable_log_stats: bool = Field(False, description="write no line about throughput; /metrics stays")
+    disable_access_log: CliToggleFlag[bool] = Field(False, description="write no line per request")
+    disable_log_stats: CliToggleFlag[bool] = Field(False, description="write no line about throughput; /metrics stays")
     log_stats_interval: float = Field(10, gt=0, le=86400, description="seconds between lines about throughput")
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue that modelled time is charged by")
     usd_per_hour: float | None = Field(
@@ -57,11 +67,6 @@ class ServeSettings(EngineSettings):
         None, description="how to speak with it (default: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, else grpc)"
     )
 
-    @field_validator("served_model_name", "api_key", "allowed_origins", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return split_text(value)
-
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names clients may use, the first of which is written into answers."""
@@ -72,7 +77,7 @@ class ServeSettings(EngineSettings):
     def require_price(self) -> None:
         """Raises DeviceError when a price was asked for that the catalogue does not have.
 
-        Without any such wish a part that nobody knows a price of is served too, with nothing said in dollars.
+        Otherwise a part without a known price is served too, and nothing is charged in dollars.
         """
         if self.usd_per_hour is None and (self.price_basis == "spot" or self.region != DEFAULT_REGION):
             instance(self.device).price(self.price_basis)
@@ -101,23 +106,16 @@ class ServeSettings(EngineSettings):
 
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""
-        return ApiConfig(
+        return slice_of(
+            ApiConfig,
+            self,
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            chat_template=self.chat_template,
             api_keys=self.api_key,
-            allowed_origins=self.allowed_origins,
-            max_body_bytes=self.max_body_bytes,
-            max_logprobs=self.max_logprobs,
-            enable_auto_tool_choice=self.enable_auto_tool_choice,
-            tool_call_parser=self.tool_call_parser,
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
-            otlp_traces_endpoint=self.otlp_traces_endpoint,
-            price_basis=self.price_basis,
-            usd_per_hour=self.usd_per_hour,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),
         )

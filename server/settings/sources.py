@@ -1,117 +1,142 @@
-"""Where settings come from: argv over `NEURONSERVE_*` environment over the YAML file of --config.
+"""Where settings come from: argv over `NEURONSERVE_*` environment over the YAML file of --config, by pydantic-settings.
 
-The only file that reads the environment (argparse reads argv for `server/cli.py`). Knows no setting by itself.
+The only file that reads the environment. Knows no setting by itself.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Mapping
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode
+from pydantic_settings import CliSettingsSource, EnvSettingsSource
 
 from server.config import RuntimeCores
 from server.errors import SettingsError
+from server.settings.base import ENV_PREFIX, Settings
 
-ENV_PREFIX = "NEURONSERVE_"
-
-Settings = TypeVar("Settings", bound=BaseSettings)
-Texts = Annotated[tuple[str, ...], NoDecode]  # a flag that may be repeated
-
-
-def split_text(value: Any) -> Any:
-    """The environment and YAML may give several texts as one with commas."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+Kind = TypeVar("Kind", bound=Settings)
+NEAR = 0.75  # difflib's ratio of names that are taken for one another
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
-def add_arguments(parser: argparse.ArgumentParser, settings: type[BaseSettings]) -> None:
-    """Give `parser` one argument for each field; those not given stay out of the namespace."""
-    parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="YAML file with these settings")
-    for name, field in settings.model_fields.items():
-        if name == "model":
-            parser.add_argument(name, **_options(name, field))
-        else:
-            parser.add_argument(*_short(field), _flag(name, field), dest=name, **_options(name, field))
+def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser | None = None) -> Kind:
+    """Settle argv, environment and YAML file. Raises SettingsError, which names the source, value and limit.
 
-
-def load_settings(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
-    """Settle parsed argv, environment and YAML file. Raises SettingsError, which names the source, value and limit."""
-    argv = {key: value for key, value in arguments.items() if key in settings.model_fields}
-    environment = _environment(settings)
-    config = arguments.get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
-    file = _yaml(config) if config else {}
+    `parser` prints the help and refuses flags in its own way.
+    """
+    given = _command_line(kind, argv, parser or ArgumentParser(allow_abbrev=False))
+    environment = _environment(kind)
+    config = given.get("config") or environment.get("config")
+    file = _config_file(config) if config else {}
     try:
-        return settings(**{**file, **environment, **argv})
+        return kind(**{**file, **environment, **given})
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # two settings that contradict each other
             raise SettingsError(str(first["msg"]).removeprefix("Value error, ")) from error
         name = str(first["loc"][0])
-        if name in argv:
-            source = "MODEL" if name == "model" else _flag(name, settings.model_fields[name])
+        if name in given:
+            source = "MODEL" if name == "model" else _flag(name)
         else:
             source = ENV_PREFIX + name.upper() if name in environment else f"{config}: {name}"
-        raise SettingsError(f"{source}: {_complaint(first)}") from error
+        raise SettingsError(f"{source}: {_complaint(kind, name, first)}") from error
 
 
-def _flag(name: str, field: FieldInfo) -> str:
-    """The field's name with dashes, where the field does not name another flag."""
-    extra = field.json_schema_extra
-    other = extra.get("flag") if isinstance(extra, dict) else None
-    return str(other or "--" + name.replace("_", "-"))
+def names(kind: type[Settings]) -> dict[str, FieldInfo]:
+    """The settings by the names that users know them by, with underscores."""
+    return {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
 
 
-def _short(field: FieldInfo) -> tuple[str, ...]:
-    """The one-letter flag beside the long one, where the field names one."""
-    extra = field.json_schema_extra
-    short = extra.get("short") if isinstance(extra, dict) else None
-    return (str(short),) if short else ()
+def misspelt_variables(kind: type[Settings]) -> dict[str, str]:
+    """Variables of the environment that are near a setting without being one: name and setting in lower case.
+
+    Others with our prefix are left alone: Kubernetes sets some beside a Service of our name.
+    """
+    known = names(kind)
+    given = [name.removeprefix(ENV_PREFIX).lower() for name in os.environ if name.startswith(ENV_PREFIX)]
+    near = {name: get_close_matches(name, known, 1, NEAR) for name in given if name not in known}
+    return {name: found[0] for name, found in near.items() if found}
 
 
-def _options(name: str, field: FieldInfo) -> dict[str, Any]:
-    """How argparse takes a field; the values stay text, so that there is one place that checks them."""
-    options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(name, field)}
-    if name == "model":
-        return options | {"nargs": "?", "metavar": "MODEL"}
-    if field.annotation is bool:
-        return options | {"action": argparse.BooleanOptionalAction if name.startswith("enable") else "store_true"}
-    if field.annotation == tuple[str, ...]:
-        return options | {"action": "append", "metavar": "TEXT"}
-    choices = get_args(field.annotation)
-    is_choice = bool(choices) and all(isinstance(choice, str) for choice in choices)
-    return options | {"metavar": "{" + ",".join(choices) + "}" if is_choice else _metavar(field)}
+def _command_line(kind: type[Settings], argv: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
+    fields = names(kind)
+    source: CliSettingsSource[Any] = CliSettingsSource(
+        kind,
+        root_parser=parser,
+        parse_args_method=partial(_parse, fields),
+        add_argument_method=partial(_add_argument, fields),
+    )
+    return source(args=list(argv))()
 
 
-def _metavar(field: FieldInfo) -> str:
-    kinds = {field.annotation, *get_args(field.annotation)}
-    return "N" if int in kinds else "X" if float in kinds else "TEXT"
+def _parse(known: Collection[str], parser: ArgumentParser, argv: list[str]) -> Namespace:
+    """Refuse unknown flags with the nearest one. Repeated texts are kept from pydantic-settings, which splits lists."""
+    found, unknown = parser.parse_known_args(argv)
+    if unknown:
+        name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        hint = _nearest(name, [each for each in known if each != "model"], _flag)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return Namespace(**{name: tuple(each) if isinstance(each, list) else each for name, each in vars(found).items()})
 
 
-def _help(name: str, field: FieldInfo) -> str:
+def _add_argument(fields: Mapping[str, FieldInfo], parser: ArgumentParser, *flags: str, **options: Any) -> None:
+    """Word the help, put the shortest flag first, and let only texts be repeated: of numbers the last flag counts."""
+    field = fields[options.get("dest", flags[0])]
+    leaves = _leaves(field.annotation)
+    if get_origin(field.annotation) is tuple:
+        options["action"] = "append" if leaves == [str] else "store"
+    if "metavar" in options and flags[0].startswith("-"):
+        options["metavar"] = METAVARS.get(leaves[0]) or f"{{{','.join(leaves)}}}"
+    parser.add_argument(*sorted(flags, key=len), **options | {"help": _help(field)})
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The types, or the choices, that an annotation comes down to."""
+    parts = get_args(annotation)[:1] if get_origin(annotation) is Annotated else get_args(annotation)
+    return [leaf for part in parts if part not in (NoneType, ...) for leaf in _leaves(part)] or [annotation]
+
+
+def _help(field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%")
-    shows_default = field.default not in (None, (), False, "") and name != "model"
-    if not shows_default:
+    if "(default: " in text or field.default in (None, (), False, ""):
         return text
     default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
     return f"{text} (default: {default})"
 
 
-def _environment(settings: type[BaseSettings]) -> dict[str, Any]:
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _nearest(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
+    """What a misspelt name was probably meant to be."""
+    near = get_close_matches(name, list(known), 1)
+    return f" (did you mean {spell(near[0])}?)" if near else ""
+
+
+def _environment(kind: type[Settings]) -> dict[str, Any]:
     """The fields set in the environment. Kubernetes sets NEURONSERVE_PORT=tcp://... beside a Service of our name."""
-    values = EnvSettingsSource(settings)()
+    values = EnvSettingsSource(kind)()
     if str(values.get("port", "")).startswith("tcp://"):
         del values["port"]
     return values
 
 
-def _yaml(path: str) -> dict[str, Any]:
-    """The settings in a YAML file; keys may be written with dashes, as the flags are."""
+def _config_file(path: str) -> dict[str, Any]:
+    """The settings in a YAML file; keys may be written with dashes, as the flags are.
+
+    Read here, because pydantic-settings takes a missing file, a directory or a pipe for an empty file.
+    """
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -120,15 +145,18 @@ def _yaml(path: str) -> dict[str, Any]:
         raise SettingsError(f"--config: {path} is not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict | None):
         raise SettingsError(f"--config: {path} must hold a mapping of settings, not {type(content).__name__}")
-    return {str(key).replace("-", "_"): value for key, value in (content or {}).items()}
+    values = {str(key).replace("-", "_"): value for key, value in (content or {}).items()}
+    if "config" in values:
+        raise SettingsError(f"{path}: config: a file cannot name another one")
+    return values
 
 
-def _complaint(error: Any) -> str:
+def _complaint(kind: type[Settings], name: str, error: Any) -> str:
     """What is wrong, the value that was given and the limit, in one line."""
     if error["type"] == "extra_forbidden":
-        return "there is no such setting"
-    message = str(error["msg"])
-    expected = message.replace("Input should be", "must be").replace("Value error, ", "").split(", unable to")[0]
+        return f"there is no such setting{_nearest(name, names(kind))}"
+    message = str(error["msg"]).removeprefix("Value error, ").split(", unable to")[0].split(" after validation")[0]
+    expected = re.sub(r"^(Input|String|Tuple|Value) should ", "must ", message)
     return f"{expected}, not {str(error['input'])[:80]!r}"
 
 
@@ -145,8 +173,8 @@ def traces_protocol(asked: str | None) -> str:
 
 def runtime_cores() -> RuntimeCores:
     """The Neuron runtime's variables; an empty one counts as not set."""
-    names = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
-    visible, count = (os.environ.get(name) or None for name in names)
+    variables = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+    visible, count = (os.environ.get(variable) or None for variable in variables)
     return RuntimeCores(visible, count)
 
 

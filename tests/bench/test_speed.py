@@ -95,7 +95,7 @@ def test_throughput_queues_what_does_not_fit_in_a_batch(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["throughput", "--batch-size", "0"], "at least 1"),
+        (["throughput", "--batch-size", "0"], "greater than or equal to 1"),
         (["throughput", "--input-len", "8,x"], "valid integer"),
         (["throughput", "--num-prompts", "0"], "--num-prompts"),
         (["latency", "--batch-size", ""], "--batch-size"),

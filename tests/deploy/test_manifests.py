@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from server.settings.serve import ServeSettings
-from server.settings.sources import add_arguments, load_settings
+from server.settings.sources import load_settings
 from tests.deploy.chart import (
     CASES,
     Manifest,
@@ -51,12 +50,10 @@ def settings_of(documents: tuple[Manifest, ...], directory: Path) -> ServeSettin
     (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
     file = directory / "config.yaml"
     file.write_text(config["data"]["config.yaml"])
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_arguments(parser, ServeSettings)
     command, *arguments = server_container(documents)["args"]
     assert command == "serve"
     arguments = [argument.replace("/etc/neuronserve/config.yaml", str(file)) for argument in arguments]
-    return load_settings(ServeSettings, vars(parser.parse_args(arguments)))
+    return load_settings(ServeSettings, arguments)
 
 
 def test_no_two_objects_are_the_same(case: str) -> None:

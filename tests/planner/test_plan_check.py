@@ -77,7 +77,7 @@ def test_nothing_within_the_limits_is_nothing_to_simulate() -> None:
 
 def test_the_command_prints_and_writes_the_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "plan.json"
-    run_plan(PlanOptions("llama-1b", 200, 100, 1.0, devices=("inf2.xlarge",)), str(target), None, is_checked=True)
+    run_plan(PlanOptions("llama-1b", 200, 100, 1.0, devices=("inf2.xlarge",)), target, None, is_checked=True)
     assert "simulated" in capsys.readouterr().out
     check = {entry["name"]: entry for entry in json.loads(target.read_text())["check"]}
     assert check["tpot_s"].keys() == {"name", "planned", "simulated", "error"}
