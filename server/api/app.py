@@ -9,14 +9,17 @@ from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
-from server.api import admin, chat, completions, errors, health, inventory, metrics, models, profile, tokenize
-from server.api.limits import ApiKeys, BodyLimit, CloseWhileDraining, RequestIds
-from server.api.schemas_chat import ChatRequest
-from server.api.schemas_completions import CompletionRequest, DetokenizeRequest, TokenizeRequest
+from server.api import errors
+from server.api.dialects import chat, completions
+from server.api.endpoints import admin, inventory, models, status, tokenize
+from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, RequestIds
 from server.api.service import Service
-from server.api.telemetry.http import HttpObserver
+from server.api.telemetry.http_metrics import HttpObserver
+from server.api.wire.chat import ChatRequest
+from server.api.wire.completions import CompletionRequest
 
-MODULES = (chat, completions, models, tokenize, health, metrics, admin, inventory, profile)
+MODULES = (chat, completions, models, tokenize, status, admin, inventory)
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 

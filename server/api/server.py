@@ -20,8 +20,8 @@ import uvloop
 
 from server.api.app import build_app
 from server.api.config import ApiConfig
-from server.api.http_protocol import LimitedHttpProtocol
-from server.api.inventory import inventory
+from server.api.endpoints.inventory import inventory
+from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
 from server.errors import StartError
 from server.link.groups import EngineGroups

@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.config import ApiConfig
+from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
-from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
 from server.cost.charge_rate import ChargeRate

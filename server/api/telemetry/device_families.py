@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.api.telemetry.family import Family
+from server.api.telemetry.instruments import Family
 
 DEVICE_TIME = Family(
     "neuronserve:device_seconds",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.api.telemetry.device_families import DEVICE_FAMILIES
-from server.api.telemetry.family import Family
+from server.api.telemetry.instruments import Family
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -230,6 +230,13 @@ HTTP_DURATION_HIGHR = Family(
 )
 
 FAMILIES = (*(value for value in list(globals().values()) if isinstance(value, Family)), *DEVICE_FAMILIES)
+# Older names of vLLM's that routers and dashboards still read.
+ALIASES: dict[str, Family] = {
+    "vllm:gpu_cache_usage_perc": KV_USAGE,
+    "vllm:gpu_prefix_cache_queries": PREFIX_QUERIES,
+    "vllm:gpu_prefix_cache_hits": PREFIX_HITS,
+    "vllm:time_per_output_token_seconds": ITL,
+}
 
 
 def one_two_five(most: int) -> tuple[float, ...]:

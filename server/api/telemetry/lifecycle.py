@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.api.telemetry.origin import Origin
+from server.api.http.origin import Origin
 from server.types import FinishReason, SamplingParams
 
 

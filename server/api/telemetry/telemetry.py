@@ -8,17 +8,15 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from server.api.config import ApiConfig
 from server.api.telemetry import device_families as f
-from server.api.telemetry.aliases import Aliases
-from server.api.telemetry.device import device_account, show_device
-from server.api.telemetry.engine import EngineMetrics
-from server.api.telemetry.family import Instruments
-from server.api.telemetry.http import HttpMetrics
-from server.api.telemetry.pace import PaceWatch
-from server.api.telemetry.read_counters import ReadCounters
-from server.api.telemetry.requests import RequestMetrics
-from server.api.telemetry.throughput import ThroughputLog
+from server.api.telemetry.device_account import device_account, show_device
+from server.api.telemetry.engine_metrics import EngineMetrics
+from server.api.telemetry.families import ALIASES
+from server.api.telemetry.http_metrics import HttpMetrics
+from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
+from server.api.telemetry.request_metrics import RequestMetrics
+from server.api.telemetry.request_observer import RequestObserver
+from server.api.telemetry.stats_log import PaceLog, ThroughputLog
 from server.api.telemetry.tracing import Tracer
-from server.api.telemetry.watch import RequestObserver
 from server.clock import NS, Clock
 from server.cost.charge_rate import ChargeRate
 from server.link.groups import EngineGroups
@@ -51,12 +49,12 @@ class Telemetry:
             client.observe(EngineMetrics(instruments, client, info).turn)
             account = device_account(client, self._clock)
             show_device(account, rate, instruments, counters)
-            for turn in (account.turn, PaceWatch().turn, requests.turn):
+            for turn in (account.turn, PaceLog().turn, requests.turn):
                 client.observe(turn)
             client.observe(partial(self.throughput.turn, engine=rank))
         self.throughput.is_alive = lambda rank: engines.clients[rank].is_alive
         self._show_keys(requests, rate, counters)
-        Aliases(self.registry)
+        Aliases(self.registry, ALIASES)
         return requests
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:

@@ -13,9 +13,9 @@ import pytest
 from loadtests.bench import measure
 from loadtests.cost import modelled
 from loadtests.plan import make_plan
-from server.api.telemetry.device import DeviceAccount
-from server.api.telemetry.key_account import NO_KEY, KeyAccount
-from server.api.telemetry.pace import INTERVAL_S, PaceWatch
+from server.api.http.origin import NO_KEY
+from server.api.telemetry.device_account import DeviceAccount, KeyAccount
+from server.api.telemetry.stats_log import INTERVAL_S, PaceLog
 from server.clock import NS, ManualClock
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
@@ -216,7 +216,7 @@ def test_a_key_is_charged_for_what_ran_on_after_its_answer() -> None:
 def test_a_host_that_is_too_slow_is_told_with_the_share_of_late_steps(
     caplog: pytest.LogCaptureFixture, late_every: int, num_lines: int
 ) -> None:
-    watch = PaceWatch()
+    watch = PaceLog()
     with caplog.at_level(logging.WARNING, "neuronserve.pace"):
         for i in range(1000):
             late_ns = 2_000_000 if late_every and i % late_every == 1 else 0

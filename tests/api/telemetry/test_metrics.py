@@ -18,8 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from server.api.config import ApiConfig
 from server.api.server import ApiServer, address, bind
-from server.api.telemetry.aliases import ALIASES
-from server.api.telemetry.families import FAMILIES
+from server.api.telemetry.families import ALIASES, FAMILIES
 from server.link.process import EngineProcess
 from tests.api.serving import Server, run_fake, running_server
 from tests.api.telemetry.scraping import Scrape, scrape

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 from test_watch import report, token
 
-from server.api.telemetry.throughput import ThroughputLog
+from server.api.telemetry.stats_log import ThroughputLog
 from server.clock import ManualClock
 from server.link.messages import Tokens
 from tests.api.serving import read_until, running_server

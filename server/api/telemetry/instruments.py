@@ -1,0 +1,137 @@
+"""What a metric is, and how a registry gets it. Knows no metric by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+Kind = Literal["gauge", "counter", "histogram"]
+Values = Callable[[], Mapping[str, float]]  # by the value of the family's last label
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric as it is documented and exposed. A counter's name is written without its `_total`."""
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    labels: tuple[str, ...] = ("model_name", "engine")
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, without +Inf
+
+    @property
+    def exposed(self) -> str:
+        """The name that is read: of a histogram, what comes before `_bucket`, `_sum` and `_count`."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+class Instruments:
+    """A registry's instruments. Labels that all of them share are filled in here; the caller names the others."""
+
+    def __init__(self, registry: CollectorRegistry, common: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._common = dict(common)
+        self._parents: dict[str, Any] = {}
+
+    def of(self, **common: str) -> Instruments:
+        """The same instruments with other values of shared labels."""
+        others = Instruments(self._registry, {**self._common, **common})
+        others._parents = self._parents
+        return others
+
+    @property
+    def common(self) -> dict[str, str]:
+        """The shared labels."""
+        return dict(self._common)
+
+    def gauge(self, family: Family, **labels: str) -> Gauge:
+        """The gauge of these labels."""
+        child = self._child(family, labels)
+        assert isinstance(child, Gauge)
+        return child
+
+    def counter(self, family: Family, **labels: str) -> Counter:
+        """The counter of these labels."""
+        child = self._child(family, labels)
+        assert isinstance(child, Counter)
+        return child
+
+    def histogram(self, family: Family, **labels: str) -> Histogram:
+        """The histogram of these labels."""
+        child = self._child(family, labels)
+        assert isinstance(child, Histogram)
+        return child
+
+    def _child(self, family: Family, labels: Mapping[str, str]) -> Any:
+        parent = self._parents.get(family.name)
+        if parent is None:
+            parent = self._parents[family.name] = self._new(family)
+        values = {**self._common, **labels}
+        return parent.labels(*(values[name] for name in family.labels)) if family.labels else parent
+
+    def _new(self, family: Family) -> Gauge | Counter | Histogram:
+        name, meaning, labels, registry = family.name, family.meaning, family.labels, self._registry
+        if family.kind == "gauge":
+            return Gauge(name, meaning, labels, registry=registry)
+        if family.kind == "counter":
+            return Counter(name, meaning, labels, registry=registry)
+        return Histogram(name, meaning, labels, registry=registry, buckets=family.buckets)
+
+
+class ReadCounters(Collector):
+    """Families of counters with one label of their own, the last, beside those that are shared."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._sources: dict[Family, list[tuple[list[str], Values]]] = {}
+        registry.register(self)
+
+    def add(self, family: Family, values: Values, **shared: str) -> None:
+        """Show `family` with these shared labels; `values` is asked at every scrape, and none of them ever falls."""
+        self._sources.setdefault(family, []).append(([shared[label] for label in family.labels[:-1]], values))
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the registry would otherwise collect to find out."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for family, sources in self._sources.items():
+            metric = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+            for shared, values in sources:
+                for own, value in values().items():
+                    metric.add_metric([*shared, own], value)
+            yield metric
+
+
+class Aliases(Collector):
+    """Collects what the registry holds under the new names, once more under the old."""
+
+    def __init__(self, registry: CollectorRegistry, names: Mapping[str, Family]) -> None:
+        self._registry = registry
+        self._names = names
+        registry.register(self)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the registry would otherwise collect to find out."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for old, family in self._names.items():
+            source = self._registry.restricted_registry(_sample_names(family))
+            for metric in source.collect():
+                renamed = Metric(old, f"Older name of {family.exposed}", metric.type, metric.unit)
+                renamed.samples = [
+                    sample._replace(name=old + sample.name.removeprefix(family.name)) for sample in metric.samples
+                ]
+                yield renamed
+
+
+def _sample_names(family: Family) -> list[str]:
+    if family.kind == "histogram":
+        return [f"{family.name}_{suffix}" for suffix in ("bucket", "sum", "count")]
+    return [family.exposed]
