@@ -14,7 +14,7 @@ from server import __version__
 from server.config import EngineConfig
 from server.device.catalog import use_catalog
 from server.errors import StartError
-from server.link.process import Addresses, EngineMain, EngineProcess
+from server.link.handle import Addresses, EngineHandle, EngineMain
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
 from server.settings.catalog import CatalogSettings
 from server.settings.compile import CompileSettings
@@ -76,7 +76,7 @@ def serve(settings: ServeSettings, engine: EngineMain) -> None:
     _log_to_stderr(settings.log_level)
     settings.require_price()
     model_path = _model_path(settings)
-    engines = [EngineProcess(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    engines = [EngineHandle(each, engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from server.api import server
 

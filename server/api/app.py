@@ -1,4 +1,4 @@
-"""Puts the application together: routes, error table, middleware. Decides nothing else."""
+"""The ASGI application, put together of routes, error table and middleware."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 
 class _Application(FastAPI):
-    """FastAPI, whose page about itself knows the bodies that `body_of` reads."""
+    """FastAPI whose OpenAPI page has the schemas of the bodies that `body_of` reads."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -37,7 +37,7 @@ class _Application(FastAPI):
 
 
 def build_app(service: Service) -> FastAPI:
-    """The ASGI application of one service."""
+    """Build the ASGI application of one service."""
     app = _Application(title="neuronserve", version=__version__, redoc_url=None)
     app.state.service = service
     for module in MODULES:

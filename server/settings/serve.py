@@ -13,7 +13,7 @@ from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.prices import DEFAULT_REGION, PriceBasis
-from server.link.process import EngineMode
+from server.link.handle import EngineMode
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
 from server.settings.sources import Texts, split_text, traces_protocol

@@ -100,7 +100,7 @@ class CompletionAdapter:
         )
 
     def _has_news(self, delta: Delta) -> bool:
-        """Whether a chunk is due: text may be held back, but requested logprobs and ids are not."""
+        """True when a chunk is due: text may be held back, but requested logprobs and ids are not."""
         has_more = self._body.logprobs is not None or bool(self._body.return_token_ids)
         return bool(delta.text or delta.finish_reason or has_more or not self._is_begun[delta.index])
 

@@ -1,4 +1,4 @@
-"""GET /inventory, and the same as one line of JSON at the start: what an auditor needs to reproduce a figure."""
+"""GET /inventory, and the same as one line of JSON at start: all that is needed to reproduce a figure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ router = APIRouter()
 
 @router.get("/inventory")
 async def get_inventory(service: ServiceOf) -> dict[str, Any]:
-    """What serves: model, part, compiled shapes, versions, price and calibration."""
+    """Description of what serves: model, part, compiled shapes, versions, price and calibration."""
     return inventory(service)
 
 
 def inventory(service: Service) -> dict[str, Any]:
-    """Of a ready server. Raises EngineDead or Unavailable when it is not."""
+    """The inventory of a ready server. Raises EngineDead or Unavailable when it is not ready."""
     model = service.model
     info, facts = model.info, model.info.facts
     return {
@@ -70,7 +70,7 @@ def _device(info: EngineInfo, num_engines: int) -> dict[str, Any]:
 
 
 def _price(model: ServedModel) -> dict[str, Any]:
-    """None as the price: nothing is known of it, and nothing is charged in dollars."""
+    """Price of the instance; `usd_per_hour` is None where none is known, and then nothing is charged in dollars."""
     rate = model.rate
     return {"usd_per_hour": rate.usd_per_hour, "basis": rate.basis, "date": rate.date, "source": rate.source}
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: what the model would read, and what ids mean."""
+"""POST /tokenize and /detokenize: text or a conversation to the ids of its prompt, and ids back to text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request bodies: read, parsed and checked in one step, with the same complaints everywhere."""
+"""Request bodies: read, parsed and validated in one step, with the same errors for every endpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
 
 def parse(model: type[M], data: bytes) -> M:
-    """`data` as `model`; whatever is wrong is an InvalidRequest with the field in `param`."""
+    """Parse `data` as `model`. Raises InvalidRequest with the offending field in `param`."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:

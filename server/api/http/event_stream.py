@@ -1,4 +1,4 @@
-"""Answers that end early when the client goes away: a server-sent event stream, and any other awaited work."""
+"""Server-sent event streams, and the cancelling of work when its client disconnects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 class EventStream(Response):
-    """A stream of frames. `first` was awaited before the status line, so early errors are plain HTTP errors."""
+    """Stream of frames. `first` is made before the status line, so that errors before it are plain HTTP errors."""
 
     media_type = "text/event-stream"
 
@@ -73,7 +73,7 @@ class EventStream(Response):
             await _end(breaking)
 
     async def _break_silence(self, send: Send) -> None:
-        """Comments between frames that are far apart. Frames are whole wherever a comment comes."""
+        """Send a comment whenever nothing was sent for `KEEP_ALIVE_S`; it never falls inside a frame."""
         loop = asyncio.get_running_loop()
         self._last_time = loop.time()
         while True:

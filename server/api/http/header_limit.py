@@ -1,4 +1,4 @@
-"""uvicorn's httptools protocol with a limit on header bytes, counted as they arrive.
+"""Limit on header bytes, counted as they arrive by a subclass of uvicorn's httptools protocol.
 
 httptools itself keeps an unfinished header of any size in memory, and uvicorn's h11 limits do nothing when it is used.
 """

@@ -1,4 +1,4 @@
-"""ASGI middleware around the whole application: request ids, API keys, body sizes, draining. Reads no body itself."""
+"""ASGI middleware around the whole application: request ids, API keys, body sizes, draining. Parses no body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.api.config import MAX_ID_CHARS
 from server.api.errors import Unauthorized, error_response
 from server.errors import PayloadTooLarge
 
-# A client that sends somewhat too much is read to the end, so that it gets to see the refusal.
+# A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
 GUARDED = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
@@ -26,7 +26,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 class RequestIds:
-    """Gives each request the client's X-Request-Id, or a new one, and echoes it."""
+    """Sets the request id to the client's X-Request-Id, or to a new one, and sends it back."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class RequestIds:
 class CloseWhileDraining:
     """Answers with `Connection: close` while the server drains, so that clients go to another one for the next request.
 
-    An answer that had begun before cannot say it any more.
+    A response that began before draining keeps its connection open.
     """
 
     def __init__(self, app: ASGIApp, is_draining: Callable[[], bool]) -> None:
@@ -68,9 +68,9 @@ class CloseWhileDraining:
 
 
 class ApiKeys:
-    """Asks for a key on /v1, and on what changes the server.
+    """Requires an API key under /v1 and for the operations in `GUARDED`.
 
-    Compares digests in constant time, with every key, whichever matches.
+    Digests are compared in constant time, and with every key even after a match.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
@@ -94,7 +94,7 @@ class ApiKeys:
         return path == "/v1" or path.startswith("/v1/") or path in GUARDED
 
     def _number(self, authorization: bytes) -> int | None:
-        """The place of the key among those that are set, from 1; None when it is none of them."""
+        """Position of the key among those that are set, from 1; None when it is not one of them."""
         scheme, _, key = authorization.partition(b" ")
         digest = hashlib.sha256(key.strip()).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]

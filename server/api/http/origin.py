@@ -29,7 +29,7 @@ class Origin:
 
 
 def origin_of(request: Request) -> Origin:
-    """The origin of a request that has come through the middleware of `server/api/app.py`. Raises InvalidRequest."""
+    """The origin of a request that came through the middleware of `server/api/app.py`. Raises InvalidRequest."""
     return Origin(
         request.state.request_id,
         request.state.arrival_time,

@@ -46,7 +46,7 @@ class PlannedSequence:
 
 
 class _Choice:
-    """The text side of one sequence while it is being generated."""
+    """Detokenizer and counts of one sequence while it is generated."""
 
     def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool) -> None:
         self.index = index

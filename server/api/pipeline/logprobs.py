@@ -1,4 +1,4 @@
-"""Log probabilities in OpenAI's two shapes. Tokens are shown as text and, in chat, as their exact bytes."""
+"""Log probabilities in OpenAI's two shapes: tokens as text and, in chat, also as their exact bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST = -9999.0  # stands for minus infinity, which JSON does not have
 
 
 def chat_logprobs(tokenizer: Tokenizer, delta: Delta, num_top: int) -> ChatLogprobs:
-    """`num_top` alternatives of each token, best first."""
+    """Entry of each token with its `num_top` best alternatives, best first."""
     return ChatLogprobs(
         content=[
             TokenLogprob(
@@ -25,7 +25,7 @@ def chat_logprobs(tokenizer: Tokenizer, delta: Delta, num_top: int) -> ChatLogpr
 
 
 def completion_logprobs(tokenizer: Tokenizer, delta: Delta, num_top: int, offset: int) -> CompletionLogprobs:
-    """The sampled token is always among the alternatives, so there may be `num_top` + 1. `offset` in characters."""
+    """Entry of each token with its `num_top` best alternatives and the sampled one. `offset` is in characters."""
     tokens = [tokenizer.token_text(token_id) for token_id in delta.token_ids]
     offsets = [offset + sum(map(len, tokens[:i])) for i in range(len(tokens))]
     alternatives = []

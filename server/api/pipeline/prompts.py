@@ -1,4 +1,4 @@
-"""Prompts as token ids: from text, from ids, and from a conversation through the chat template."""
+"""Prompts as token ids, rendered from text, from ids, or from a conversation by the chat template."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
 async def completion_prompts(
     model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool
 ) -> list[Prompt]:
-    """The token ids of each."""
+    """Encode or check each of the `given` prompts."""
     prompts = []
     for param, item in given:
         if isinstance(item, str):
@@ -56,7 +56,7 @@ async def completion_prompts(
 async def chat_prompt(
     model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
 ) -> Prompt:
-    """The prompt of a conversation with `tools`; the template itself writes the special tokens."""
+    """The prompt of a conversation with `tools`, whose special tokens the template writes."""
     if model.template is None:
         raise InvalidRequest(
             "This model has no chat template; start the server with --chat-template, or use /v1/completions.",
@@ -87,7 +87,7 @@ async def encode(model: ServedModel, text: str, add_special_tokens: bool, param:
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...]:
-    """`ids` when all are below `vocab_size`; raises InvalidRequest."""
+    """`ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`."""
     largest = max(ids, default=0)
     if largest >= vocab_size:
         raise InvalidRequest(f"{param}: token id {largest} is not below the vocabulary's {vocab_size}.", param)
@@ -110,7 +110,7 @@ def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -
 
 
 def _message(message: Message, param: str) -> dict[str, Any]:
-    """The message as templates take it: text content, and the harmless fields the client added."""
+    """The message as chat templates expect it: content as text, unknown fields kept."""
     if message.role not in ROLES:
         known = ", ".join(ROLES)
         raise InvalidRequest(f"{param}.role is {message.role[:40]!r}; supported are {known}.", f"{param}.role")
@@ -127,7 +127,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    """The call with its arguments as an object, as templates expect; as text where the model wrote no JSON object."""
+    """The call as chat templates expect it: arguments as an object, or as text where they are not a JSON object."""
     rendered = call.model_dump(exclude_none=True)
     try:
         arguments = json.loads(call.function.arguments)

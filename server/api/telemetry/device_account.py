@@ -1,4 +1,4 @@
-"""Modelled time, dollars and padding of one engine, as metrics. Adds whole numbers; divides when somebody scrapes."""
+"""Modelled device time, dollars and padding, by engine and by API key. Sums are whole numbers, divided at a scrape."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from server.types import DeviceStep
 
 
 class DeviceAccount:
-    """`turn` is the client's observer: sums since the engine's start. Pure but for the clock that idle time needs."""
+    """Sums of one engine since its start; `record` observes its client. Pure but for the clock that idle time needs."""
 
     def __init__(self, clock: Clock, is_idle: Callable[[], bool]) -> None:
         self._clock, self._is_idle = clock, is_idle
         self._end_s = clock.now()  # of the last step
-        self._told_idle_ns = 0  # by the engine
+        self._reported_idle_ns = 0  # by the engine
         self._shown_idle_ns = 0
         self.busy_ns = {"prefill": 0, "decode": 0}
         self.num_tokens = {"prefill": 0, "decode": 0}
@@ -31,7 +31,7 @@ class DeviceAccount:
         self.lag_ns = 0
         self.flops = self.hbm_bytes = 0
 
-    def turn(self, tokens: Tokens) -> None:
+    def record(self, tokens: Tokens) -> None:
         """Add one turn of the engine."""
         report = tokens.report
         if report.device is None:
@@ -44,7 +44,7 @@ class DeviceAccount:
     def _add(self, step: DeviceStep) -> None:
         self.busy_ns["prefill"] += step.prefill_ns
         self.busy_ns["decode"] += step.decode_ns
-        self._told_idle_ns += step.idle_ns
+        self._reported_idle_ns += step.idle_ns
         self.num_padding["prefill"] += step.num_prefill_padding
         self.num_padding["decode"] += step.num_decode_padding
         self.flops += step.flops
@@ -55,17 +55,17 @@ class DeviceAccount:
 
     @property
     def idle_ns(self) -> int:
-        """Up to now: the engine tells of a pause when it has ended. Never falls."""
+        """Idle time up to now; the engine reports a pause only when it has ended. Never decreases."""
         pause_s = self._clock.now() - self._end_s if self._is_idle() else 0.0
-        self._shown_idle_ns = max(self._shown_idle_ns, self._told_idle_ns + round(pause_s * NS))
+        self._shown_idle_ns = max(self._shown_idle_ns, self._reported_idle_ns + round(pause_s * NS))
         return self._shown_idle_ns
 
     def time_ns(self) -> dict[str, int]:
-        """By kind; the sum is the modelled time of the engine."""
+        """Modelled time by kind; the sum is all of the engine's."""
         return {**self.busy_ns, "idle": self.idle_ns}
 
     def usd(self, rate: ChargeRate) -> dict[str, float]:
-        """By kind, with the cores of the instance that no engine has; nothing where no price is known."""
+        """Dollars by kind, unused cores of the instance among them; empty where no price is known."""
         if rate.usd_per_hour is None:
             return {}
         times = self.time_ns()
@@ -73,38 +73,40 @@ class DeviceAccount:
         return {**{kind: rate.usd(ns) or 0.0 for kind, ns in times.items()}, "unused_cores": unused or 0.0}
 
     def padding_fraction(self, kind: str) -> float:
-        """Of all tokens computed, 0 to 1."""
+        """Share of padding in all computed tokens, 0 to 1."""
         computed = self.num_tokens[kind] + self.num_padding[kind]
         return self.num_padding[kind] / computed if computed else 0.0
 
 
 class KeyAccount:
-    """A sequence belongs to its key until the engine has told its end, also after the client was given the answer."""
+    """Modelled device time by API key, in whole nanoseconds.
+
+    A sequence belongs to its key until the engine reports its end, which may be after the client has its answer."""
 
     def __init__(self) -> None:
         self.device_ns: Counter[str] = Counter()
         self._keys: dict[str, str] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     def open(self, request_ids: Iterable[str], key: str) -> None:
-        """These sequences have been submitted by whoever holds `key`."""
+        """Note that these sequences were submitted with `key`."""
         for request_id in request_ids:
             self._keys[request_id] = key
 
-    def turn(self, tokens: Tokens) -> None:
-        """Add what came to be known of each sequence in a turn of an engine."""
+    def record(self, tokens: Tokens) -> None:
+        """Add the time that each sequence used in one turn of an engine."""
         for event in tokens.events:
             name, total_ns = event.request_id, event.device_ns
-            self.device_ns[self._keys.get(name, NO_KEY)] += total_ns - self._told.get(name, 0)
+            self.device_ns[self._keys.get(name, NO_KEY)] += total_ns - self._reported.get(name, 0)
             if event.finish_reason is None:
-                self._told[name] = total_ns
+                self._reported[name] = total_ns
             else:
-                self._told.pop(name, None)
+                self._reported.pop(name, None)
                 self._keys.pop(name, None)
 
 
 def show_device(account: DeviceAccount, rate: ChargeRate, instruments: Instruments, counters: ReadCounters) -> None:
-    """Let `account` be read under the families of modelled time."""
+    """Show `account` under the families of modelled time."""
     shared = instruments.common
     counters.add(f.DEVICE_TIME, lambda: _seconds(account.time_ns()), **shared)
     counters.add(f.COST, lambda: account.usd(rate), **shared)

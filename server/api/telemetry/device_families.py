@@ -1,4 +1,4 @@
-"""The metrics of the modelled part: its time, what that costs, and how much of it is padding."""
+"""Metrics of the modelled part: its time, the price of that time, and the share of padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine says about its steps, as metrics. Counts at each turn; gauges are read only when somebody scrapes."""
+"""Metrics of an engine's steps. Counters add up at each turn; gauges are read at a scrape."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from server.types import StepReport
 
 
 class EngineMetrics:
-    """`turn` is the client's observer. A dead engine runs nothing and holds nothing, whatever it said last."""
+    """Metrics of one engine; `record` observes its client. A dead engine shows no sequences and no used blocks."""
 
     def __init__(self, instruments: Instruments, client: EngineClient, info: EngineInfo) -> None:
         self._instruments = instruments
         self._client = client
-        self._prefix_queries = 0  # as the engine last said
+        self._prefix_queries = 0  # as the engine last reported
         self._prefix_hits = 0
         self._queries = instruments.counter(f.PREFIX_QUERIES)
         self._hits = instruments.counter(f.PREFIX_HITS)
@@ -31,7 +31,7 @@ class EngineMetrics:
         self._show_info(info)
         self._show_memory(info)
 
-    def turn(self, tokens: Tokens) -> None:
+    def record(self, tokens: Tokens) -> None:
         """Count one turn of the engine."""
         report = tokens.report
         if num_tokens := report.num_tokens:
@@ -45,7 +45,7 @@ class EngineMetrics:
             self._count_lookups(report)
 
     def _count_lookups(self, report: StepReport) -> None:
-        """The engine's counts are since its start; a counter takes differences."""
+        """Add the differences to the engine's last counts, which are sums since its start."""
         self._queries.inc(report.prefix_queries - self._prefix_queries)
         self._hits.inc(report.prefix_hits - self._prefix_hits)
         self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
@@ -60,9 +60,9 @@ class EngineMetrics:
             return 0 if (report := self._report()) is None else report.num_running
 
         def num_waiting() -> int:
-            """Those that the engine meets only after the step it is in wait already."""
-            told = 0 if (report := self._report()) is None else report.num_waiting
-            return max(told, self._client.num_open - num_running())
+            """Waiting sequences, with those that were sent during the current step and are not in its report."""
+            reported = 0 if (report := self._report()) is None else report.num_waiting
+            return max(reported, self._client.num_open - num_running())
 
         self._read(f.ENGINE_UP, lambda: float(self._client.is_alive))
         self._read(f.RUNNING, num_running)
@@ -102,5 +102,5 @@ class EngineMetrics:
         self._instruments.gauge(family, **labels).set_function(read)
 
     def _report(self) -> StepReport | None:
-        """The engine's last word, None before the first and after its end."""
+        """The engine's last report; None before the first and after the engine's end."""
         return self._client.report if self._client.is_alive else None

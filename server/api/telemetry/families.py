@@ -246,5 +246,5 @@ def one_two_five(most: int) -> tuple[float, ...]:
 
 
 def of_tokens(family: Family, max_model_len: int) -> Family:
-    """A family of token counts, with the bounds that this model's context asks for."""
+    """A family of token counts, with bounds up to this model's context length."""
     return replace(family, buckets=one_two_five(max_model_len))

@@ -9,12 +9,12 @@ from server.api.telemetry import families as f
 from server.api.telemetry.instruments import Instruments
 from server.clock import Clock
 
-# Asked often by machines; they would drown what users ask.
+# Polled by machines, so often that users' requests would not show beside them.
 UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/version"})
 
 
 class HttpMetrics:
-    """What the middleware writes to. `in_flight` is how many answers are under way, the uncounted paths' aside."""
+    """Counters and times of answers. `in_flight` is the number of answers under way, except for `UNCOUNTED` paths."""
 
     def __init__(self, instruments: Instruments, clock: Clock) -> None:
         self.clock = clock
@@ -23,8 +23,8 @@ class HttpMetrics:
         self._fine = instruments.histogram(f.HTTP_DURATION_HIGHR)
         self._children: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
 
-    def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """One answer is complete, or its client gone."""
+    def record(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """Count an answer that is complete, or whose client is gone."""
         key = (handler, method, f"{status // 100}xx")
         if key not in self._children:
             self._children[key] = (
@@ -38,10 +38,10 @@ class HttpMetrics:
 
 
 class HttpObserver:
-    """Gives each request its arrival time, and tells `metrics` how it ended."""
+    """Middleware that gives each request its arrival time and records its end in `metrics`."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
-        """`paths` are known without asking the router: a refusal by other middleware never gets there."""
+        """`paths` are those without parameters: a refusal by other middleware never reaches the router."""
         self._app = app
         self._metrics = metrics
         self._paths = paths
@@ -69,7 +69,7 @@ class HttpObserver:
         finally:
             self._metrics.in_flight -= 1
             seconds = self._metrics.clock.now() - begin
-            self._metrics.answered(self._handler(scope), scope["method"], status, seconds)
+            self._metrics.record(self._handler(scope), scope["method"], status, seconds)
 
     def _handler(self, scope: Scope) -> str:
         """The path, or the route's pattern where it has parameters, so that no client can make up label values."""

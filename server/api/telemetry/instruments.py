@@ -1,4 +1,4 @@
-"""What a metric is, and how a registry gets it. Knows no metric by name."""
+"""Metric families and the Prometheus instruments made of them. No metric has its name here."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Family:
 
     @property
     def exposed(self) -> str:
-        """The name that is read: of a histogram, what comes before `_bucket`, `_sum` and `_count`."""
+        """The name at a scrape; a histogram's is followed by `_bucket`, `_sum` or `_count`."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 class Instruments:
-    """A registry's instruments. Labels that all of them share are filled in here; the caller names the others."""
+    """A registry's instruments. Shared labels are filled in here; the caller passes the others."""
 
     def __init__(self, registry: CollectorRegistry, common: Mapping[str, str]) -> None:
         self._registry = registry
@@ -85,18 +85,20 @@ class Instruments:
 
 
 class ReadCounters(Collector):
-    """Families of counters with one label of their own, the last, beside those that are shared."""
+    """Counters whose values are read at a scrape, so that they can be exact sums of whole numbers.
+
+    A family has one label of its own, the last, beside those that all share."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._sources: dict[Family, list[tuple[list[str], Values]]] = {}
         registry.register(self)
 
     def add(self, family: Family, values: Values, **shared: str) -> None:
-        """Show `family` with these shared labels; `values` is asked at every scrape, and none of them ever falls."""
+        """Show `family` with these shared labels; `values` is called at every scrape, and no value ever decreases."""
         self._sources.setdefault(family, []).append(([shared[label] for label in family.labels[:-1]], values))
 
     def describe(self) -> list[Metric]:
-        """Nothing: the registry would otherwise collect to find out."""
+        """Empty: otherwise the registry would collect to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -109,7 +111,7 @@ class ReadCounters(Collector):
 
 
 class Aliases(Collector):
-    """Collects what the registry holds under the new names, once more under the old."""
+    """Collects families of the registry once more, under their older `names`."""
 
     def __init__(self, registry: CollectorRegistry, names: Mapping[str, Family]) -> None:
         self._registry = registry
@@ -117,7 +119,7 @@ class Aliases(Collector):
         registry.register(self)
 
     def describe(self) -> list[Metric]:
-        """Nothing: the registry would otherwise collect to find out."""
+        """Empty: otherwise the registry would collect to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:

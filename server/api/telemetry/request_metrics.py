@@ -1,4 +1,4 @@
-"""Metrics of requests and their sequences: counted as tokens come, observed as lives end."""
+"""Metrics of requests and their sequences: tokens are counted as they come, times when a sequence ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from server.api.telemetry.lifecycle import SequenceLife
 from server.types import FinishReason
 
 REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
-COMPLETE = frozenset({"stop", "length"})  # only these lives are long enough to be measured
+COMPLETE = frozenset({"stop", "length"})  # only the times of these sequences are measured
 
 
 class RequestMetrics:
-    """Those of one engine. Of sequences that were cut short it says only how many there were: their times mislead."""
+    """Request metrics of one engine. Sequences that were cut short are only counted: their times would mislead."""
 
     def __init__(self, instruments: Instruments, max_model_len: int) -> None:
         self.between_tokens = instruments.histogram(f.ITL)
@@ -42,11 +42,11 @@ class RequestMetrics:
         )
 
     def rejected(self) -> None:
-        """A request was refused because the queue is full."""
+        """Count a request that was refused because the queue is full."""
         self._rejections.inc()
 
     def first_token(self, life: SequenceLife, ttft_s: float) -> None:
-        """The prompt of `life` is done."""
+        """Count the prompt of `life`, which is done, and its time to first token."""
         self._ttft.observe(ttft_s)
         self._prompt_tokens.inc(life.num_prompt_tokens)
         self._cached_tokens.inc(life.num_cached_tokens)
@@ -54,7 +54,7 @@ class RequestMetrics:
         self._computed_source.inc(life.num_prompt_tokens - life.num_cached_tokens)
 
     def sequence_ended(self, life: SequenceLife, e2e_s: float) -> None:
-        """`life` has its finish_reason."""
+        """Count the end of `life`, which has its finish_reason."""
         assert life.finish_reason is not None
         self._ended[life.finish_reason].inc()
         if life.finish_reason not in COMPLETE:
@@ -76,7 +76,7 @@ class RequestMetrics:
                 histogram.observe(seconds)
 
     def prompt_ended(self, choices: Sequence[SequenceLife]) -> None:
-        """All choices of a prompt have ended."""
+        """Count a prompt whose choices have all ended."""
         if all(life.finish_reason in COMPLETE for life in choices):
             self._n.observe(len(choices))
             self._longest.observe(max(life.num_tokens for life in choices))

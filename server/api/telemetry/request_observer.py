@@ -1,4 +1,4 @@
-"""Follows each request from submission to its end, and tells metrics and traces. Never touches what is answered."""
+"""Follows each request from submission to its end, for metrics and traces. Never changes an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.types import FinishReason, Request, TokenEvent
 
 
 class RequestObserver:
-    """The open sequences by their ids. `turn` observes every engine: it learns who was scheduled, and when."""
+    """Open sequences by id; `record` observes every engine, whose reports name those scheduled and preempted."""
 
     def __init__(self, metrics: Sequence[RequestMetrics], tracer: Tracer | None, clock: Clock) -> None:
         self.metrics = metrics  # of each engine
@@ -26,10 +26,10 @@ class RequestObserver:
         self.open: dict[str, SequenceLife] = {}
         self.keys = KeyAccount()
 
-    def turn(self, tokens: Tokens) -> None:
-        """Note who was placed for the first time in this step, who lost their place, and what they have used."""
+    def record(self, tokens: Tokens) -> None:
+        """Note which sequences were scheduled for the first time or preempted, and the device time of each."""
         report = tokens.report
-        self.keys.turn(tokens)
+        self.keys.record(tokens)
         for request_id in report.admitted:
             if (life := self.open.get(request_id)) is not None:
                 life.scheduled_time = report.start_time
@@ -38,11 +38,11 @@ class RequestObserver:
                 life.num_preemptions += 1
 
     def rejected(self) -> None:
-        """A request was refused because the queue is full; no engine has seen it."""
+        """Count a request that was refused because the queue is full; no engine has seen it."""
         self.metrics[0].rejected()
 
     def watch(self, origin: Origin, n: int, requests: Sequence[Request]) -> RequestWatch:
-        """What to enter while these sequences, `n` for each prompt, are generated."""
+        """A context manager for the time in which these sequences, `n` for each prompt, are generated."""
         sequences = {
             request.request_id: SequenceLife(
                 len(request.prompt_token_ids), request.sampling.max_tokens, request.arrival_time
@@ -61,12 +61,12 @@ class RequestWatch:
         self._life = life
 
     def placed(self, engines: Mapping[str, int]) -> None:
-        """Where each sequence is generated; those not named are at the first engine."""
+        """Note the engine of each sequence; those not in `engines` are at the first."""
         for request_id, engine in engines.items():
             self._life.sequences[request_id].engine = engine
 
     def take(self, event: TokenEvent) -> None:
-        """One more event of a sequence that has not ended."""
+        """Note one more event of a sequence that has not ended."""
         life = self._life.sequences[event.request_id]
         if event.token_id is not None:
             if life.last_token_time is None:
@@ -79,7 +79,7 @@ class RequestWatch:
             self.end(event.request_id, event.finish_reason)
 
     def end(self, request_id: str, reason: FinishReason) -> None:
-        """A sequence has ended, as the client is told it has."""
+        """Note that a sequence has ended, for the reason that the client gets."""
         life = self._life.sequences[request_id]
         life.finish_reason = reason
         self._observer.open.pop(request_id, None)

@@ -1,4 +1,4 @@
-"""One log line per interval on what the engines do together, while they do something."""
+"""Log lines about the engines: throughput at intervals, and a warning when the host is too slow for `--pace device`."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ TOLERATED = 0.01  # share of late steps that is not worth a line
 
 
 class ThroughputLog:
-    """`turn` is the clients' observer: it adds up; `line` tells the sums of an interval and begins the next.
+    """Sums of an interval over all engines. `record` observes their clients; `line` begins the next interval.
 
-    What runs, waits and is held is that of the engines which have had work and live.
+    Running and waiting sequences and used blocks are those of the living engines that have had work.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.is_alive: Callable[[int], bool] = lambda _: True  # whether an engine still runs what it last said
+        self.is_alive: Callable[[int], bool] = lambda _: True  # whether an engine's last report still holds
         self._begin = clock.now()
         self._num_prefill = 0
         self._num_generated = 0
         self._last: dict[int, StepReport] = {}  # of each engine
-        self._prefix = (0, 0)  # queries and hits that earlier lines have told
+        self._prefix = (0, 0)  # queries and hits that earlier lines have reported
 
-    def turn(self, tokens: Tokens, engine: int = 0) -> None:
+    def record(self, tokens: Tokens, engine: int = 0) -> None:
         """Add one turn of an engine."""
         self._last[engine] = tokens.report
         self._num_prefill += tokens.report.num_prefill_tokens
         self._num_generated += sum(event.token_id is not None for event in tokens.events)
 
     def line(self) -> str | None:
-        """What happened since the last call; None when nothing did."""
+        """The line for the time since the last call; None when nothing was computed."""
         now = self._clock.now()
         seconds, self._begin = now - self._begin, now
         prefill, self._num_prefill = self._num_prefill, 0
@@ -56,7 +56,7 @@ class ThroughputLog:
         )
 
     async def run(self, interval_s: float) -> None:
-        """Log for ever."""
+        """Log a line every `interval_s` seconds, for ever."""
         while True:
             await asyncio.sleep(interval_s)
             if (line := self.line()) is not None:
@@ -64,19 +64,24 @@ class ThroughputLog:
 
     def _hits(self) -> str:
         reports = self._last.values()
-        told, self._prefix = self._prefix, (sum(r.prefix_queries for r in reports), sum(r.prefix_hits for r in reports))
-        queries, hits = self._prefix[0] - told[0], self._prefix[1] - told[1]
+        reported, self._prefix = (
+            self._prefix,
+            (sum(r.prefix_queries for r in reports), sum(r.prefix_hits for r in reports)),
+        )
+        queries, hits = self._prefix[0] - reported[0], self._prefix[1] - reported[1]
         return f", prefix cache hits {hits / queries:.1%}" if queries else ""
 
 
 class PaceLog:
-    """`turn` is the client's observer. Judges the first steps at once, and then those of every interval."""
+    """Warns about late steps of one engine; `record` observes its client.
+
+    The first steps are judged as soon as there are `MIN_STEPS`, then those of every interval."""
 
     def __init__(self) -> None:
         self._judged_s = -math.inf
         self._num_steps = self._num_late = self._lag_ns = 0
 
-    def turn(self, tokens: Tokens) -> None:
+    def record(self, tokens: Tokens) -> None:
         """Add one turn of the engine."""
         report = tokens.report
         if report.device is None or report.device.late_ns is None:

@@ -1,4 +1,4 @@
-"""All that watches a server: one registry, and the observers of its engine, its requests and its HTTP answers."""
+"""All observers of a server, of its engines, requests and HTTP answers, over one registry."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from server.link.groups import EngineGroups
 
 
 class Telemetry:
-    """There from the start, so that a server that still loads can be scraped; `attach` adds what needs the engine."""
+    """One registry from the start, so that a loading server can be scraped; `attach` adds the engines' metrics."""
 
     def __init__(self, config: ApiConfig, clock: Clock) -> None:
-        """Raises SettingsError when traces are asked for and cannot be made."""
+        """Raises SettingsError when traces are configured and OpenTelemetry is not installed."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more lines that nobody reads
@@ -40,18 +40,18 @@ class Telemetry:
             self._tracer = Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
 
     def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
-        """Let every part see the turns of the ready engines; returns the one that requests report to."""
+        """Observe the ready engines. Returns the observer that requests report to."""
         metrics: list[RequestMetrics] = []
         requests, counters = RequestObserver(metrics, self._tracer, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
             metrics.append(RequestMetrics(instruments, info.max_model_len))
-            client.observe(EngineMetrics(instruments, client, info).turn)
+            client.observe(EngineMetrics(instruments, client, info).record)
             account = device_account(client, self._clock)
             show_device(account, rate, instruments, counters)
-            for turn in (account.turn, PaceLog().turn, requests.turn):
-                client.observe(turn)
-            client.observe(partial(self.throughput.turn, engine=rank))
+            for record in (account.record, PaceLog().record, requests.record):
+                client.observe(record)
+            client.observe(partial(self.throughput.record, engine=rank))
         self.throughput.is_alive = lambda rank: engines.clients[rank].is_alive
         self._show_keys(requests, rate, counters)
         Aliases(self.registry, ALIASES)

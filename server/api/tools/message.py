@@ -1,4 +1,4 @@
-"""A choice's text as the content and the tool calls of its message, whole or in parts."""
+"""Messages of the assistant: content and tool calls of a choice's text, whole or in parts."""
 
 from __future__ import annotations
 

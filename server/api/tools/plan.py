@@ -24,7 +24,7 @@ _TOOLS = re.compile(r"\btools\b")
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """How the tools of one request are used. Mode "none": as if there were no tools."""
+    """Use of the tools of one request. With mode "none" there might as well be no tools."""
 
     mode: Mode = "none"
     tools: tuple[Tool, ...] = ()  # those that may be called

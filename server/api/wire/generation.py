@@ -21,7 +21,7 @@ Choices = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MA
 
 
 class StreamOptions(BaseModel):
-    """How a stream reports its usage."""
+    """OpenAI's `stream_options`: which chunks of a stream carry usage."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

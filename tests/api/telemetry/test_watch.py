@@ -38,7 +38,7 @@ class Bench:
         return self.observer.watch(Origin("http", 9.0), n, requests)
 
     def turn(self, start: float, admitted: Iterable[str] = (), preempted: Iterable[str] = ()) -> None:
-        self.observer.turn(Tokens([], report(start_time=start, admitted=tuple(admitted), preempted=tuple(preempted))))
+        self.observer.record(Tokens([], report(start_time=start, admitted=tuple(admitted), preempted=tuple(preempted))))
 
     @property
     def seen(self) -> Scrape:

@@ -1,8 +1,8 @@
-"""The parent's handle of an engine's process (or thread, for tests): its sockets, its start, its death.
+"""The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
 
 Commands and outputs are msgpack over two ZeroMQ sockets in a private directory; nothing here listens on TCP. What the
-process runs is an argument, so that whoever holds the handle needs nothing of the engine. The engine ignores SIGINT and
-SIGTERM, because the parent decides when it ends, and ends when its parent does.
+process runs is an argument, so that this file imports nothing of the engine. The engine ignores SIGINT and SIGTERM,
+because the parent decides when it ends; it also ends when its parent does.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger("neuronserve.engine")
 MAX_SOCKET_PATH = 90  # the kernel allows 107 bytes for a Unix socket's path
 
 
-# What an engine's process runs: it must be importable there by name. Returns the exit code.
+# The function that an engine's process runs, importable there by name. Returns the exit code.
 EngineMain = Callable[[EngineConfig, "Addresses"], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the two processes meet: a directory only this user can enter, and the two sockets in it."""
+    """Addresses of the two sockets, in a directory that only this user can enter."""
 
     directory: str
 
@@ -47,8 +47,8 @@ class Addresses:
         return f"ipc://{self.directory}/outputs"
 
 
-class EngineProcess:
-    """The parent's handle: started at once, so that the model loads while the parent imports the rest."""
+class EngineHandle:
+    """An engine's process, started at once so that the model loads while the parent imports the rest."""
 
     def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
         self.addresses = Addresses(_private_directory())
@@ -77,7 +77,7 @@ class EngineProcess:
         return runner is not None and runner.is_alive()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; whether it came. Blocking."""
+        """Wait for the engine's end, blocking; True when it has ended."""
         runner = self.process or self._thread
         if runner is not None:
             runner.join(timeout_s)
