@@ -89,7 +89,7 @@ def serve(settings: ServeSettings, engine: EngineMain) -> None:
 
 def bench_latency(settings: LatencySettings) -> None:
     """Measure prefill and decode in this process, and print a table."""
-    from server.bench.report import run_latency
+    from server.bench.latency_report import run_latency
 
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 

@@ -1,4 +1,4 @@
-"""Runs an accuracy bench for a person: progress bar, table, JSON file."""
+"""`bench accuracy`: runs the measurement with a progress bar, prints a table and writes JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from server.bench.accuracy import REFERENCE, AccuracyBench, FormatAccuracy
 from server.bench.options import AccuracyOptions
 from server.bench.results import show, write_results
-from server.bench.text import Window, read_documents, windows
+from server.bench.windows import Window, read_documents, windows
 from server.config import EngineConfig
 from server.text.tokenizer import load_tokenizer
 

@@ -1,4 +1,4 @@
-"""The host's ceiling for matrix products, measured by the engine's own threads with operands in the nearest cache."""
+"""The host's ceilings, measured by the engine's threads: memory reads, and matrix products with operands in cache."""
 
 from __future__ import annotations
 
@@ -6,22 +6,48 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from server.config import WeightFormat
 from server.device.hbm import Hbm
 from server.device.layout import round_up
+from server.kernels.bandwidth_probe import ReadOperands, read_memory
 from server.kernels.dispatch import Isa, host_isas, linear_kernels
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul import probe as probes
 from server.kernels.program import Program
 from server.kernels.workers import WorkerPool
 
+PROBE_BYTES = 512 << 20  # larger than any cache that one tenant of a shared host can keep
 K_TILES = 4  # 16 KiB of operands for the largest block: half of the smallest first-level cache
-RUN_S = 0.02  # of one measurement: long beside a launch, short beside whatever else a shared host does
+RUN_S = 0.02  # of one measurement: long beside a launch, short beside other load of a shared host
+
+
+class BandwidthProbe:
+    """Measures memory-read bandwidth, the ceiling of every decode step. Make one, then `measure` beside the runs."""
+
+    def __init__(self, pool: WorkerPool, num_bytes: int = PROBE_BYTES) -> None:
+        self._pool, self._num_bytes = pool, num_bytes
+        memory = Hbm(num_bytes).allocate(num_bytes)
+        memory.bytes[::4096] = 1  # make every page real
+        sums = np.zeros(16 * pool.num_threads, np.float32)
+        self._program = Program("read probe", (memory, sums))
+        operands = ReadOperands(memory.address, num_bytes // 64, sums.ctypes.data)
+        self._program.add("read", read_memory, [operands])
+
+    def measure(self, repeats: int = 5) -> float:
+        """Median GB/s (1e9 bytes) over `repeats` passes."""
+        rates = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            self._pool.run(self._program, 0)
+            rates.append(self._num_bytes / (time.perf_counter() - begin) / 1e9)
+        return statistics.median(rates)
 
 
 @dataclass(frozen=True, slots=True)
 class ProductUnit:
-    """What multiplies a format's matrices on this host."""
+    """The unit that multiplies a format's matrices on this host."""
 
     name: str  # such as int8 amx
     kernel: Kernel
@@ -33,7 +59,7 @@ class ProductUnit:
 
 
 def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
-    """The unit that computes matrices of this format; formats that are stored only compute in bfloat16.
+    """The unit that computes matrices of this format; formats that only store weights compute in bfloat16.
 
     Raises DeviceError when the host lacks `isa`.
     """
@@ -66,7 +92,7 @@ def _portable(name: str, operations: int, wide: Kernel, narrow: Kernel) -> Produ
 
 
 class ProductProbe:
-    """Multiplies again and again; make one, then `measure` beside what it is compared with."""
+    """Measures matrix products. Make one, then `measure` beside the runs."""
 
     def __init__(self, pool: WorkerPool, unit: ProductUnit, k_tiles: int = K_TILES) -> None:
         self._pool, self.unit = pool, unit

@@ -1,4 +1,4 @@
-"""Prefill and decode of one loaded model, in process, beside what the host can do at best.
+"""Prefill and decode speed of one loaded model, in process, beside the host's ceilings.
 
 A run's first steps compute prompts; steps in which every sequence decodes are the decode figures. Memory bandwidth and
 matrix products are probed before and after each run, on the same threads.
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from server.bench.bandwidth import BandwidthProbe
-from server.bench.drive import EngineDriver, StepTime
+from server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
+from server.bench.driver import EngineDriver, StepTime
 from server.bench.options import Workload
-from server.bench.products import ProductProbe, product_unit
 from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock
 from server.engine.load.loading import LoadedEngine
@@ -42,7 +41,7 @@ class LatencyResult:
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
     decode_bandwidth_fraction: float
-    product_unit: str  # what multiplies the matrices, such as int8 amx
+    product_unit: str  # unit that multiplies the matrices, such as int8 amx
     product_tops: float  # of the host, beside the runs, operands in cache; 1e12 operations a second
     prefill_tops: float  # operations of the prefill's matrices by all of its time
     prefill_tile_fraction: float  # prefill_tops of product_tops
@@ -53,7 +52,7 @@ class LatencyResult:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the host gave in one probe."""
+    """Memory bandwidth and matrix products of the host, from one probe."""
 
     read_gb_s: float
     product_tops: float

@@ -1,4 +1,4 @@
-"""Runs a latency bench for a person: progress bar, table, JSON file."""
+"""`bench latency`: runs the measurement with a progress bar, prints a table and writes JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_latency(config: EngineConfig, workloads: tuple[Workload, ...], options: 
 
 
 def config_for(config: EngineConfig, workloads: tuple[Workload, ...]) -> EngineConfig:
-    """The configuration with room for every workload, and nothing of one run left for the next."""
+    """The configuration with room for every workload, and without a prefix cache to carry over between runs."""
     longest = max(w.input_len + w.output_len for w in workloads)
     most = max(config.max_num_seqs, *(w.batch_size for w in workloads))
     return replace(
@@ -69,7 +69,7 @@ def _measure(
 
 
 def _traced(bench: LatencyBench, workload: Workload, max_events: int, file: Path) -> str:
-    """One more run, on record. Raises SettingsError when the file cannot be written."""
+    """Trace one more run. Raises SettingsError when the file cannot be written."""
     try:
         trace = bench.trace(workload, max_events, file)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Offline throughput of one loaded model: many sequences at once through the real scheduler and engine, no HTTP.
 
-The prefill rate is of the steps that compute prompt tokens, the decode rate of those that do not; the rates end to end
-divide by the time from the first step to the last.
+The prefill rate is that of steps with prompt tokens, the decode rate that of steps without; other rates divide by the
+time from the first step to the last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from server.bench.drive import EngineDriver, StepTime
+from server.bench.driver import EngineDriver, StepTime
 from server.bench.options import Workload
 from server.engine.load.loading import LoadedEngine
 
@@ -36,7 +36,7 @@ class ThroughputResult:
 
 
 class ThroughputBench:
-    """Runs workloads on one engine. `on_tokens` hears the tokens of every step, for a progress bar."""
+    """Runs workloads on one engine. `on_tokens` is called with the tokens of every step, for a progress bar."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._driver = EngineDriver(engine, seed, on_tokens)
@@ -55,7 +55,7 @@ def tokens_of(workload: Workload, num_sequences: int) -> int:
 
 
 def result_of(workload: Workload, num_sequences: int, runs: Sequence[Sequence[StepTime]]) -> ThroughputResult:
-    """From the steps of every run."""
+    """The result of the steps of all runs."""
     elapsed = statistics.median(sum(step.wall_s for step in steps) for steps in runs)
     output = num_sequences * workload.output_len
     return ThroughputResult(

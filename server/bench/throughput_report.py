@@ -1,4 +1,4 @@
-"""Runs a throughput bench for a person: progress bar, table, JSON file."""
+"""`bench throughput`: runs the measurement with a progress bar, prints a table and writes JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from server.bench.latency_report import config_for
 from server.bench.options import ThroughputOptions, Workload
-from server.bench.report import config_for
 from server.bench.results import show, table_of, write_engine_results
 from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
 from server.config import EngineConfig

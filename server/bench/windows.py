@@ -1,4 +1,4 @@
-"""Text to measure a model on: documents from a file, cut into windows of tokens."""
+"""Text windows to measure a model on: documents of a file, cut into sequences of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Window = tuple[int, ...]  # token ids of one sequence
 
 
 def read_documents(path: Path) -> list[str]:
-    """The `text` of every line of a .jsonl file; the whole of any other file. Raises SettingsError."""
+    """Read the `text` of every line of a .jsonl file, or the whole of any other file. Raises SettingsError."""
     try:
         content = path.read_text(encoding="utf-8")
     except OSError as error:
