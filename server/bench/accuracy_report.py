@@ -51,8 +51,8 @@ def _measure(config: EngineConfig, options: AccuracyOptions, texts: list[Window]
     num_engines = 1 + sum(weights != REFERENCE for weights in options.formats)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=num_engines * len(texts))
-        say = lambda line: progress.update(task, description=line)  # noqa: E731
-        bench = AccuracyBench(config, texts, say, on_window=lambda: progress.advance(task))
+        report = lambda line: progress.update(task, description=line)  # noqa: E731
+        bench = AccuracyBench(config, texts, report, on_window=lambda: progress.advance(task))
         return bench.measure(options.formats)
 
 

@@ -1,6 +1,6 @@
-"""POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names: for whoever operates the server.
+"""POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names: for operators.
 
-They need an API key where one is set. A profile is a trace of the emulated device for Perfetto.
+They require an API key where one is set. A profile is a trace of the emulated device for Perfetto.
 """
 
 from __future__ import annotations

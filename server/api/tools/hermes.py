@@ -1,4 +1,4 @@
-"""Tool calls in the Hermes form, read out of a model's text as it comes.
+"""Parser of tool calls in the Hermes form, in a model's text as it comes.
 
 The form is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. What is no such call goes through as content.
 Arguments go through as the model wrote them, piece by piece, so a client gets them as early as it can. However the text
@@ -25,27 +25,27 @@ class CallPart:
 
 @dataclass(slots=True)
 class Parsed:
-    """What can be said of the text so far that had not been said."""
+    """Content and call parts that were not returned before."""
 
     content: str = ""
     calls: list[CallPart] = field(default_factory=list)
 
 
 class ToolText:
-    """The text of one choice. `max_calls` None: as many calls as the model makes; those beyond are left out."""
+    """Reads the text of one choice. Calls beyond `max_calls` are left out; None = no limit."""
 
     def __init__(self, max_calls: int | None = None) -> None:
         self.num_calls = 0
         self._max_calls = max_calls
-        self._rest = ""  # not yet understood; shorter than a tag, or the beginning of a call
+        self._rest = ""  # not read yet: shorter than a tag, or the beginning of a call
         self._blanks = ""  # white space that is content only if content follows
         self._has_content = False
         self._call: CallObject | None = None  # the call that is being read
-        self._is_told = False  # its name has been given out
+        self._is_begun = False  # its part with the name has been returned
         self._is_closing = False  # all that counts of it is read; up to its closing tag nothing does
 
     def feed(self, text: str) -> Parsed:
-        """Add text."""
+        """Read the next part of the text."""
         parsed = Parsed()
         self._rest += text
         while self._step(parsed):
@@ -53,11 +53,11 @@ class ToolText:
         return parsed
 
     def finish(self) -> Parsed:
-        """The text has ended: what is still held back."""
+        """Return what is still held back, when the text has ended."""
         parsed = Parsed()
         if self._call is None:
             self._content(self._rest, parsed)
-        elif not self._is_told:
+        elif not self._is_begun:
             self._content(OPEN + self._call.text, parsed)
         if self._blanks and not self.num_calls:
             self._put(self._blanks, parsed)
@@ -65,7 +65,7 @@ class ToolText:
         return parsed
 
     def _step(self, parsed: Parsed) -> bool:
-        """Understand one stretch of the rest; whether there may be another."""
+        """Read one stretch of the rest; True when there may be another."""
         if self._call is None:
             return self._read_content(parsed)
         return self._skip_to_close() if self._is_closing else self._read_call(self._call, parsed)
@@ -74,7 +74,7 @@ class ToolText:
         before, tag, after = self._rest.partition(OPEN)
         if tag:
             self._rest, self._call = after, CallObject()
-            self._is_told = self._is_closing = False
+            self._is_begun = self._is_closing = False
             self._content(before, parsed)
             return True
         cut = len(before) - _overlap(before, OPEN)
@@ -85,17 +85,17 @@ class ToolText:
     def _read_call(self, call: CallObject, parsed: Parsed) -> bool:
         self._rest = self._rest[call.feed(self._rest) :]
         if call.name is not None and (call.has_arguments or call.is_complete):
-            self._tell(call, parsed)
-        if call.is_broken and not self._is_told:
+            self._emit(call, parsed)
+        if call.is_broken and not self._is_begun:
             self._call = None
             self._content(OPEN + call.text, parsed)
-        self._is_closing = call.is_complete or (call.is_broken and self._is_told)
+        self._is_closing = call.is_complete or (call.is_broken and self._is_begun)
         return call.is_complete or call.is_broken
 
-    def _tell(self, call: CallObject, parsed: Parsed) -> None:
-        """Give out the name, once, and what is new of the arguments; a call without any has an empty object."""
+    def _emit(self, call: CallObject, parsed: Parsed) -> None:
+        """Return the name, once, and the new part of the arguments; a call without any has an empty object."""
         arguments = call.take_arguments() if call.has_arguments else "{}"
-        is_first, self._is_told = not self._is_told, True
+        is_first, self._is_begun = not self._is_begun, True
         self.num_calls += is_first
         if self._max_calls is None or self.num_calls <= self._max_calls:
             index = self.num_calls - 1
@@ -113,7 +113,7 @@ class ToolText:
         return True
 
     def _content(self, text: str, parsed: Parsed) -> None:
-        """Blanks around calls are not content."""
+        """Return text as content, without blanks around calls."""
         text = self._blanks + text
         kept = text.rstrip()
         self._blanks = text[len(kept) :]

@@ -33,4 +33,4 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-    neuronserve: DeviceUsage | None = optional()  # when asked for
+    neuronserve: DeviceUsage | None = optional()  # when requested by a header
