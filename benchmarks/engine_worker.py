@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.records import DECODE_TOKENS, INPUT_LEN, OFFLINE_SEQUENCES, OUTPUT_LEN, PREFILL_TOKENS, Figures
 from benchmarks.worker import PREFIX
 from server import __version__
-from server.bench.driver import EngineDriver, StepTime
+from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import Workload
 from server.engine.load.loading import load_engine
 from server.errors import StartError

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
-from server.bench.driver import EngineDriver, StepTime
+from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import Workload
 from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock

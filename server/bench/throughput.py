@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from server.bench.driver import EngineDriver, StepTime
+from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import Workload
 from server.engine.load.loading import LoadedEngine
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.bench.driver import StepTime
+from server.bench.drive import StepTime
 from server.bench.options import Workload
 from server.bench.throughput import result_of, tokens_of
 from server.cli import main

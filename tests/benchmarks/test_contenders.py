@@ -19,7 +19,7 @@ from benchmarks.llama_cpp import LlamaBench, parse
 from benchmarks.process import Process, wait_for_url
 from benchmarks.records import BenchmarkError, Case
 from benchmarks.worker import WorkerContender
-from server.bench.driver import StepTime
+from server.bench.drive import StepTime
 from server.settings.model import DEFAULT_MODEL
 
 GOLDEN = Path(__file__).parent / "golden"
