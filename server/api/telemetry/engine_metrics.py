@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from server import __version__
 from server.api.telemetry import families as f
-from server.api.telemetry.instruments import Family, Instruments
+from server.api.telemetry.instruments import Instruments, MetricFamily
 from server.link.client import EngineClient
 from server.link.messages import EngineInfo, Tokens
 from server.types import StepReport
@@ -98,7 +98,7 @@ class EngineMetrics:
             self._instruments.gauge(f.DEVICE_MEMORY_BUDGET, core=str(core)).set(memory.budget)
             self._instruments.gauge(f.DEVICE_MEMORY_CAPACITY, core=str(core)).set(memory.capacity)
 
-    def _read(self, family: Family, read: Callable[[], float], **labels: str) -> None:
+    def _read(self, family: MetricFamily, read: Callable[[], float], **labels: str) -> None:
         self._instruments.gauge(family, **labels).set_function(read)
 
     def _report(self) -> StepReport | None:

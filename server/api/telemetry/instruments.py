@@ -15,7 +15,7 @@ Values = Callable[[], Mapping[str, float]]  # by the value of the family's last 
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """One metric as it is documented and exposed. A counter's name is written without its `_total`."""
 
     name: str
@@ -50,32 +50,32 @@ class Instruments:
         """The shared labels."""
         return dict(self._common)
 
-    def gauge(self, family: Family, **labels: str) -> Gauge:
+    def gauge(self, family: MetricFamily, **labels: str) -> Gauge:
         """The gauge of these labels."""
         child = self._child(family, labels)
         assert isinstance(child, Gauge)
         return child
 
-    def counter(self, family: Family, **labels: str) -> Counter:
+    def counter(self, family: MetricFamily, **labels: str) -> Counter:
         """The counter of these labels."""
         child = self._child(family, labels)
         assert isinstance(child, Counter)
         return child
 
-    def histogram(self, family: Family, **labels: str) -> Histogram:
+    def histogram(self, family: MetricFamily, **labels: str) -> Histogram:
         """The histogram of these labels."""
         child = self._child(family, labels)
         assert isinstance(child, Histogram)
         return child
 
-    def _child(self, family: Family, labels: Mapping[str, str]) -> Any:
+    def _child(self, family: MetricFamily, labels: Mapping[str, str]) -> Any:
         parent = self._parents.get(family.name)
         if parent is None:
             parent = self._parents[family.name] = self._new(family)
         values = {**self._common, **labels}
         return parent.labels(*(values[name] for name in family.labels)) if family.labels else parent
 
-    def _new(self, family: Family) -> Gauge | Counter | Histogram:
+    def _new(self, family: MetricFamily) -> Gauge | Counter | Histogram:
         name, meaning, labels, registry = family.name, family.meaning, family.labels, self._registry
         if family.kind == "gauge":
             return Gauge(name, meaning, labels, registry=registry)
@@ -90,10 +90,10 @@ class ReadCounters(Collector):
     A family has one label of its own, the last, beside those that all share."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._sources: dict[Family, list[tuple[list[str], Values]]] = {}
+        self._sources: dict[MetricFamily, list[tuple[list[str], Values]]] = {}
         registry.register(self)
 
-    def add(self, family: Family, values: Values, **shared: str) -> None:
+    def add(self, family: MetricFamily, values: Values, **shared: str) -> None:
         """Show `family` with these shared labels; `values` is called at every scrape, and no value ever decreases."""
         self._sources.setdefault(family, []).append(([shared[label] for label in family.labels[:-1]], values))
 
@@ -113,7 +113,7 @@ class ReadCounters(Collector):
 class Aliases(Collector):
     """Collects families of the registry once more, under their older `names`."""
 
-    def __init__(self, registry: CollectorRegistry, names: Mapping[str, Family]) -> None:
+    def __init__(self, registry: CollectorRegistry, names: Mapping[str, MetricFamily]) -> None:
         self._registry = registry
         self._names = names
         registry.register(self)
@@ -133,7 +133,7 @@ class Aliases(Collector):
                 yield renamed
 
 
-def _sample_names(family: Family) -> list[str]:
+def _sample_names(family: MetricFamily) -> list[str]:
     if family.kind == "histogram":
         return [f"{family.name}_{suffix}" for suffix in ("bucket", "sum", "count")]
     return [family.exposed]

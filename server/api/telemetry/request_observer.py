@@ -9,7 +9,7 @@ from server.api.http.origin import Origin
 from server.api.telemetry.device_account import KeyAccount
 from server.api.telemetry.lifecycle import RequestLife, SequenceLife
 from server.api.telemetry.request_metrics import RequestMetrics
-from server.api.telemetry.tracing import Tracer
+from server.api.telemetry.tracing import SpanExporter
 from server.clock import Clock
 from server.errors import EngineDead
 from server.link.messages import Tokens
@@ -19,9 +19,9 @@ from server.types import FinishReason, Request, TokenEvent
 class RequestObserver:
     """Open sequences by id; `record` observes every engine, whose reports name those scheduled and preempted."""
 
-    def __init__(self, metrics: Sequence[RequestMetrics], tracer: Tracer | None, clock: Clock) -> None:
+    def __init__(self, metrics: Sequence[RequestMetrics], spans: SpanExporter | None, clock: Clock) -> None:
         self.metrics = metrics  # of each engine
-        self.tracer = tracer
+        self.spans = spans
         self.clock = clock
         self.open: dict[str, SequenceLife] = {}
         self.keys = KeyAccount()
@@ -106,5 +106,5 @@ class RequestWatch:
         self._life.end_time = self._observer.clock.now()
         for choices in self._life.groups:
             self._metrics[choices[0].engine].prompt_ended(choices)
-        if self._observer.tracer is not None:
-            self._observer.tracer.record(self._life)
+        if self._observer.spans is not None:
+            self._observer.spans.record(self._life)

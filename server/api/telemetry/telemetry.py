@@ -16,7 +16,7 @@ from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
 from server.api.telemetry.request_metrics import RequestMetrics
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.stats_log import PaceLog, ThroughputLog
-from server.api.telemetry.tracing import Tracer
+from server.api.telemetry.tracing import SpanExporter
 from server.clock import NS, Clock
 from server.cost.charge_rate import ChargeRate
 from server.link.groups import EngineGroups
@@ -35,14 +35,14 @@ class Telemetry:
         self._clock = clock
         self.http = HttpMetrics(self._instruments, clock)
         self.throughput = ThroughputLog(clock)
-        self._tracer: Tracer | None = None
+        self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:
-            self._tracer = Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
+            self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
 
     def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
         """Observe the ready engines. Returns the observer that requests report to."""
         metrics: list[RequestMetrics] = []
-        requests, counters = RequestObserver(metrics, self._tracer, self._clock), ReadCounters(self.registry)
+        requests, counters = RequestObserver(metrics, self._spans, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
             metrics.append(RequestMetrics(instruments, info.max_model_len))
@@ -65,5 +65,5 @@ class Telemetry:
 
     async def close(self) -> None:
         """Send the spans that are left."""
-        if self._tracer is not None:
-            await self._tracer.close()
+        if self._spans is not None:
+            await self._spans.close()

@@ -19,7 +19,7 @@ SPAN = "llm_request"
 FLUSH_TIMEOUT_S = 3.0
 
 
-class Tracer:
+class SpanExporter:
     """Sends spans to an OTLP collector in the background; a collector that is away or slow delays no request."""
 
     def __init__(self, endpoint: str, protocol: OtlpProtocol, model_name: str) -> None:

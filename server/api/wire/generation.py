@@ -1,6 +1,6 @@
 """Fields that every generation request has on the wire, with the range of each: OpenAI's, and vLLM's extras.
 
-Unknown fields are kept, because some of them change the meaning of a request and must be refused (`pipeline/validate.py`).
+Unknown fields are kept: some of them change the meaning of a request and must be refused (`pipeline/validate.py`).
 """
 
 from __future__ import annotations
