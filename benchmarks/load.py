@@ -23,8 +23,8 @@ from rich.table import Table
 from server.cli import engine_main
 from server.config import EngineConfig
 from server.errors import StartError
+from server.link.handle import EngineHandle
 from server.link.messages import EngineInfo, Failed, Output, Ready
-from server.link.process import EngineProcess
 from server.settings.engine import EngineSettings
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ class Load:
 def measure(config: EngineConfig) -> Load:
     """Start an engine process, wait until it is ready, look, and end it. Raises StartError when it cannot start."""
     begin = time.perf_counter()
-    process = EngineProcess(config, engine_main)
+    process = EngineHandle(config, engine_main)
     try:
         info = _ready(process)
         seconds = time.perf_counter() - begin
@@ -84,7 +84,7 @@ def measure(config: EngineConfig) -> Load:
         process.close()
 
 
-def _ready(process: EngineProcess) -> EngineInfo:
+def _ready(process: EngineHandle) -> EngineInfo:
     decoder, deadline = msgspec.msgpack.Decoder(Output), time.monotonic() + TIMEOUT_S
     while process.is_alive and time.monotonic() < deadline:
         if not process.outputs.poll(200):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from server.config import EngineConfig
-    from server.link.process import Addresses, EngineMain
+    from server.link.handle import Addresses, EngineMain
     from server.settings.base import Settings
     from server.settings.model import ModelSettings
 
@@ -86,14 +86,14 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
 
 def serve(call: Call) -> None:
     """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
-    from server.link.process import EngineProcess
+    from server.link.handle import EngineHandle
     from server.settings.serve import ServeSettings
 
     settings = call.settings(ServeSettings)
     _log_to_stderr(settings.log_level)
     settings.require_price()
     model_path = _model_path(settings)
-    engines = [EngineProcess(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from server.api import server
 
@@ -109,7 +109,7 @@ def bench_latency(call: Call) -> None:
     from server.settings.bench import LatencySettings
 
     settings = call.settings(LatencySettings)
-    from server.bench.report import run_latency
+    from server.bench.latency_report import run_latency
 
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 

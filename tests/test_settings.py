@@ -20,7 +20,7 @@ from server.settings.model import DEFAULT_MODEL
 from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import load_settings
-from server.workload.workload import SyntheticWorkload
+from server.workload.synthetic import SyntheticWorkload
 
 
 def load(*argv: str) -> ServeSettings:

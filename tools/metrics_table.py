@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from server.api.telemetry.aliases import ALIASES
-from server.api.telemetry.families import FAMILIES
-from server.api.telemetry.family import Family
+from server.api.telemetry.families import ALIASES, FAMILIES
+from server.api.telemetry.instruments import MetricFamily
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 BEGIN, END = "<!-- families: begin -->\n", "<!-- families: end -->\n"
@@ -39,7 +38,7 @@ def _rows(prefix: str) -> Iterator[str]:
             yield f"| `{family.exposed}` | {family.kind} | {labels} | {family.unit} | {family.meaning} |\n"
 
 
-def _suffix(family: Family) -> str:
+def _suffix(family: MetricFamily) -> str:
     return family.exposed.removeprefix(family.name)
 
 

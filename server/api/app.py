@@ -1,4 +1,4 @@
-"""Puts the application together: routes, error table, middleware. Decides nothing else."""
+"""The ASGI application, put together of routes, error table and middleware."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
-from server.api import admin, chat, completions, errors, health, inventory, metrics, models, profile, tokenize
-from server.api.limits import ApiKeys, BodyLimit, CloseWhileDraining, RequestIds
-from server.api.schemas_chat import ChatRequest
-from server.api.schemas_completions import CompletionRequest, DetokenizeRequest, TokenizeRequest
+from server.api import errors
+from server.api.dialects import chat, completions
+from server.api.endpoints import admin, inventory, models, status, tokenize
+from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, RequestIds
 from server.api.service import Service
-from server.api.telemetry.http import HttpObserver
+from server.api.telemetry.http_metrics import HttpObserver
+from server.api.wire.chat import ChatRequest
+from server.api.wire.completions import CompletionRequest
 
-MODULES = (chat, completions, models, tokenize, health, metrics, admin, inventory, profile)
+MODULES = (chat, completions, models, tokenize, status, admin, inventory)
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 
 class _Application(FastAPI):
-    """FastAPI, whose page about itself knows the bodies that `body_of` reads."""
+    """FastAPI whose OpenAPI page has the schemas of the bodies that `body_of` reads."""
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -34,7 +37,7 @@ class _Application(FastAPI):
 
 
 def build_app(service: Service) -> FastAPI:
-    """The ASGI application of one service."""
+    """Build the ASGI application of one service."""
     app = _Application(title="neuronserve", version=__version__, redoc_url=None)
     app.state.service = service
     for module in MODULES:

@@ -23,7 +23,7 @@ MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
 
 @dataclass(frozen=True, slots=True)
 class ApiConfig:
-    """How the API serves one model."""
+    """Settings of the API for the one model it serves."""
 
     model_names: tuple[str, ...]  # the first is written into answers
     model_path: Path
@@ -38,7 +38,7 @@ class ApiConfig:
     shutdown_timeout_s: float = 30.0
     has_access_log: bool = True
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
-    has_device_traces: bool = False  # the engine was told where to write them
+    has_device_traces: bool = False  # the engine has a directory for them
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"
     price_basis: PriceBasis = "on_demand"  # of modelled device time

@@ -1,4 +1,4 @@
-"""The one place that turns errors into OpenAI error objects. Handlers raise; nobody else writes an error body."""
+"""OpenAI error objects of all errors. Handlers raise; only this file writes an error body."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydan
 
 
 class GenerationFailed(RequestError):
-    """This request met an error inside the model; no other request did."""
+    """The model failed on this request alone."""
 
     status = 500
     kind = "server_error"
@@ -31,7 +31,7 @@ class GenerationFailed(RequestError):
 
 
 class Unauthorized(RequestError):
-    """No key, or none that this server knows."""
+    """The request has no API key, or one that is not among the server's."""
 
     status = 401
     kind = "authentication_error"
@@ -39,7 +39,7 @@ class Unauthorized(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The body is not declared to be JSON, so that a web page cannot send it without the browser asking first."""
+    """The body is not declared to be JSON, so that a web page cannot send it without a browser's preflight."""
 
     status = 415
 
@@ -83,7 +83,7 @@ def error_response(error: RequestError) -> Response:
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """What a client may know of any error. An unexpected one is logged here and shown without details."""
+    """Convert any error to one that may be shown. An unexpected one is logged here, and its details are not shown."""
     if isinstance(error, RequestError):
         return error
     log.error("unexpected error while answering", exc_info=error)
@@ -91,21 +91,21 @@ def as_request_error(error: Exception) -> RequestError:
 
 
 def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequest:
-    """The first complaint about a body, with the path of the field such as `messages[0].content`.
+    """The first validation error of a body, with the path of its field, such as `messages[0].content`.
 
     Where a field may have several types, the branch that got furthest is the one that was meant.
     """
-    complaints = [(_path(item["loc"]), item) for item in error.errors()]
-    deepest = max(len(path) for path, _ in complaints)
-    path = next(path for path, _ in complaints if len(path) == deepest)
-    messages = dict.fromkeys(_message(item) for other, item in complaints if other == path)
+    found = [(_path(item["loc"]), item) for item in error.errors()]
+    deepest = max(len(path) for path, _ in found)
+    path = next(path for path, _ in found if len(path) == deepest)
+    messages = dict.fromkeys(_message(item) for other, item in found if other == path)
     param = _written(path)
     text = " or ".join(messages)
     return InvalidRequest(f"{param}: {text}" if param else text, param)
 
 
 def install(app: FastAPI) -> None:
-    """Let every error that leaves a handler of `app` end as an OpenAI error object."""
+    """Register handlers that answer every error of `app` with an OpenAI error object."""
 
     async def refused(_: Request, error: Exception) -> Response:
         return error_response(as_request_error(error))

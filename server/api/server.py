@@ -1,4 +1,4 @@
-"""The API server's life: listen, load, serve, drain on a signal, end. Handles signals itself, not uvicorn.
+"""The API server's process: listen, load, serve, drain on a signal, end. It handles signals, uvicorn does not.
 
 The socket listens from the first moment, so that probes see "loading" rather than a refused connection.
 """
@@ -20,12 +20,12 @@ import uvloop
 
 from server.api.app import build_app
 from server.api.config import ApiConfig
-from server.api.http_protocol import LimitedHttpProtocol
-from server.api.inventory import inventory
+from server.api.endpoints.inventory import inventory
+from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
 from server.errors import StartError
 from server.link.groups import EngineGroups
-from server.link.process import EngineProcess
+from server.link.handle import EngineHandle
 
 log = logging.getLogger("neuronserve")
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
@@ -42,9 +42,9 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ApiServer:
-    """One server on one socket. `run` ends when the server has."""
+    """One server on one socket. `run` returns when the server has ended."""
 
-    def __init__(self, config: ApiConfig, engines: Sequence[EngineProcess], listener: socket.socket) -> None:
+    def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
         self.service = Service(config, EngineGroups(engines))
         self._listener = listener
         self._uvicorn = _Uvicorn(
@@ -61,7 +61,7 @@ class ApiServer:
         )
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s
-        self._hurry = asyncio.Event()
+        self._abort_now = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class ApiServer:
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
         else:
-            self._hurry.set()
+            self._abort_now.set()
 
     async def _load(self) -> None:
         await self.service.load(lambda line: log.info("%s", line))
@@ -114,13 +114,13 @@ class ApiServer:
     async def _wait_until_idle(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        while self.service.engine.num_open and loop.time() < deadline and not self._hurry.is_set():
+        while self.service.engine.num_open and loop.time() < deadline and not self._abort_now.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), POLL_S)
+                await asyncio.wait_for(self._abort_now.wait(), POLL_S)
 
 
 def _print_inventory(service: Service) -> None:
-    """To stdout, which nothing else is written to; nobody need be there to read it, so not through a buffer."""
+    """Write the inventory to stdout, unbuffered: a stdout that nobody reads any more must not be an error at exit."""
     line = json.dumps({"inventory": inventory(service)}) + "\n"
     with contextlib.suppress(OSError, ValueError):
         os.write(sys.stdout.fileno(), line.encode())
@@ -143,12 +143,12 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(config: ApiConfig, engines: Sequence[EngineProcess], listener: socket.socket) -> None:
-    """Run a server until SIGTERM or SIGINT has been obeyed. Raises StartError."""
+def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
+    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError."""
     uvloop.run(_serve(config, engines, listener))
 
 
-async def _serve(config: ApiConfig, engines: Sequence[EngineProcess], listener: socket.socket) -> None:
+async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
     server = ApiServer(config, engines, listener)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
-"""What the handlers work with: the served model, the engine client, and the phase of the server's life.
+"""State that all handlers share: the served model, the engines' clients, and the phase of the server's life.
 
-loading -> ready -> draining. With several engines the death of one makes a ready server "degraded": the others serve
-what still comes, and its probes ask for a restart. The death of the last overrides all: "dead".
+loading -> ready -> draining. With several engines the death of one makes a ready server "degraded": the others
+serve new requests, and the liveness probe fails so that the server is restarted. When all are dead it is "dead".
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.config import ApiConfig
+from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
-from server.api.telemetry.watch import RequestObserver
 from server.clock import Clock, MonotonicClock
 from server.config import CacheConfig
 from server.cost.charge_rate import ChargeRate
@@ -35,7 +35,7 @@ Phase = Literal["loading", "ready", "degraded", "draining", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """The parts of a checkpoint that the API itself needs."""
+    """Tokenizer, template, defaults and grammars: the parts of a checkpoint that the API uses."""
 
     tokenizer: Tokenizer
     template: TemplateProcess | None  # None: the checkpoint has no chat template
@@ -43,7 +43,7 @@ class TextFiles:
     grammars: GrammarProcess
 
     def close(self) -> None:
-        """End the processes behind them."""
+        """End the template's and the grammars' processes."""
         self.grammars.close()
         if self.template is not None:
             self.template.close()
@@ -51,7 +51,7 @@ class TextFiles:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One ready model: its text side, and what its engine said about itself."""
+    """One ready model: its text files, and the facts that its engine reported."""
 
     tokenizer: Tokenizer
     template: TemplateProcess | None
@@ -68,7 +68,7 @@ class ServedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Ids that may go into a prompt: those the tokenizer knows; the embedding knows them all."""
+        """Number of token ids that a prompt may have: the tokenizer's, each of which has an embedding."""
         return self.tokenizer.vocab_size
 
 
@@ -86,7 +86,7 @@ class Service:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the server has been told to end."""
+        """True once `drain` was called."""
         return self._is_draining
 
     @property
@@ -101,7 +101,7 @@ class Service:
 
     @property
     def model(self) -> ServedModel:
-        """The model, when requests are being taken. Raises EngineDead or Unavailable otherwise."""
+        """The model, while requests are accepted. Raises EngineDead or Unavailable otherwise."""
         phase = self.phase
         if phase == "dead":
             raise EngineDead("The engine process has ended; this server cannot answer any more.")
@@ -111,10 +111,10 @@ class Service:
             raise Unavailable("The model is still being loaded.", code="loading")
         return self._model
 
-    async def load(self, say: Callable[[str], None]) -> None:
+    async def load(self, report: Callable[[str], None]) -> None:
         """Read the text files while the engine loads. Raises StartError from either."""
         files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
-        info = await self.engine.start(say)
+        info = await self.engine.start(report)
         self._files = text = await files
         _require_embeddings(text.tokenizer, info)
         price = self.config.price_basis, self.config.usd_per_hour
@@ -131,22 +131,22 @@ class Service:
         self.engine.reset_prefix_cache()
 
     def drain(self) -> None:
-        """Take nothing new from now on."""
+        """Refuse new requests from now on."""
         self._is_draining = True
 
     def abort_all(self) -> None:
-        """End what is still running."""
+        """End all running requests with an error."""
         self.engine.abort_all(Unavailable("The server is shutting down and has ended this request."))
 
     async def close(self, timeout_s: float) -> None:
-        """End the engine and the processes beside it, and send the last traces."""
+        """End the engines and the text processes, and send the last spans."""
         await self.engine.stop(timeout_s)
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
         await self.telemetry.close()
 
     def require_name(self, name: str | None) -> str:
-        """The model name for the answer. Raises ModelNotFound unless `name` is one of ours, or none is given."""
+        """The model name for the answer. Raises ModelNotFound when `name` is given and not served."""
         if name is not None and name not in self.config.model_names:
             known = ", ".join(self.config.model_names)
             raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
@@ -168,7 +168,7 @@ def load_text_files(config: ApiConfig) -> TextFiles:
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:
-    """Raises CheckpointError when texts can have tokens that the model cannot read: not one request at a time."""
+    """Raise CheckpointError at start when the tokenizer has ids that the model has no embeddings for."""
     if tokenizer.vocab_size > info.vocab_size:
         raise CheckpointError(
             "tokenizer.json",

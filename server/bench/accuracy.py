@@ -1,7 +1,7 @@
-"""What a format of the weights does to a model's answers, against float32 in this engine, on the same text.
+"""Accuracy of weight formats: a model's logits and perplexity against float32 in this engine, on the same text.
 
 Logits are compared at every position of teacher-forced windows. The relative error of the logits is
-||l - l32|| / ||l32|| over all positions, each row less its mean: softmax does not see what all logits have in common.
+||l - l32|| / ||l32|| over all positions, each row less its mean, which softmax ignores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from server.bench.text import Window
+from server.bench.windows import Window
 from server.config import Dtype, EngineConfig, Quantization, WeightFormat
 from server.engine.load.loading import Report, load_engine
 
@@ -28,7 +28,7 @@ Logits = npt.NDArray[np.float32]  # [tokens of one window, vocab]
 
 @dataclass(frozen=True, slots=True)
 class FormatAccuracy:
-    """One format beside float32, over `num_tokens` positions."""
+    """Accuracy of one format against float32, over `num_tokens` positions."""
 
     weights: WeightFormat
     num_tokens: int
@@ -44,7 +44,7 @@ class FormatAccuracy:
 
 @dataclass(slots=True)
 class _Sums:
-    """What adds up over positions. Squares of norms; nats of the tokens that follow."""
+    """Sums over positions: squared norms, and nats of the next tokens."""
 
     errors: list[float]
     error_squared: float = 0.0
@@ -54,14 +54,14 @@ class _Sums:
     num_scored: int = 0
 
     def add(self, window: Window, logits: Logits, reference: Logits) -> None:
-        wanted, got = _centered(reference), _centered(logits)
-        error = np.square(got - wanted).sum(axis=1)
-        norm = np.square(wanted).sum(axis=1)
+        expected, actual = _centered(reference), _centered(logits)
+        error = np.square(actual - expected).sum(axis=1)
+        norm = np.square(expected).sum(axis=1)
         self.errors += np.sqrt(error / norm).tolist()
         self.error_squared += float(error.sum())
         self.norm_squared += float(norm.sum())
-        self.num_same += int((got.argmax(axis=1) == wanted.argmax(axis=1)).sum())
-        self.nats += nats(got[:-1], window[1:])
+        self.num_same += int((actual.argmax(axis=1) == expected.argmax(axis=1)).sum())
+        self.nats += nats(actual[:-1], window[1:])
         self.num_scored += len(window) - 1
 
     def result(self, weights: WeightFormat, reference_perplexity: float | None) -> FormatAccuracy:
@@ -91,7 +91,7 @@ def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
 
 
 class AccuracyBench:
-    """Loads one format after the other. The logits of float32 are kept in a file: they may be larger than memory."""
+    """Measures one format after the other. The logits of float32 are kept in files: they may be larger than memory."""
 
     def __init__(self, config: EngineConfig, texts: list[Window], report: Report, on_window: Callable[[], None]):
         longest = max(len(window) for window in texts)
@@ -106,7 +106,7 @@ class AccuracyBench:
         self._texts, self._report, self._on_window = texts, report, on_window
 
     def measure(self, formats: Sequence[WeightFormat]) -> list[FormatAccuracy]:
-        """Float32 first, then each of `formats`. Raises StartError as loading does."""
+        """Measure float32, then each of `formats`. Raises StartError as loading does."""
         with tempfile.TemporaryDirectory(prefix="neuronserve-accuracy-") as scratch:
             kept = [Path(scratch, f"{i}.npy") for i in range(len(self._texts))]
             sums = _Sums([])
@@ -126,7 +126,7 @@ class AccuracyBench:
         return sums.result(weights, perplexity)
 
     def _logits(self, weights: WeightFormat) -> Iterator[Logits]:
-        """Of every window, by an engine of this format that lives as long."""
+        """Logits of every window, by an engine of this format."""
         engine = load_engine(_with_weights(self._config, weights), self._report)
         try:
             for window in self._texts:
@@ -137,7 +137,7 @@ class AccuracyBench:
 
 
 def _with_weights(config: EngineConfig, weights: WeightFormat) -> EngineConfig:
-    """The format's own dtype: what is not float32 computes in bfloat16, and keeps its KV cache so."""
+    """Set the format and its dtype: all but float32 compute in bfloat16, with a bfloat16 KV cache."""
     quantization: Quantization | None = next((name for name in get_args(Quantization) if name == weights), None)
     dtype: Dtype = "float32" if weights == "float32" else "bfloat16"
     return replace(config, dtype=dtype, quantization=quantization or "none")

@@ -1,4 +1,4 @@
-"""Runs an accuracy bench for a person: progress bar, table, JSON file."""
+"""`bench accuracy`: runs the measurement with a progress bar, prints a table and writes JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from server.bench.accuracy import REFERENCE, AccuracyBench, FormatAccuracy
 from server.bench.options import AccuracyOptions
 from server.bench.results import show, write_results
-from server.bench.text import Window, read_documents, windows
+from server.bench.windows import Window, read_documents, windows
 from server.config import EngineConfig
 from server.text.tokenizer import load_tokenizer
 
@@ -51,8 +51,8 @@ def _measure(config: EngineConfig, options: AccuracyOptions, texts: list[Window]
     num_engines = 1 + sum(weights != REFERENCE for weights in options.formats)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=num_engines * len(texts))
-        say = lambda line: progress.update(task, description=line)  # noqa: E731
-        bench = AccuracyBench(config, texts, say, on_window=lambda: progress.advance(task))
+        report = lambda line: progress.update(task, description=line)  # noqa: E731
+        bench = AccuracyBench(config, texts, report, on_window=lambda: progress.advance(task))
         return bench.measure(options.formats)
 
 

@@ -1,4 +1,4 @@
-"""Sequences through a loaded engine by hand: the real scheduler, cache and kernels, step by step, no HTTP.
+"""Drives a loaded engine step by step with the real scheduler, cache and kernels, without HTTP.
 
 Requests have random distinct prompts, and all arrive at once.
 """
@@ -29,13 +29,13 @@ class StepTime:
 
     wall_s: float
     kernel_s: float
-    sampling_s: float  # of both: kernel and what is around it
+    sampling_s: float  # kernel and host time of the sampler, part of both above
     num_prefill_tokens: int
     num_decode_tokens: int
 
 
 class _Queue:
-    """Inbox and outbox of a loop that is driven by hand."""
+    """Inbox and outbox of a loop that the bench itself turns."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -51,14 +51,14 @@ class _Queue:
 
 
 class EngineDriver:
-    """Runs batches on one engine, each from an empty cache. `on_tokens` hears how many tokens a step computed."""
+    """Runs shapes on one engine, each from an empty cache; `on_tokens` gets the number of tokens of each step."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._engine, self._on_tokens = engine, on_tokens
         self._random = random.Random(seed)
 
     def require_room(self, shape: BatchShape) -> None:
-        """Raises SettingsError when the batch cannot fit."""
+        """Raise SettingsError when the shape cannot fit."""
         info, total = self._engine.info, shape.input_len + shape.output_len
         if total > info.max_model_len:
             raise SettingsError(f"input_len + output_len is {total}: max_model_len is {info.max_model_len}")
@@ -67,9 +67,9 @@ class EngineDriver:
             raise SettingsError(f"batch_size is {shape.batch_size}: max_num_seqs is {limit}")
 
     def run(self, shape: BatchShape, num_sequences: int | None = None, tracer: Tracer | None = None) -> list[StepTime]:
-        """One time through `num_sequences` sequences (default: one batch), at most `batch_size` of them at once.
+        """Run `num_sequences` sequences (default: one batch), at most `batch_size` of them at once.
 
-        `tracer` looks on, if there is one.
+        `tracer`, if given, records the run.
         """
         count = num_sequences or shape.batch_size
         config = self._engine.scheduler

@@ -1,4 +1,4 @@
-"""Prefill and decode of one loaded model, in process, beside what the host can do at best.
+"""Prefill and decode speed of one loaded model, in process, beside the host's ceilings.
 
 A run's first steps compute prompts; steps in which every sequence decodes are the decode figures. Memory bandwidth and
 matrix products are probed before and after each run, on the same threads.
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from server.bench.bandwidth import BandwidthProbe
+from server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
 from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import BatchShape
-from server.bench.products import ProductProbe, product_unit
 from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock
 from server.engine.load.loading import LoadedEngine
@@ -42,7 +41,7 @@ class LatencyResult:
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
     decode_bandwidth_fraction: float
-    product_unit: str  # what multiplies the matrices, such as int8 amx
+    product_unit: str  # unit that multiplies the matrices, such as int8 amx
     product_tops: float  # of the host, beside the runs, operands in cache; 1e12 operations a second
     prefill_tops: float  # operations of the prefill's matrices by all of its time
     prefill_tile_fraction: float  # prefill_tops of product_tops
@@ -53,14 +52,14 @@ class LatencyResult:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the host gave in one probe."""
+    """Memory bandwidth and matrix products of the host, from one probe."""
 
     read_gb_s: float
     product_tops: float
 
 
 class LatencyBench:
-    """Runs batches on one engine. `on_run` is called after each run, for a progress bar."""
+    """Runs shapes on one engine. `on_run` is called after each run, for a progress bar."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_run: Callable[[], None] = lambda: None) -> None:
         self._engine, self._on_run = engine, on_run
@@ -69,7 +68,7 @@ class LatencyBench:
         self._products = ProductProbe(engine.runner.pool, product_unit(main_format(engine)))
 
     def measure(self, shape: BatchShape, runs: int) -> LatencyResult:
-        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the batch cannot fit."""
+        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the shape cannot fit."""
         self._driver.require_room(shape)
         self._driver.run(shape)
         self._on_run()
@@ -85,7 +84,7 @@ class LatencyBench:
         return self._result(shape, steps, best)
 
     def trace(self, shape: BatchShape, max_events: int, file: Path) -> TraceReply:
-        """Record one run of a batch that has been measured. Raises OSError when the file cannot be written."""
+        """Record one run of a shape that has been measured. Raises OSError when the file cannot be written."""
         tracer = Tracer(lanes_of(self._engine.info), MonotonicClock(), max_events, self._engine.runner)
         tracer.start()
         self._driver.run(shape, tracer=tracer)

@@ -1,4 +1,4 @@
-"""What a bench is asked to do. Words only, so that the command line can name them without loading an engine."""
+"""Options of the bench commands, which the command line can read without loading an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.config import WeightFormat
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How each token is chosen, as in a request; greedy by default."""
+    """Sampling of each token, as in a request; greedy by default."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -30,7 +30,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """How often to measure, and where to write the results."""
+    """Number of measurements, and the files of results."""
 
     num_iters: int
     seed: int
@@ -41,7 +41,7 @@ class LatencyOptions:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputOptions:
-    """How many sequences (None: one batch) and how often, and where to write the results."""
+    """Number of sequences (None: one batch) and of measurements, and the file of results."""
 
     num_prompts: int | None
     num_iters: int
@@ -51,7 +51,7 @@ class ThroughputOptions:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyOptions:
-    """Which text, how much of it, and the formats that are held against float32."""
+    """Text, number of tokens of it, and the formats to compare with float32."""
 
     text_file: Path
     num_tokens: int

@@ -1,4 +1,4 @@
-"""What a bench leaves: its table, and the JSON file, with the same head for every command."""
+"""Output of the bench commands: a table, and a JSON file with the same head for all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH = 130  # columns of a table that goes to a file or a pipe
 
 
 def write_results(path: Path, record: dict[str, Any], num_threads: int) -> None:
-    """`record`, and what it was measured on and with. Raises SettingsError when the file cannot be written."""
+    """Write `record` with the host and version. Raises SettingsError when the file cannot be written."""
     host = {"machine": platform.machine(), "threads": num_threads}
     try:
         path.write_text(json.dumps({**record, "host": host, "version": __version__}, indent=2) + "\n")
@@ -29,19 +29,19 @@ def write_results(path: Path, record: dict[str, Any], num_threads: int) -> None:
 
 
 def show(table: RenderableType) -> None:
-    """Print a table on stdout, whole also where that is a file or a pipe."""
+    """Print a table on stdout, in full width also into a file or a pipe."""
     console = Console()
     (console if console.is_terminal else Console(width=_WIDTH)).print(table)
 
 
 def write_engine_results(path: Path, engine: LoadedEngine, results: Sequence[dict[str, Any]]) -> None:
-    """The first shape's figures at the top level, all of them under `results`. Raises as `write_results`."""
+    """Write the first shape's figures at the top level and all under `results`. Raises as `write_results`."""
     record = {**results[0], "results": list(results), "engine": asdict(engine.info)}
     write_results(path, record, engine.runner.pool.num_threads)
 
 
 def table_of(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[dict[str, Any]]) -> Table:
-    """`columns` are heading, name of the value and its format; a value that is None is a dash."""
+    """Table of `rows`. `columns` are heading, name of the value and its format; None is shown as a dash."""
     table = Table(title=title, title_justify="left")
     for heading, _, _ in columns:
         table.add_column(heading, justify="right")

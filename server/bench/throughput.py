@@ -1,7 +1,7 @@
 """Offline throughput of one loaded model: many sequences at once through the real scheduler and engine, no HTTP.
 
-The prefill rate is of the steps that compute prompt tokens, the decode rate of those that do not; the rates end to end
-divide by the time from the first step to the last.
+The prefill rate is that of steps with prompt tokens, the decode rate that of steps without; other rates divide by the
+time from the first step to the last.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class ThroughputResult:
 
 
 class ThroughputBench:
-    """Runs batches on one engine. `on_tokens` hears the tokens of every step, for a progress bar."""
+    """Runs shapes on one engine. `on_tokens` is called with the tokens of every step, for a progress bar."""
 
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._driver = EngineDriver(engine, seed, on_tokens)
 
     def measure(self, shape: BatchShape, num_sequences: int, runs: int) -> ThroughputResult:
-        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the batch cannot fit."""
+        """Medians of `runs` runs after one that is not counted. Raises SettingsError when the shape cannot fit."""
         self._driver.require_room(shape)
         self._driver.run(shape)
         times = [self._driver.run(shape, num_sequences) for _ in range(runs)]
@@ -55,7 +55,7 @@ def tokens_of(shape: BatchShape, num_sequences: int) -> int:
 
 
 def result_of(shape: BatchShape, num_sequences: int, runs: Sequence[Sequence[StepTime]]) -> ThroughputResult:
-    """From the steps of every run."""
+    """The result of the steps of all runs."""
     elapsed = statistics.median(sum(step.wall_s for step in steps) for steps in runs)
     output = num_sequences * shape.output_len
     return ThroughputResult(

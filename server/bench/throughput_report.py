@@ -1,4 +1,4 @@
-"""Runs a throughput bench for a person: progress bar, table, JSON file."""
+"""`bench throughput`: runs the measurement with a progress bar, prints a table and writes JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from server.bench.latency_report import config_for
 from server.bench.options import BatchShape, ThroughputOptions
-from server.bench.report import config_for
 from server.bench.results import show, table_of, write_engine_results
 from server.bench.throughput import ThroughputBench, ThroughputResult, tokens_of
 from server.config import EngineConfig
@@ -31,7 +31,7 @@ COLUMNS = (
 def run_throughput(config: EngineConfig, shapes: tuple[BatchShape, ...], options: ThroughputOptions) -> None:
     """Load, measure every shape, print a table and write the JSON file where one is named.
 
-    Raises StartError as loading does, and SettingsError for a batch that cannot fit.
+    Raises StartError as loading does, and SettingsError for a shape that cannot fit.
     """
     console = Console(file=sys.stderr)
     engine = load_engine(config_for(config, shapes), lambda line: console.print(line, highlight=False))

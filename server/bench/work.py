@@ -1,4 +1,4 @@
-"""What a step must do at least: the bytes of weights it reads and the operations of its matrices."""
+"""Work of a step at least: the bytes of weights it reads and the operations of its matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.placement.shard import ShardSpec
 
 
 def weight_bytes_per_step(engine: LoadedEngine) -> int:
-    """Packed weights that one decode step reads, over all cores; of an untied embedding it reads single rows only."""
+    """Bytes of packed weights that one decode step reads, over all cores; an untied embedding is left out."""
     layers, head = _matrices(engine)
     return engine.info.tensor_parallel_size * sum(m.num_bytes(engine.formats) for m in [*layers, head])
 
@@ -17,7 +17,7 @@ def weight_bytes_per_step(engine: LoadedEngine) -> int:
 def prefill_operations(engine: LoadedEngine, num_tokens: int, num_samples: int) -> int:
     """Multiplications and additions of the matrices for `num_tokens` prompt tokens, `num_samples` of them sampled.
 
-    As the matrices are packed, over all cores. Attention is left out.
+    Counted over all cores with the packed sizes of the matrices. Attention is left out.
     """
     layers, head = _matrices(engine)
     each = num_tokens * sum(m.n * m.k for m in layers) + num_samples * head.n * head.k

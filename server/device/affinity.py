@@ -1,7 +1,7 @@
-"""Which CPU of the host each worker thread stays on.
+"""CPU binding: the CPU of the host that each worker thread stays on.
 
-By default none: the kernel moves a thread away from whatever else wants its CPU, while servers that share a host would
-all choose the same ones. Whoever owns the host's CPUs can bind.
+The default is none: the kernel can move a thread off a busy CPU, and servers that share a host would all choose the
+same CPUs. An owner of the host's CPUs can bind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def choose_cpus(binding: str, num_threads: int, root: Path = Path("/")) -> tuple
     """A CPU for each of `num_threads`, in order; () where threads are not bound.
 
     `binding` is none, auto (the first CPU of each physical core, then the others) or a list such as 0-3,8. `root` is
-    the root of the file system that holds /sys. Raises SettingsError for a list that is none, or for too few CPUs.
+    the root of the file system that holds /sys. Raises SettingsError for a malformed list, or for too few CPUs.
     """
     if binding == NONE:
         return ()
@@ -34,14 +34,14 @@ def choose_cpus(binding: str, num_threads: int, root: Path = Path("/")) -> tuple
 
 
 def allowed_cpus() -> set[int]:
-    """CPUs this process may use; without control over them (macOS), as many as there are."""
+    """CPUs that this process may use; all of them where the system has no affinity (macOS)."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _listed(binding: str) -> list[int]:
-    """The CPUs of a list as the kernel writes it, each once."""
+    """CPUs of a list in the kernel's form, each once."""
     cpus: list[int] = []
     for part in binding.split(","):
         first, dash, last = part.strip().partition("-")
@@ -54,13 +54,13 @@ def _listed(binding: str) -> list[int]:
 
 
 def _by_core(cpus: list[int], root: Path) -> list[int]:
-    """CPUs that are the first of their physical core before those that share one."""
+    """CPUs ordered so that the first of each physical core come before those that share one."""
     taken: dict[str, int] = {}
     place: dict[int, int] = {}
     for cpu in cpus:
         try:
             core = (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
         except OSError:
-            core = str(cpu)  # not said: a core of its own
+            core = str(cpu)  # unknown: taken for a core of its own
         place[cpu] = taken[core] = taken.get(core, -1) + 1
     return sorted(cpus, key=lambda cpu: (place[cpu], cpu))

@@ -16,7 +16,7 @@ SMALLEST_BUCKET = 128  # NxD Inference feature guide: automatic buckets are powe
 
 @dataclass(frozen=True, slots=True)
 class CompiledShapes:
-    """One graph for each length; ascending, the last of each is the longest that can be served."""
+    """Lengths that have a compiled graph, ascending; the last of each is the longest that can be served."""
 
     batching: Batching
     slots: int  # sequences of a decode, busy or not
@@ -25,19 +25,19 @@ class CompiledShapes:
 
     @property
     def longest_chunk(self) -> int:
-        """Tokens of one prompt that one graph takes; what is longer is cut."""
+        """Most tokens of one prompt in one graph; longer prompts are cut into chunks."""
         return self.context_encoding[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class BucketLists:
-    """Lengths as a user asks for them, or as a model was compiled ahead of time; () = automatic."""
+    """Lengths that a user requests, or that a model was compiled for ahead of time; () = automatic."""
 
     context_encoding: tuple[int, ...] = ()
     token_generation: tuple[int, ...] = ()
 
     def completed(self, max_model_len: int) -> BucketLists:
-        """Ascending and without gaps: automatic ones made, and a decode bucket for the full length.
+        """The lists in ascending order, with automatic ones filled in and a decode bucket for the full length.
 
         Raises SettingsError for a length that no sequence can have.
         """
@@ -53,38 +53,40 @@ class BucketLists:
 
     @property
     def longest(self) -> int:
-        """Positions that a sequence may have."""
+        """Largest number of positions that a sequence may have."""
         return self.token_generation[-1]
 
 
 def compiled_shapes(
-    batching: Batching, slots: int, max_model_len: int, asked: BucketLists, ahead: BucketLists | None
+    batching: Batching, slots: int, max_model_len: int, requested: BucketLists, ahead: BucketLists | None
 ) -> CompiledShapes:
-    """What a server runs on; `ahead` is what its model was compiled for ahead of time, None when it was not.
+    """Shapes that a server runs; `ahead` are those its model was compiled for ahead of time, None when it was not.
 
-    Without buckets that are asked for, continuous batching decodes over the full length, as it was measured on the part
-    (docs/cost-model.md), and Neuron's batching on all buckets. Raises SettingsError for what was not compiled.
+    Without requested buckets continuous batching decodes over the full length, as it was measured on the part
+    (docs/cost-model.md), and Neuron's batching over all buckets. Raises SettingsError for a shape not compiled.
     """
     if ahead is None:
-        chosen = asked.completed(max_model_len)
+        chosen = requested.completed(max_model_len)
     else:
         if max_model_len > ahead.longest:
             raise SettingsError(f"max_model_len is {max_model_len}: this model was compiled for {ahead.longest}")
-        _require_compiled("context_encoding_buckets", asked.context_encoding, ahead.context_encoding)
-        _require_compiled("token_generation_buckets", asked.token_generation, ahead.token_generation)
+        _require_compiled("context_encoding_buckets", requested.context_encoding, ahead.context_encoding)
+        _require_compiled("token_generation_buckets", requested.token_generation, ahead.token_generation)
         longest = (smallest(ahead.token_generation, max_model_len),)
         chosen = BucketLists(
-            tuple(sorted(set(asked.context_encoding))) or ahead.context_encoding,
-            tuple(sorted({*asked.token_generation, *longest})) if asked.token_generation else ahead.token_generation,
+            tuple(sorted(set(requested.context_encoding))) or ahead.context_encoding,
+            tuple(sorted({*requested.token_generation, *longest}))
+            if requested.token_generation
+            else ahead.token_generation,
         )
     tokens = chosen.token_generation
-    if batching == "continuous" and not asked.token_generation:
+    if batching == "continuous" and not requested.token_generation:
         tokens = (smallest(tokens, max_model_len),)
     return CompiledShapes(batching, slots, chosen.context_encoding, tokens)
 
 
-def _require_compiled(name: str, asked: tuple[int, ...], ahead: tuple[int, ...]) -> None:
-    for length in asked:
+def _require_compiled(name: str, requested: tuple[int, ...], ahead: tuple[int, ...]) -> None:
+    for length in requested:
         if length not in ahead:
             raise SettingsError(f"{name} has {length}: this model was compiled for {', '.join(map(str, ahead))}")
 

@@ -1,6 +1,6 @@
-"""Look-up in the data sheets: those of parts.py and instances.py, or these with a user's file over them.
+"""The catalogue in force: the data sheets of parts.py and instances.py, with a user's file over them if there is one.
 
-Holds no figures itself. Which sheet is in force is decided once, when a process starts (`use_catalog`).
+There are no figures here. The catalogue is chosen once, when a process starts (`use_catalog`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _priced(row: Instance, config: CatalogConfig, entries: Iterable[PriceEntry])
 
 
 def _prices(row: Instance, config: CatalogConfig, entries: Iterable[PriceEntry]) -> Prices:
-    """The file's word on a price beats the sheet's; a discount on the command line beats the file's."""
+    """Prices of the file over those of the sheet, and a discount of the command line over the file's."""
     prices = row.prices if row.prices.region == config.region else Prices(config.region)
     discount = config.spot_discount
     for entry in entries:
@@ -92,7 +92,7 @@ _current = Catalog(INSTANCES)
 
 
 def use_catalog(config: CatalogConfig) -> None:
-    """Let this process look up in the sheet that `config` names. Raises as `load_catalog`, changing nothing."""
+    """Set the catalogue of this process to the one that `config` names. Raises as `load_catalog`, changing nothing."""
     global _current  # noqa: PLW0603  # data of the whole process, as the kernels' cache is; set before anything reads it
     _current = load_catalog(config)
 

@@ -4,7 +4,7 @@
     [instances."inf2.xlarge"]       keys of Instance without its prices, `chip` by name; likewise
     [[prices]]                      instance, region, and on_demand_usd, reserved_usd, spot_discount as they are known
 
-Each table says its `source` and `date` (ISO 8601).
+Each table has its `source` and `date` (ISO 8601).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OPTIONAL = ("link", "lnc", "topology")
 
 @dataclass(frozen=True, slots=True)
 class PriceEntry:
-    """What a user knows of one instance's prices in one region."""
+    """A user's prices of one instance in one region; None = not given."""
 
     instance: str
     region: str
@@ -60,7 +60,7 @@ class PriceEntry:
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """Whole rows: what the file leaves out of a built-in one is filled in."""
+    """Complete rows: keys that the file leaves out of a built-in row are filled in."""
 
     chips: dict[str, Chip]
     instances: dict[str, Instance]

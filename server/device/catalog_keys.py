@@ -1,4 +1,4 @@
-"""What each key of a catalogue file may hold. Each check takes where the value is and the value, and gives it back."""
+"""Checks of the keys of a catalogue file. A check takes the place of a value and the value, and returns the value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Check = Callable[[str, Any], Any]
 
 
 class Keys:
-    """The keys of one kind of table. `source` and `date` are always asked for."""
+    """The keys of one kind of table. `source` and `date` are required in all."""
 
     def __init__(self, **checks: Check) -> None:
         self._checks = checks
@@ -94,7 +94,7 @@ def link(where: str, value: Any) -> Link:
 
 
 def date(where: str, value: Any) -> str:
-    """ISO 8601, as TOML's own date or as text."""
+    """A date in ISO 8601, given as TOML's own date or as text."""
     try:
         return value.isoformat() if type(value) is datetime.date else datetime.date.fromisoformat(value).isoformat()
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ from server.device.ledger import MemoryLedger, Use
 
 
 class NeuronCore:
-    """Memory is handed out only here, so that what the ledger says is what the core holds."""
+    """A core that allocates its memory through the ledger, so that entries and memory always agree."""
 
     def __init__(self, index: int, ledger: MemoryLedger) -> None:
         self.index = index

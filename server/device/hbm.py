@@ -1,4 +1,4 @@
-"""The memory of one emulated NeuronCore: a mapping as large as its share of the part, real where it is written."""
+"""The memory of one emulated NeuronCore: a mapping of its share of the part, whose pages exist once written."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Buffer:
         return int(self.bytes.size)
 
     def array(self, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[Any]:
-        """The same memory as an array; raises ValueError when the shape needs another size."""
+        """The memory as an array. Raises ValueError when the shape needs another size."""
         return self.bytes.view(dtype).reshape(shape)
 
 
 class Hbm:
-    """Bump allocation inside one private anonymous mapping; nothing is freed before the whole."""
+    """Bump allocator over one private anonymous mapping, which is freed as a whole."""
 
     def __init__(self, num_bytes: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
@@ -55,7 +55,7 @@ class Hbm:
         return self._used
 
     def allocate(self, num_bytes: int) -> Buffer:
-        """`num_bytes` zeroed bytes, aligned to a cache line. ValueError beyond the mapping: the ledger came first."""
+        """Allocate zeroed bytes, aligned to a cache line. Raises ValueError beyond the mapping."""
         begin = -(-self._used // ALIGNMENT) * ALIGNMENT
         if begin + num_bytes > self._bytes.size:
             raise ValueError(f"{num_bytes} bytes asked, {self._bytes.size - begin} mapped and free")

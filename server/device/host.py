@@ -1,4 +1,4 @@
-"""The host that runs the emulation: how much memory it can really give, and the refusal when that is too little."""
+"""Memory of the host that runs the emulation: how much is available, and the refusal when it is too little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPARE_BYTES = GIB // 2  # left to the API process, the kernel and the file cache
 
 @dataclass(frozen=True, slots=True)
 class _Controller:
-    """Where one version of Linux control groups keeps its memory files (kernel docs: cgroup-v1/memory, cgroup-v2)."""
+    """Memory files of one version of Linux control groups (kernel docs: cgroup-v1/memory, cgroup-v2)."""
 
     folder: str  # below the root of the file system
     limit: str
@@ -34,7 +34,7 @@ _V2 = _Controller("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_fi
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory this process can still take: what the host has free, or a container's limit where that leaves less.
+    """Memory that this process can still take: the host's free memory, or less where a container's limit leaves less.
 
     A checkpoint that was just read is in the file cache and counts as free: it goes when memory is needed.
     `root` is the root of the file system that holds /proc and /sys.
@@ -47,7 +47,7 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:
-    """The memory groups of this process and all above them; any of them may set a limit."""
+    """Memory groups of this process and all their parents; any of them may set a limit."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         controller = _V1 if "memory" in names.split(",") else _V2
@@ -58,7 +58,7 @@ def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:
 
 
 def _left(controller: _Controller, folder: Path) -> int | None:
-    """What one group may still take; None when it has no limit or is not visible from inside a container."""
+    """Bytes that one group may still take; None when it has no limit or is not visible from inside a container."""
     limit, usage = _text(folder / controller.limit).strip(), _text(folder / controller.usage).strip()
     if not (limit.isdecimal() and usage.isdecimal()):  # no limit is the word "max"
         return None
@@ -68,7 +68,7 @@ def _left(controller: _Controller, folder: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """A file of /proc or /sys; empty when there is none, as on a host without control groups."""
+    """Text of a file of /proc or /sys; empty when there is none, as on a host without control groups."""
     try:
         return path.read_text()
     except OSError:
@@ -85,5 +85,5 @@ def require_host_memory(needed_bytes: int, what: str, available: int) -> None:
 
 
 def host_kv_blocks(block_bytes: int, available: int) -> int:
-    """KV blocks of `block_bytes` (over all cores) that fit in what the host has left."""
+    """Number of KV blocks of `block_bytes` (over all cores) that fit in the host's available memory."""
     return max(0, available - SPARE_BYTES) // block_bytes

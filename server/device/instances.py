@@ -1,4 +1,4 @@
-"""Data sheet of the EC2 instances: how many chips, which host around them, what an hour costs. One row each.
+"""Data sheet of the EC2 instances: their chips, host and prices, one row each.
 
 Sources: SDK = inf1-arch.rst, inf2-arch.rst, trn1-arch.rst, trn2-arch.rst, trn3-arch.rst of
 github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21). KARP = github.com/aws/karpenter-provider-aws at 1d927085d
@@ -22,7 +22,7 @@ RESERVED_SOURCE = "AWS Neuron SDK benchmark pages, 3 years reserved, effective"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One EC2 instance type: what is sold, and what follows from it for one NeuronCore."""
+    """One EC2 instance type, and the figures of one NeuronCore that follow from it."""
 
     name: str
     chip: Chip
@@ -36,7 +36,7 @@ class Instance:
 
     @property
     def has_neuronlink(self) -> bool:
-        """Whether its chips reach each other without the host."""
+        """True when its chips are linked without the host between them."""
         return self.link is not None
 
     @property
@@ -51,12 +51,12 @@ class Instance:
 
     @property
     def on_demand_usd(self) -> float | None:
-        """An hour, Linux; None when not known in the region."""
+        """On-demand dollars an hour, Linux; None when not known in the region."""
         return self.usd("on_demand")
 
     @property
     def reserved_usd(self) -> float | None:
-        """An hour, effective, three years reserved; None when not known in the region."""
+        """Effective dollars an hour, reserved for three years; None when not known in the region."""
         return self.usd("reserved")
 
     def usd(self, basis: PriceBasis) -> float | None:
@@ -80,7 +80,7 @@ class Instance:
         return tuple(tp for tp in self.chip.tp_degrees if tp <= self.num_cores)
 
     def check_tp(self, tp: int) -> None:
-        """Raises DeviceError when `tp` cores cannot form a tensor-parallel group on this instance."""
+        """Raise DeviceError when `tp` cores cannot form a tensor-parallel group on this instance."""
         if tp not in self.allowed_tp:
             raise DeviceError(
                 f"tensor_parallel_size is {tp}: {self.name} has {self.num_cores} NeuronCores and allows "
@@ -88,7 +88,7 @@ class Instance:
             )
 
     def check_groups(self, tp: int, dp: int) -> None:
-        """Raises DeviceError when `dp` groups of `tp` cores are more than the instance has."""
+        """Raise DeviceError when `dp` groups of `tp` cores are more than the instance has."""
         if tp * dp > self.num_cores:
             raise DeviceError(
                 f"tensor_parallel_size {tp} x data_parallel_size {dp} needs {tp * dp} NeuronCores: "
@@ -97,7 +97,7 @@ class Instance:
 
 
 def _prices(on_demand: float | None, reserved: float | None) -> Prices:
-    """Of the built-in sheet."""
+    """Prices of a built-in row, with their source and date."""
     return Prices(
         DEFAULT_REGION,
         None if on_demand is None else Price(on_demand, ON_DEMAND_SOURCE, ON_DEMAND_DATE),

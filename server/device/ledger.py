@@ -1,4 +1,4 @@
-"""Who holds how much of each NeuronCore's memory. Entries only: the memory itself belongs to server/device/hbm.py."""
+"""The account of each NeuronCore's memory by use. It has entries only: the memory itself is in hbm.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryLedger:
         self._totals: list[dict[Use, int]] = [dict.fromkeys(USES, 0) for _ in range(num_cores)]
 
     def reserve(self, core: int, use: Use, name: str, num_bytes: int) -> None:
-        """Enter `num_bytes` for `name`, which may grow. DeviceMemoryError, and no entry, when it does not fit."""
+        """Enter `num_bytes` for `name`, which may grow. Raises DeviceMemoryError, entering nothing."""
         if num_bytes < 0:
             raise ValueError(f"cannot reserve {num_bytes} bytes for {name}")
         if num_bytes > self.free_bytes(core):
@@ -50,7 +50,7 @@ class MemoryLedger:
         return sum(totals.values()) if use is None else totals[use]
 
     def free_bytes(self, core: int) -> int:
-        """What is left of the budget of `core`."""
+        """Bytes left of the budget of `core`."""
         return self.budget_bytes - self.reserved_bytes(core)
 
     def entries(self, core: int) -> Mapping[tuple[Use, str], int]:
@@ -58,7 +58,7 @@ class MemoryLedger:
         return self._entries[core]
 
     def core_name(self, core: int) -> str:
-        """As the Neuron runtime names it."""
+        """Name of `core` in the Neuron runtime's form."""
         return self._names[core]
 
     def account(self) -> str:
@@ -70,7 +70,7 @@ class MemoryLedger:
         return account_table(rows)
 
     def _refusal(self, core: int, use: Use, name: str, num_bytes: int) -> str:
-        """Worded as the runtime's own refusal, so that what people search for finds the same advice."""
+        """The refusal in the words of the runtime's own, so that a search for it finds the same advice."""
         return (
             f"NRT_RESOURCE (4): Failed to allocate {num_bytes / GIB:.3f}GB (usage: {use}, {name}) on "
             f"{self.core_name(core)}: {self.free_bytes(core) / GIB:.3f}GB free of {self.budget_bytes / GIB:.3f}GB\n"
@@ -79,12 +79,12 @@ class MemoryLedger:
 
 
 def core_name(core_id: int, cores_per_chip: int) -> str:
-    """As the Neuron runtime names a core: its device (chip), and the core on it."""
+    """Name of a core in the Neuron runtime's form: its device (chip), and the core on it."""
     return f"ND {core_id // cores_per_chip}:NC {core_id % cores_per_chip}"
 
 
 def account_table(rows: Sequence[tuple[str, Mapping[Use, int], int]]) -> str:
-    """Lines of (core, bytes by use, budget) as text, in MiB; what is over budget shows as negative free."""
+    """Lines of (core, bytes by use, budget) as text, in MiB; a core over its budget has negative free."""
     head = f"{'core':<12}" + "".join(f"{use:>13}" for use in USES) + f"{'budget':>13}{'free':>13}  (MiB)"
     lines = [head]
     for core, uses, budget in rows:

@@ -1,4 +1,4 @@
-"""What an hour of an instance costs in one region: each price with where and when it was read. Facts, no defaults."""
+"""Prices of an instance-hour in one region, each with its source and date."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Price:
 
     usd: float
     source: str
-    date: str  # ISO 8601: when the source said so
+    date: str  # ISO 8601: when the source had this price
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of one instance in one region; None = not known there."""
+    """Prices of one instance in one region; None = not known there."""
 
     region: str
     on_demand: Price | None = None
@@ -29,7 +29,7 @@ class Prices:
     spot: Price | None = None  # no list price exists: on demand less the discount that a user names
 
     def of(self, basis: PriceBasis) -> Price | None:
-        """By name."""
+        """The price on `basis`."""
         return {"on_demand": self.on_demand, "reserved": self.reserved, "spot": self.spot}[basis]
 
     def with_spot_discount(self, discount: float) -> Price | None:

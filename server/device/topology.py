@@ -1,4 +1,4 @@
-"""Which chips of an instance are linked to each other. How fast a link is, is in the data sheet."""
+"""Topology of an instance: which chips are linked to each other. The links' speed is in the data sheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NeuronCores of the instance a process may take, by the real runtime's two variables and with its refusals.
+"""NeuronCores that a process may take, by the real runtime's two environment variables and with its refusals.
 
 NEURON_RT_VISIBLE_CORES names them ("3", "0-3", "0,2,4-5") and beats NEURON_RT_NUM_CORES, a count (0 or unset: all).
 Sources: SDK configuration-guide.rst and nrt_status.rst (github.com/aws-neuron/aws-neuron-sdk at 81ce03ae).
@@ -17,28 +17,28 @@ _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _COUNT = re.compile(r"[0-9]{1,6}")
 
 
-def visible_cores(asked: RuntimeCores, part: Instance) -> tuple[int, ...]:
+def visible_cores(requested: RuntimeCores, part: Instance) -> tuple[int, ...]:
     """Indices of the cores that this process may take, in the order in which they are taken.
 
-    Raises DeviceError: NRT_INVALID (2) for what is no such list or number, NRT_FAILURE (1) for cores that the
+    Raises DeviceError: NRT_INVALID (2) for a malformed list or number, NRT_FAILURE (1) for cores that the
     instance does not have.
     """
-    if asked.visible is not None:
-        cores = _parse(asked.visible)
-        _require(cores, part, f"NEURON_RT_VISIBLE_CORES={asked.visible}")
+    if requested.visible is not None:
+        cores = _parse(requested.visible)
+        _require(cores, part, f"NEURON_RT_VISIBLE_CORES={requested.visible}")
         return cores
-    count = _count(asked.count) or part.num_cores
-    _require(tuple(range(count)), part, f"NEURON_RT_NUM_CORES={asked.count}")
+    count = _count(requested.count) or part.num_cores
+    _require(tuple(range(count)), part, f"NEURON_RT_NUM_CORES={requested.count}")
     return tuple(range(count))
 
 
-def take_cores(asked: RuntimeCores, part: Instance, tp: int, dp: int = 1) -> tuple[int, ...]:
+def take_cores(requested: RuntimeCores, part: Instance, tp: int, dp: int = 1) -> tuple[int, ...]:
     """The first visible cores, `tp` for each of `dp` groups. Raises DeviceError as `visible_cores`, and for too few."""
-    cores, count = visible_cores(asked, part), tp * dp
+    cores, count = visible_cores(requested, part), tp * dp
     if count > len(cores):
         groups = f", data_parallel_size is {dp}" if dp > 1 else ""
-        name = "NEURON_RT_NUM_CORES" if asked.visible is None else "NEURON_RT_VISIBLE_CORES"
-        value = asked.count if asked.visible is None else asked.visible
+        name = "NEURON_RT_NUM_CORES" if requested.visible is None else "NEURON_RT_VISIBLE_CORES"
+        value = requested.count if requested.visible is None else requested.visible
         raise DeviceError(
             f"NRT_LOAD_NOT_ENOUGH_NC (9): tensor_parallel_size is {tp}{groups} and {name} is {value}: this needs "
             f"{count} NeuronCores, this process may take {len(cores)} of the {part.num_cores} of {part.name}"
@@ -47,7 +47,7 @@ def take_cores(asked: RuntimeCores, part: Instance, tp: int, dp: int = 1) -> tup
 
 
 def core_ranges(core_ids: Sequence[int]) -> str:
-    """Such as 0-3 or 0, 2, 4-5."""
+    """Core ids in ranges, such as 0-3 or 0, 2, 4-5."""
     runs: list[list[int]] = []
     for core in core_ids:
         if runs and core == runs[-1][-1] + 1:
@@ -84,11 +84,11 @@ def _invalid(name: str, value: str, must: str) -> DeviceError:
     return DeviceError(f"NRT_INVALID (2): {name} is {value[:80]!r}: it must be {must}")
 
 
-def _require(cores: tuple[int, ...], part: Instance, asked: str) -> None:
-    """Worded as the runtime words it, so that what people search for finds the same advice."""
+def _require(cores: tuple[int, ...], part: Instance, variable: str) -> None:
+    """Raise DeviceError in the runtime's own words, so that a search for it finds the same advice."""
     there = sum(core < part.num_cores for core in cores)
     if there < len(cores):
         raise DeviceError(
             "NRT_FAILURE (1): nrt_allocate_neuron_cores: Logical Neuron Core(s) not available - "
-            f"Requested:{len(cores)} Available:{there} ({asked}; {part.name} has cores 0-{part.num_cores - 1})"
+            f"Requested:{len(cores)} Available:{there} ({variable}; {part.name} has cores 0-{part.num_cores - 1})"
         )

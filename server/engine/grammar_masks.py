@@ -1,4 +1,4 @@
-"""Which tokens a sequence with a grammar may draw next: a matcher for each such sequence, a row of bits a sample.
+"""Masks of the tokens that a grammar allows next: a matcher for each sequence, a row of bits for each sample.
 
 A matcher's state follows from the sequence's tokens alone. It is kept from one sample to the next only to save time,
 so preemption, recomputation and a matcher that was dropped change nothing.
@@ -29,7 +29,7 @@ class _Guide:
 
 
 class Guides:
-    """Masks of one step's samples. Bit `t` of row `r` says whether sample `r` may be token `t`."""
+    """Masks of one step's samples. Bit `t` of row `r` is set when sample `r` may be token `t`."""
 
     def __init__(self, grammars: GrammarStore | None, num_rows: int, vocab_size: int) -> None:
         self._grammars = grammars
@@ -39,7 +39,7 @@ class Guides:
         self._guides: dict[str, _Guide] = {}
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> dict[int, str]:
-        """Set the mask of each of `seqs`. Returns, for the rows that cannot go on, why."""
+        """Set the mask of each of `seqs`. Returns the rows that cannot go on, each with the reason."""
         guides: dict[str, _Guide] = {}
         faults: dict[int, str] = {}
         for row, seq in enumerate(seqs):
@@ -52,7 +52,7 @@ class Guides:
                 self.addresses[row] = self._masks[row].ctypes.data
             except GrammarError as error:
                 faults[row] = f"the grammar: {error}"
-        self._guides = guides  # those that were not asked for have ended, or will begin anew
+        self._guides = guides  # other sequences have ended, or are replayed when they are sampled again
         return faults
 
     def forbid(self, row: int, logits: npt.NDArray[np.float32]) -> None:
@@ -62,7 +62,7 @@ class Guides:
             logits[bits == 0] = -np.inf
 
     def _guide(self, seq: ScheduledSeq) -> _Guide:
-        """The sequence's matcher after all its tokens."""
+        """The sequence's matcher, in its state after all tokens."""
         guide = self._guides.get(seq.request_id)
         if guide is None or guide.history is not seq.history:
             if self._grammars is None:
@@ -77,7 +77,7 @@ class Guides:
         return guide
 
     def _fill_row(self, words: Words, matcher: LLMatcher, seq: ScheduledSeq) -> None:
-        """The tokens the matcher allows; none that only the model's padded vocabulary has.
+        """Set the bits of the tokens that the matcher allows, without ids of the padded vocabulary alone.
 
         Raises GrammarError when there is none, or finding them would take more than the limits allow.
         """
@@ -102,7 +102,7 @@ def _clear_from(words: Words, token: int) -> None:
 
 
 def _clear_ends(words: Words, seq: ScheduledSeq) -> None:
-    """min_tokens: no end before its time, unless the grammar allows nothing else."""
+    """Forbid end tokens before min_tokens, unless the grammar allows nothing else."""
     kept = words.copy()
     for token in seq.sampling.eos_token_ids + seq.sampling.stop_token_ids:
         kept[token // 32] &= ~np.uint32(1 << token % 32)

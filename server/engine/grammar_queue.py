@@ -1,4 +1,4 @@
-"""Where requests wait for their grammar before the scheduler knows of them, so that no step waits for one."""
+"""Queue of requests whose grammar is still being compiled, kept from the scheduler so that no step waits for one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ POLL_S = 0.002  # between two looks, when there is nothing else to do
 
 
 class Grammars(Protocol):
-    """What the gate asks of the grammars (`grammar_store.py`)."""
+    """Interface to the grammars (`grammar_store.py`) that the queue uses."""
 
     def is_ready(self, text: str) -> bool:
-        """Whether the grammar can be used; begins to compile it otherwise."""
+        """True when the grammar can be used; otherwise its compilation has begun."""
         ...
 
 
 class Gate:
-    """Requests that are held, in the order they came. `grammars` None: nothing is ever held."""
+    """Held requests in the order of their arrival. `grammars` None: none are ever held."""
 
     def __init__(self, grammars: Grammars | None) -> None:
         self._grammars = grammars
@@ -29,11 +29,11 @@ class Gate:
         return tuple(self._held)
 
     def wait_s(self, longest_s: float) -> float:
-        """How long an idle loop may wait for commands."""
+        """Seconds that an idle loop may wait for commands."""
         return min(longest_s, POLL_S) if self._held else longest_s
 
     def take(self, request: Request) -> bool:
-        """Whether `request` may go on at once; otherwise it is held here."""
+        """True when `request` may go on at once; otherwise it is held."""
         grammar = request.sampling.grammar
         if self._grammars is None or not grammar or self._grammars.is_ready(grammar):
             return True
@@ -41,7 +41,7 @@ class Gate:
         return False
 
     def release(self) -> list[Request]:
-        """Those whose grammar has become ready; they are held no longer."""
+        """Remove and return the requests whose grammar has become ready."""
         if self._grammars is None or not self._held:
             return []
         ready = [request for request in self._held.values() if self._grammars.is_ready(request.sampling.grammar)]
@@ -50,5 +50,5 @@ class Gate:
         return ready
 
     def drop(self, request_id: str) -> bool:
-        """Forget a held request; whether it was one."""
+        """Remove a held request; True when there was one."""
         return self._held.pop(request_id, None) is not None

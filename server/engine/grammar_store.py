@@ -14,7 +14,7 @@ MAX_KEPT_CHARS = 8 * MAX_GRAMMAR_CHARS  # of all kept texts together; a compiled
 
 
 class GrammarStore:
-    """Grammars by their text; those used last are kept. One engine loop owns it."""
+    """Compiled grammars by their text, least recently used ones dropped. One engine loop owns it."""
 
     def __init__(self, tokenizer_path: Path, model_path: Path, max_kept_chars: int = MAX_KEPT_CHARS) -> None:
         self._max_kept_chars = max_kept_chars
@@ -25,11 +25,11 @@ class GrammarStore:
 
     @property
     def vocab_size(self) -> int:
-        """Ids the tokenizer has; 0 before the first grammar."""
+        """Number of ids of the tokenizer; 0 before the first grammar."""
         return self._tokenizer.vocab_size if self._tokenizer is not None else 0
 
     def is_ready(self, text: str) -> bool:
-        """Whether `matcher` would answer at once; begins to compile otherwise."""
+        """True when `matcher` returns at once; otherwise compilation has begun."""
         return self._future(text).done()
 
     def matcher(self, text: str) -> LLMatcher:
@@ -45,7 +45,7 @@ class GrammarStore:
         return future
 
     def _forget(self, num_chars: int) -> None:
-        """Make room for a text of that length; what is still being compiled stays, because somebody waits for it."""
+        """Make room for a text of that length. Grammars that are still being compiled stay: requests wait for them."""
         total = sum(map(len, self._compiled)) + num_chars
         for text, future in list(self._compiled.items()):
             if total > self._max_kept_chars and future.done():
@@ -53,7 +53,7 @@ class GrammarStore:
                 total -= len(text)
 
     def _compile(self, text: str) -> LLMatcher:
-        """Whatever goes wrong is the grammar's fault: it ends its requests, not the engine."""
+        """Compile one grammar. Any failure is a GrammarError, which ends its requests and not the engine."""
         try:
             if self._tokenizer is None:
                 self._tokenizer = load_grammar_tokenizer(*self._paths)

@@ -1,4 +1,4 @@
-"""What requests ask of logits before a token is chosen, and of probabilities after: rare, so one row at a time."""
+"""Changes of a request to its logits before sampling, and its log-probabilities: rare, so one row at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Row = npt.NDArray[np.float32]
 
 
 def num_generated(seq: ScheduledSeq) -> int:
-    """Tokens the sequence has drawn so far."""
+    """Number of tokens that the sequence has generated so far."""
     return len(seq.history) - seq.num_prompt_tokens
 
 
 def changes_logits(seq: ScheduledSeq) -> bool:
-    """Whether `adjust` would do anything."""
+    """True when `adjust` would change the row."""
     s = seq.sampling
     return bool(
         s.logit_bias or s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0 or _bans_ends(seq)
@@ -45,12 +45,12 @@ def adjust(row: Row, seq: ScheduledSeq) -> None:
 
 
 def _bans_ends(seq: ScheduledSeq) -> bool:
-    """Whether the sequence may not end yet. With a grammar its mask sees to that (`guides.py`)."""
+    """True when the sequence may not end yet. With a grammar the mask does this (`grammar_masks.py`)."""
     return num_generated(seq) < seq.sampling.min_tokens and not seq.sampling.grammar
 
 
 class RawLogprobs:
-    """Log-probabilities of one row before any change but its grammar's; made before sampling, asked after."""
+    """Log-probabilities of one row before any change but its grammar's; made before the token is sampled."""
 
     def __init__(self, row: Row, num_top: int) -> None:
         self._raw = row.astype(np.float64)

@@ -19,8 +19,8 @@ from server.engine.metered_runner import MeteredRunner
 from server.engine.trace.files import Seams, require_directory, traced
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
+from server.link.handle import Addresses, connected_socket
 from server.link.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
-from server.link.process import Addresses, connected_socket
 from server.scheduler.scheduler import Scheduler
 
 log = logging.getLogger("neuronserve.engine")

@@ -1,4 +1,4 @@
-"""Executes step plans on the emulated cores. Knows no queue and no client; a plan in, tokens out."""
+"""The model runner: executes step plans on the emulated cores, a plan in and tokens out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ModelRunner:
         return self._pool
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute every token of the plan and sample where it asks for it."""
+        """Compute every token of the plan, and sample for the sequences that need it."""
         begin = time.perf_counter()
         seqs = plan.seqs
         self._inputs.fill(seqs)
@@ -68,11 +68,11 @@ class ModelRunner:
         return out
 
     def time_instructions(self, is_on: bool) -> None:
-        """From the next step on `timed` says when each instruction was done, as WorkerPool.trace does; or no more."""
+        """Time every instruction in `timed` from the next step on, as WorkerPool.trace does, or stop it."""
         self._is_timed, self.timed = is_on, None
 
     def warm_up(self) -> None:
-        """Run every kernel once, on the null block, so that the first request waits for nothing."""
+        """Run every kernel once, on the null block, so that the first request is not slower."""
         seq = ScheduledSeq("warm-up", (0,), 0, [0], True, _GREEDY, (0,), 1)
         self.execute(StepPlan(step_id=-1, prefill=(), decode=(seq,)))
 

@@ -1,4 +1,4 @@
-"""Chooses the tokens of a step: per-request changes to the logits, masks of grammars, then one kernel over all rows."""
+"""The sampler: per-request changes to the logits, grammar masks, then one kernel over all rows of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_A_NUMBER = "the model's logits are not finite numbers"
 
 
 class Sampler:
-    """Works in place on one logits array [max_samples, width], whose rows are the sampled sequences in order."""
+    """Samples in place from one logits array [max_samples, width], whose rows are the sampled sequences in order."""
 
     def __init__(
         self, pool: WorkerPool, logits: npt.NDArray[np.float32], vocab_size: int, grammars: GrammarStore | None = None
@@ -37,7 +37,7 @@ class Sampler:
 
     @property
     def num_rows(self) -> int:
-        """Most rows of one step."""
+        """Largest number of rows in one step."""
         return len(self.logits)
 
     def _operands(self) -> SampleOperands:

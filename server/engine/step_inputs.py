@@ -1,4 +1,4 @@
-"""The arrays of one step, in memory that the kernels read: filled from a plan, one after the other, by one thread."""
+"""Input arrays of one step in memory that the kernels read, filled from a plan by one thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 class StepInputs:
-    """T tokens of B sequences, S of them sampled; see StepRecord for the fields."""
+    """Inputs of T tokens of B sequences, S of them sampled; StepRecord describes the fields."""
 
     def __init__(
         self, num_tokens: int, num_seqs: int, max_model_len: int, block_size: int, work: AttentionWork
@@ -121,7 +121,7 @@ class StepInputs:
         self.slots[row:end] = self.block_tables[b, positions // size] * size + positions % size
 
     def sample_all(self) -> None:
-        """Ask for the logits of every row of the step just filled."""
+        """Sample every row of the step just filled."""
         num_tokens = int(self._record[STEP.num_tokens // WORD])
         self.sample_rows[:num_tokens] = np.arange(num_tokens)
         self._set(STEP.num_samples, num_tokens)

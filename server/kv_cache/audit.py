@@ -1,4 +1,4 @@
-"""The conservation law of the KV cache, as a function. Reads everything, changes nothing, costs O(blocks)."""
+"""The conservation law of the KV cache as a function, which changes nothing and costs O(blocks)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 
 def audit(cache: KVCacheManager, tables: Iterable[SequenceBlocks]) -> list[str]:
-    """What is wrong, one line each; empty when the books balance. `tables` are those of all open sequences.
+    """Violations, one line each; empty when there are none. `tables` are those of all open sequences.
 
     1. free + held = all, and no block is both or neither.
     2. a block's reference count is the number of tables that hold it, each once.
-    3. the null block is nobody's.
+    3. no table holds the null block.
     4. digests and the map from digest to block are each other's inverse.
     5. free blocks without a digest come before those with one.
     """

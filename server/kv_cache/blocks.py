@@ -1,7 +1,7 @@
-"""The pool of KV blocks: who is free, who is held how often, and which block holds which prefix.
+"""The pool of KV blocks: which are free, how many tables hold each, and which has which prefix.
 
 Every block is made once. Block 0 is the null block that padding points at: it is never handed out, and its place in
-the free list serves as the list's end on both sides. Never looks at tokens, sequences or time.
+the free list serves as the list's end on both sides. There are no tokens, sequences or times here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BlockPool:
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
-        self.cached: dict[bytes, int] = {}  # digest -> the one block that answers for it
+        self.cached: dict[bytes, int] = {}  # digest -> the one block that has it
         self.num_gains = 0  # releases and namings; while it stands still, an allocation refused once is refused again
         self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
         self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
@@ -38,7 +38,7 @@ class BlockPool:
             block = self._next[block]
 
     def take(self) -> int:
-        """Hand out the first free block, held once; the prefix it may have cached is forgotten."""
+        """Allocate the first free block, held once; a prefix cached in it is evicted."""
         block = self._next[NULL_BLOCK]
         assert block != NULL_BLOCK, "no free block: the caller must look at num_free first"
         self._unlink(block)
@@ -47,14 +47,14 @@ class BlockPool:
         return block
 
     def hold(self, block: int) -> None:
-        """One more table holds `block`, which may be free until now."""
+        """Add one holder to `block`, which may be free until now."""
         assert block != NULL_BLOCK
         if self.ref_counts[block] == 0:
             self._unlink(block)
         self.ref_counts[block] += 1
 
     def release(self, block: int) -> None:
-        """One table less holds `block`; the last one frees it."""
+        """Remove one holder of `block`; without any it is free."""
         assert self.ref_counts[block] > 0, f"block {block} is not held"
         self.ref_counts[block] -= 1
         self.num_gains += 1
@@ -65,7 +65,7 @@ class BlockPool:
                 self._link_after(self._prev[NULL_BLOCK], block)
 
     def name(self, block: int, digest: bytes) -> None:
-        """Let `block` answer for `digest`, unless another block does already (the first one stays)."""
+        """Cache `block` under `digest`, unless another block is (the first one stays)."""
         assert self.ref_counts[block] > 0, f"block {block} is not held"
         if self.digests[block] is None and digest not in self.cached:
             self.digests[block] = digest
@@ -73,7 +73,7 @@ class BlockPool:
             self.num_gains += 1
 
     def forget(self, block: int) -> None:
-        """Nobody will find `block` by its digest any more; a table that holds it is not disturbed."""
+        """Drop `block` from the prefix cache; tables that hold it keep it."""
         digest = self.digests[block]
         if digest is not None:
             self.digests[block] = None

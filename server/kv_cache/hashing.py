@@ -1,6 +1,6 @@
-"""Names of blocks: a chain of sha256 in which each block's name fixes every token before it, and the cache salt.
+"""Block hashes: a chain of sha256 in which each block's digest covers every token before it, and the cache salt.
 
-Knows nothing of the pool. Equal digests mean equal prefixes, so a hit never needs its tokens compared.
+Equal digests mean equal prefixes, so a hit never needs its tokens compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hashlib import sha256
 
 
 def root_digest(cache_salt: str) -> bytes:
-    """What the first block of a sequence chains to: requests share blocks only under the same salt."""
+    """Parent digest of a sequence's first block: requests share blocks only under the same salt."""
     # A JSON string may hold lone surrogates; they are part of the salt like any other character.
     return sha256(b"neuronserve:" + cache_salt.encode("utf-8", "surrogatepass")).digest()
 

@@ -1,6 +1,6 @@
 """The KV cache of one engine: which blocks a sequence holds, and which prefixes can be shared.
 
-Owns the pool and the counters of prefix hits. Never decides who gets blocks: it says whether they are there.
+Owns the pool and the counters of prefix hits. The scheduler decides which sequence gets blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class SequenceBlocks:
     """The blocks of one sequence: `ids[i]` holds positions `i * block_size` and up. Changed by the manager alone.
 
     `ids` only grows while the sequence runs, and is replaced, never emptied, when its blocks are freed: a plan may
-    still look at it.
+    still refer to it.
     """
 
     __slots__ = ("chain", "ids", "num_named")
@@ -74,7 +74,7 @@ class KVCacheManager:
         """Make `blocks` cover `num_tokens` positions; False when it cannot, and then nothing has changed.
 
         `hit` is what `lookup` found for a sequence that holds nothing yet; its blocks are shared. At least
-        `num_spare_blocks` must stay free, so that those who run can grow.
+        `num_spare_blocks` must stay free, so that running sequences can grow.
         """
         ids = blocks.ids
         need = -(-num_tokens // self._block_size) - len(ids)
@@ -106,13 +106,13 @@ class KVCacheManager:
         blocks.num_named = num_full
 
     def free(self, blocks: SequenceBlocks) -> None:
-        """Let go of every block, last first, so that a chain is evicted from its tail. What is cached stays cached."""
+        """Release every block, last first, so that a chain is evicted from its tail. Cached blocks stay cached."""
         ids, blocks.ids, blocks.num_named = blocks.ids, [], 0
         for block in reversed(ids):
             self.pool.release(block)
 
     def discard(self, blocks: SequenceBlocks) -> None:
-        """As `free`, for a sequence that went wrong: nothing it computed or read may be found again."""
+        """Free the blocks of a failed sequence, and drop them from the prefix cache."""
         for block in blocks.ids:
             self.pool.forget(block)
         self.free(blocks)

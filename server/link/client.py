@@ -1,4 +1,4 @@
-"""The API's end of the engine: submits requests, hands out their events, notices death. Knows nothing of HTTP.
+"""The API's client of one engine: submits requests, delivers their events, notices the engine's end. No HTTP here.
 
 Everything here runs on one asyncio event loop. A reader that is slow or away costs memory only for the tokens that
 its own request may generate; the engine and the other requests never wait for it.
@@ -15,6 +15,7 @@ import msgspec
 import zmq
 
 from server.errors import EngineDead, NeuronserveError, RequestError, StartError
+from server.link.handle import EngineHandle
 from server.link.messages import (
     Abort,
     Add,
@@ -31,14 +32,13 @@ from server.link.messages import (
     Tokens,
     TraceReply,
 )
-from server.link.process import EngineProcess
 from server.types import Request, StepReport, TokenEvent
 
 Observer = Callable[[Tokens], None]
 
 
 class Stream:
-    """The events of the sequences submitted together. Leaving its `with` block aborts those that have not ended."""
+    """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended."""
 
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
         self._open = set(request_ids)
@@ -50,7 +50,7 @@ class Stream:
 
     @property
     def is_open(self) -> bool:
-        """Whether events are still to come or to be read."""
+        """True while events are still to come or to be read."""
         return bool(self._open or self._events or self._error)
 
     async def next(self) -> list[TokenEvent]:
@@ -64,13 +64,13 @@ class Stream:
         return events
 
     def abort(self, request_id: str) -> None:
-        """End one sequence; no more events of it will come."""
+        """Abort one sequence; it has no events after this."""
         if request_id in self._open:
             self._open.discard(request_id)
             self._abort(request_id)
 
     def put(self, event: TokenEvent) -> None:
-        """For the client: one more event; after an error there is none."""
+        """Add an event (called by the client); ignored after an error."""
         if self._error is not None:
             return
         self._events.append(event)
@@ -79,7 +79,7 @@ class Stream:
         self._wake.set()
 
     def fail(self, error: RequestError) -> None:
-        """For the client: the stream ends with `error` after the events it already has.
+        """End the stream with `error` after the events it already has (called by the client).
 
         Sequences that other engines still compute stay open until its `with` block is left, and are aborted then.
         """
@@ -95,39 +95,39 @@ class Stream:
 
 
 class EngineClient:
-    """Speaks with one engine. `info` is there once `start` has returned."""
+    """Client of one engine. `info` is set once `start` has returned."""
 
-    def __init__(self, engine: EngineProcess) -> None:
+    def __init__(self, engine: EngineHandle) -> None:
         self._engine = engine
         self._streams: dict[str, Stream] = {}
         self._decoder = msgspec.msgpack.Decoder(Output)
         self._encoder = msgspec.msgpack.Encoder()
         self._ready: asyncio.Future[EngineInfo] | None = None
-        self._say: Callable[[str], None] = lambda _: None
-        self._dead: str | None = None
+        self._report_progress: Callable[[str], None] = lambda _: None
+        self._end_reason: str | None = None
         self._observers: list[Observer] = []
-        self._asked: deque[asyncio.Future[TraceReply]] = deque()  # answers come in the order of the questions
+        self._pending_replies: deque[asyncio.Future[TraceReply]] = deque()  # in the order of the commands
         self.info: EngineInfo | None = None
         self.report: StepReport | None = None
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine is there to take requests, now or once it has loaded."""
-        return self._dead is None
+        """True while the engine can take requests, now or once it has loaded."""
+        return self._end_reason is None
 
     @property
     def num_open(self) -> int:
-        """Sequences waiting or running, as the API sees it."""
+        """Number of sequences that were submitted and have not ended here."""
         return len(self._streams)
 
     def observe(self, observer: Observer) -> None:
-        """Let `observer` see every turn of the engine from now on, before the streams do. It must be quick."""
+        """Call `observer` with every turn of the engine from now on, before the streams get it. It must be quick."""
         self._observers.append(observer)
 
-    async def start(self, say: Callable[[str], None]) -> EngineInfo:
-        """Wait until the engine is ready; `say` gets its progress lines. Raises StartError with the engine's words."""
+    async def start(self, report: Callable[[str], None]) -> EngineInfo:
+        """Wait until the engine is ready; `report` gets its progress lines. Raises StartError with its message."""
         loop = asyncio.get_running_loop()
-        self._say = say
+        self._report_progress = report
         self._ready = loop.create_future()
         loop.add_reader(self._engine.outputs.fileno(), self._read)
         if self._engine.process is not None:
@@ -137,11 +137,11 @@ class EngineClient:
         return self.info
 
     def submit(self, requests: Sequence[Request], stream: Stream | None = None) -> Stream:
-        """Give the engine these requests; their ids must be new. `stream` takes their events, or a new one.
+        """Submit requests, whose ids must be new. Their events go to `stream`, or to a new one.
 
         Raises EngineDead.
         """
-        self._require_life()
+        self._require_alive()
         stream = stream or Stream([request.request_id for request in requests], self.abort)
         for request in requests:
             self._streams[request.request_id] = stream
@@ -156,16 +156,16 @@ class EngineClient:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead."""
-        self._require_life()
+        self._require_alive()
         self._send(ResetPrefixCache())
 
     async def trace(self, command: StartTrace | StopTrace) -> TraceReply:
-        """Start or stop recording, and what came of it. The engine must have a trace directory. Raises EngineDead."""
-        self._require_life()
-        answer: asyncio.Future[TraceReply] = asyncio.get_running_loop().create_future()
-        self._asked.append(answer)
+        """Start or stop recording; the engine must have a trace directory. Raises EngineDead."""
+        self._require_alive()
+        reply: asyncio.Future[TraceReply] = asyncio.get_running_loop().create_future()
+        self._pending_replies.append(reply)
         self._send(command)
-        return await answer
+        return await reply
 
     def abort_all(self, error: RequestError) -> None:
         """End every open request with `error`."""
@@ -174,20 +174,20 @@ class EngineClient:
             stream.fail(error)
 
     async def stop(self, timeout_s: float) -> None:
-        """Ask the engine to end, wait up to `timeout_s`, then end it; one that still loads is ended at once."""
+        """Shut the engine down, and kill it after `timeout_s`; one that still loads is killed at once."""
         if self.info is not None and self._engine.is_alive and self.is_alive:
             self._send(Shutdown())
             await asyncio.to_thread(self._engine.join, timeout_s)
-        self._forget_sockets()
-        self._die("the engine has been stopped")
+        self._close_readers()
+        self._end("the engine has been stopped")
         await asyncio.to_thread(self._engine.close)
 
     def _send(self, command: Command) -> None:
         try:
             self._engine.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
         except zmq.Again:  # nobody is connected
-            self._die("the engine process does not answer")
-            self._require_life()
+            self._end("the engine process does not answer")
+            self._require_alive()
 
     def _read(self) -> None:
         while True:
@@ -204,20 +204,20 @@ class EngineClient:
                 for observer in self._observers:
                     observer(output)
                 for event in events:
-                    self._hand_out(event)
+                    self._deliver(event)
             case Progress(text=text):
-                self._say(text)
+                self._report_progress(text)
             case Ready(info=info):
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(info)
             case TraceReply():
-                answer = self._asked.popleft()
-                if not answer.done():  # whoever asked may have left
-                    answer.set_result(output)
+                reply = self._pending_replies.popleft()
+                if not reply.done():  # the caller may have been cancelled
+                    reply.set_result(output)
             case Failed(message=message, exit_code=exit_code):
-                self._die(message, exit_code)
+                self._end(message, exit_code)
 
-    def _hand_out(self, event: TokenEvent) -> None:
+    def _deliver(self, event: TokenEvent) -> None:
         stream = self._streams.get(event.request_id)
         if stream is None:
             return  # aborted here while the event was on its way
@@ -226,31 +226,31 @@ class EngineClient:
         stream.put(event)
 
     def _on_exit(self) -> None:
-        """The process has ended: its last words first, then the end of every stream."""
+        """Read what the ended process still sent, then end every stream."""
         self._read()
         self._engine.join(1.0)  # its pipe closes an instant before its exit code is there
         code = self._engine.process.exitcode if self._engine.process is not None else None
-        self._forget_sockets()
-        self._die(f"the engine process has ended with exit code {code}")
+        self._close_readers()
+        self._end(f"the engine process has ended with exit code {code}")
 
-    def _die(self, message: str, exit_code: int = 1) -> None:
-        if self._dead is not None:
+    def _end(self, message: str, exit_code: int = 1) -> None:
+        if self._end_reason is not None:
             return
-        self._dead = message
+        self._end_reason = message
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(_start_error(message, exit_code))
-        for answer in self._asked:
-            if not answer.done():
-                answer.set_exception(EngineDead(message))
+        for reply in self._pending_replies:
+            if not reply.done():
+                reply.set_exception(EngineDead(message))
         streams, self._streams = set(self._streams.values()), {}
         for stream in streams:
             stream.fail(EngineDead(message))
 
-    def _require_life(self) -> None:
-        if self._dead is not None:
-            raise EngineDead(self._dead)
+    def _require_alive(self) -> None:
+        if self._end_reason is not None:
+            raise EngineDead(self._end_reason)
 
-    def _forget_sockets(self) -> None:
+    def _close_readers(self) -> None:
         loop = asyncio.get_running_loop()
         if not self._engine.outputs.closed:
             loop.remove_reader(self._engine.outputs.fileno())

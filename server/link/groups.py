@@ -1,6 +1,6 @@
-"""The engines of one server as one: data-parallel groups, each a process with its own scheduler, cache and cores.
+"""Data-parallel engines of one server behind one interface; each has its own process, scheduler, cache and cores.
 
-Chooses with scheduler/router.py where each sequence goes, and says everything else to all. A dead engine's sequences
+scheduler/router.py chooses the engine of a sequence; every other command goes to all engines. A dead engine's sequences
 end with its error; the others go on.
 """
 
@@ -14,8 +14,8 @@ from server.config import CacheConfig
 from server.device.visible_cores import core_ranges
 from server.errors import EngineDead, InvalidRequest, RequestError
 from server.link.client import EngineClient, Stream
+from server.link.handle import EngineHandle
 from server.link.messages import EngineInfo, StartTrace, StopTrace, Tokens, TraceReply
-from server.link.process import EngineProcess
 from server.scheduler.router import Router
 from server.types import Request
 
@@ -23,34 +23,34 @@ RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a ro
 
 
 class EngineGroups:
-    """Speaks with one engine or several, in the order of their ranks."""
+    """Clients of one engine or several, in the order of their ranks."""
 
-    def __init__(self, engines: Sequence[EngineProcess]) -> None:
+    def __init__(self, engines: Sequence[EngineHandle]) -> None:
         self.clients = tuple(EngineClient(engine) for engine in engines)
         self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._router: Router | None = None  # with one engine there is no choice
 
     @property
     def is_alive(self) -> bool:
-        """Whether any engine is there to take requests, now or once it has loaded."""
+        """True while any engine can take requests, now or once it has loaded."""
         return any(client.is_alive for client in self.clients)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every engine is."""
+        """True while all engines are alive."""
         return all(client.is_alive for client in self.clients)
 
     @property
     def num_open(self) -> int:
-        """Sequences waiting or running, as the API sees it."""
+        """Number of sequences that were submitted and have not ended here."""
         return sum(client.num_open for client in self.clients)
 
-    async def start(self, say: Callable[[str], None]) -> EngineInfo:
-        """Wait until all engines are ready; `say` gets their progress lines. Returns what holds for every engine.
+    async def start(self, report: Callable[[str], None]) -> EngineInfo:
+        """Wait until all engines are ready; `report` gets their progress lines. Returns the limits that hold for all.
 
-        Raises StartError with the words of the first that cannot start.
+        Raises StartError with the message of the first that cannot start.
         """
-        tasks = [asyncio.ensure_future(c.start(self._named(say, i))) for i, c in enumerate(self.clients)]
+        tasks = [asyncio.ensure_future(c.start(self._with_name(report, i))) for i, c in enumerate(self.clients)]
         try:
             self.infos = await asyncio.gather(*tasks)
         finally:
@@ -58,17 +58,17 @@ class EngineGroups:
                 task.cancel()
         info = merged(self.infos)
         if len(self.clients) > 1:
-            self._watch(info)
+            self._route(info)
         return info
 
     def check_rank(self, rank: int | None) -> None:
-        """Raises InvalidRequest unless there is an engine `rank`; None is any."""
+        """Raise InvalidRequest unless there is an engine `rank`; None stands for any."""
         if rank is not None and not 0 <= rank < len(self.clients):
             what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
             raise InvalidRequest(what, RANK_HEADER)
 
     def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
-        """Give each request to an engine, or all to the one asked for; their ids must be new. Raises EngineDead."""
+        """Submit each request to an engine, or all to engine `rank`; their ids must be new. Raises EngineDead."""
         if self._router is None:
             return self.clients[0].submit(requests)
         for index, client in enumerate(self.clients):
@@ -93,7 +93,7 @@ class EngineGroups:
             client.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead if all are."""
+        """Forget cached prefixes before any request that is submitted later. Raises EngineDead when no engine lives."""
         if self._router is not None:
             self._router.forget_prefixes()
         for client in self.clients:
@@ -101,7 +101,7 @@ class EngineGroups:
                 client.reset_prefix_cache()
 
     async def trace(self, command: StartTrace | StopTrace) -> list[TraceReply]:
-        """Let every engine that lives start or stop recording, and what came of it. Raises EngineDead."""
+        """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
         living = [client for client in self.clients if client.is_alive] or self.clients
         return await asyncio.gather(*(client.trace(command) for client in living))
 
@@ -111,28 +111,28 @@ class EngineGroups:
             client.abort_all(error)
 
     async def stop(self, timeout_s: float) -> None:
-        """Ask the engines to end, wait up to `timeout_s`, then end them; those that still load are ended at once."""
+        """Shut the engines down; kill those alive after `timeout_s`, and at once those that still load."""
         await asyncio.gather(*(client.stop(timeout_s) for client in self.clients))
 
-    def _named(self, say: Callable[[str], None], rank: int) -> Callable[[str], None]:
-        """`say`, with the name of the engine where there are several."""
-        return say if len(self.clients) == 1 else lambda line: say(f"engine {rank}: {line}")
+    def _with_name(self, report: Callable[[str], None], rank: int) -> Callable[[str], None]:
+        """`report`, with the engine's rank before each line where there are several engines."""
+        return report if len(self.clients) == 1 else lambda line: report(f"engine {rank}: {line}")
 
-    def _watch(self, info: EngineInfo) -> None:
-        """From now on the router chooses, and hears of every token and every end."""
+    def _route(self, info: EngineInfo) -> None:
+        """Have a router choose engines from now on, which follows the events of all of them."""
         cache = CacheConfig(info.num_blocks, info.block_size, info.enable_prefix_caching)
         self._router = router = Router(len(self.clients), cache)
 
-        def turn(tokens: Tokens) -> None:
+        def record(tokens: Tokens) -> None:
             for event in tokens.events:
                 router.tell(event)
 
         for client in self.clients:
-            client.observe(turn)
+            client.observe(record)
 
 
 def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
-    """What holds for every engine: a request must fit in the smallest cache, since any of them may get it."""
+    """Limits that hold for every engine: a request must fit in the smallest cache, since any of them may get it."""
     first = infos[0]
     if len(infos) == 1:
         return first

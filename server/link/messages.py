@@ -1,7 +1,7 @@
-"""The words the API process and the engine process say to each other: msgspec tagged structs, nothing else.
+"""Messages between the API process and an engine's process: msgspec tagged structs.
 
 API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, Shutdown.
-Engine -> API: Progress* Ready (Tokens | TraceReply)*, or Failed and silence.
+Engine -> API: Progress* Ready (Tokens | TraceReply)*, and Failed as the last one when the engine fails.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from server.types import Request, StepReport, TokenEvent
 
 @dataclass(frozen=True, slots=True)
 class WeightsIdentity:
-    """`manifest`: of an artifact's manifest, which has the hash of every piece, so it stands for every byte.
+    """Hash that identifies the loaded weights. `of` names what it was computed from.
 
-    `headers and sizes`: of a checkpoint's index and, for each safetensors file by name, name, size and header. It tells
-    models, formats and shapes apart, not two trainings of one shape: reading all data would delay the start.
+    `manifest`: an artifact's manifest, which has the hash of every piece, so that it covers every byte.
+    `headers and sizes`: a checkpoint's index and, for each safetensors file by name, its name, size and header. This
+    distinguishes models, formats and shapes, not two trainings of one shape: reading all data would delay the start.
     """
 
     sha256: str
@@ -30,7 +31,7 @@ class WeightsIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The engine's part of an inventory."""
+    """Facts of an engine that an inventory shows."""
 
     architecture: str
     num_params: int
@@ -46,16 +47,16 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:
-    """The account of one NeuronCore's memory, in bytes."""
+    """Memory of one NeuronCore in bytes, by use."""
 
     used: dict[str, int]  # by use: weights, kv, scratchpad, collectives, runtime
-    budget: int  # the most that may be used
+    budget: int  # largest sum that may be used
     capacity: int  # what the part has
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What the API must know of a ready engine: its limits, and what it says about itself."""
+    """Limits and facts of a ready engine, sent once to the API."""
 
     max_model_len: int  # tokens, prompt and generated
     num_blocks: int  # of the KV cache, the null block included
@@ -87,7 +88,7 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
 
 
 class ResetPrefixCache(msgspec.Struct, tag=True, frozen=True):
-    """Forget every cached prefix. Open requests keep their blocks and are not disturbed."""
+    """Forget every cached prefix. Open requests keep their blocks."""
 
 
 class StartTrace(msgspec.Struct, tag=True, frozen=True):
@@ -99,7 +100,7 @@ class StopTrace(msgspec.Struct, tag=True, frozen=True):
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
-    """Abort what is still open, send the last events and end. Draining beforehand is the sender's business."""
+    """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
 
 
 Command = Add | Abort | ResetPrefixCache | StartTrace | StopTrace | Shutdown
@@ -112,30 +113,30 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """The engine serves from now on."""
+    """Sent when the engine serves requests."""
 
     info: EngineInfo
 
 
 class Tokens(msgspec.Struct, tag=True, frozen=True):
-    """The events of one turn, and the state after it."""
+    """Events of one turn of the engine loop, and the state after it."""
 
     events: list[TokenEvent]
     report: StepReport
 
 
 class TraceReply(msgspec.Struct, tag=True, frozen=True):
-    """What came of a StartTrace or StopTrace; `file` of the latter, which is on the engine's host."""
+    """Result of a StartTrace or StopTrace. `file`, of the latter, is a path on the engine's host."""
 
     file: str | None = None
     num_steps: int = 0
     num_events: int = 0
     is_truncated: bool = False  # there was more than the limit allows: the first part is kept
-    error: str | None = None  # it could not be done, and why
+    error: str | None = None  # why the command could not be done
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The engine has ended, or could not start; `exit_code` is what the command should exit with."""
+    """Sent when the engine could not start or has failed, with the exit code that the command should have."""
 
     message: str
     exit_code: int

@@ -1,4 +1,4 @@
-"""What the host and the server's processes use of it, over the time since the last look, as neuron-monitor words it."""
+"""CPU and memory use of the host and of the server's processes since the last report, in neuron-monitor's fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {"iowait": "io_wait", "softirq": "soft_irq"}
 
 
 class HostUsage:
-    """Remembers the counters of the last look."""
+    """CPU and memory use between two calls; keeps the counters of the last one."""
 
     def __init__(self) -> None:
         self._cpus = psutil.cpu_times(percpu=True)
@@ -24,7 +24,7 @@ class HostUsage:
         self._system_time = self._process_time = time.monotonic()
 
     def system(self) -> dict[str, Any]:
-        """vCPUs in percent and memory in bytes, of the whole host."""
+        """Use of the whole host: vCPUs in percent and memory in bytes."""
         cpus, switches = psutil.cpu_times(percpu=True), psutil.cpu_stats().ctx_switches
         period, self._system_time = _since(self._system_time)
         usage = [_percent(before, after) for before, after in zip(self._cpus, cpus, strict=False)]
@@ -49,7 +49,7 @@ class HostUsage:
         return {"vcpu_usage": vcpus, "memory_info": info}
 
     def process(self, pid: int | None) -> dict[str, Any]:
-        """Of the server with `pid` and its children, in percent of one vCPU; None: it is on another host."""
+        """Use of the server with `pid` and its children, in percent of one vCPU. `pid` None: it is on another host."""
         period, self._process_time = _since(self._process_time)
         times = _cpu_seconds(pid)
         if times is None or pid is None:

@@ -1,4 +1,4 @@
-"""The usual ends of what runs for ever: Ctrl-C, and a reader of the output that leaves."""
+"""The usual ends of a command that runs for ever: Ctrl-C, and a closed pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ends_quietly() -> Iterator[None]:
-    """Neither is an error of the command."""
+    """End the command without an error on Ctrl-C or when its output's reader has gone."""
     try:
         yield
     except KeyboardInterrupt:

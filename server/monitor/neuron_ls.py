@@ -1,4 +1,4 @@
-"""`neuronserve ls`: the devices of the emulated instance and who uses them, as neuron-ls lists real ones.
+"""`neuronserve ls`: the devices of the emulated instance and the processes that use them, as neuron-ls lists real ones.
 
 JSON fields are those of `neuron-ls --json-output` (SDK tools/neuron-sys-tools/neuron-ls.rst). An emulated device is on
 no PCI bus: `bdf`, `cpu_affinity` and `numa_node` are empty.
@@ -23,7 +23,7 @@ MAX_COMMAND = 60  # characters in the table
 
 
 def run_ls(url: str, device: str | None, as_json: bool) -> None:
-    """Print the devices of `device`, or of what the server at `url` emulates.
+    """Print the chips of instance `device`, or of the one that the server at `url` emulates.
 
     Raises Unreachable, or DeviceError for a part that this catalogue does not know.
     """
@@ -40,7 +40,7 @@ def run_ls(url: str, device: str | None, as_json: bool) -> None:
 
 
 def list_devices(part: Instance, state: ServerState | None, is_local: bool) -> list[dict[str, Any]]:
-    """One entry for each chip, as neuron-ls has them."""
+    """One entry for each chip, with neuron-ls's fields."""
     per_chip = part.chip.cores_per_chip
     used = {} if state is None else {core.chip: state for core in state.cores}
     return [

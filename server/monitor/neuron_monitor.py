@@ -1,7 +1,7 @@
 """`neuronserve monitor`: one JSON line each period, in the schema of neuron-monitor, about a running server.
 
-Schema: SDK tools/neuron-sys-tools/neuron-monitor-user-guide.rst. What an emulated device does not have is empty, zero
-or null, and docs/monitoring.md says which. Numbers are those of the period.
+Schema: SDK tools/neuron-sys-tools/neuron-monitor-user-guide.rst. Fields that an emulated device does not have are
+empty, zero or null (listed in docs/monitoring.md). Numbers are those of the period.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, TextIO
 
 from server.monitor.host_usage import HostUsage
 from server.monitor.interruption import ends_quietly
-from server.monitor.percentiles import histogram_percentiles
-from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
+from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window, histogram_percentiles
 from server.monitor.server_state import CoreState, ServerState
 
 STEP_SECONDS = "neuronserve:engine_step_seconds"
@@ -24,7 +23,7 @@ GROUP |= {"runtime_memory": ("runtime", "collectives"), "tensors": ("kv",)}
 
 
 class Monitor:
-    """Makes one report after the other. The first scrape is made at once, and must succeed."""
+    """Reports on one server, each about the time since the last. The first scrape is made at once, and must succeed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises Unreachable."""
@@ -33,7 +32,7 @@ class Monitor:
         self._host = HostUsage()
 
     def report(self) -> dict[str, Any]:
-        """About the time since the last one. A server that is gone is an error in the report, not of this program."""
+        """Report since the last one. A server that is gone is an error in the report, not in this program."""
         try:
             scrape, error = self._endpoint.scrape(), ""
         except Unreachable as gone:
@@ -85,7 +84,7 @@ def _runtime(window: Window, state: ServerState, error: str) -> dict[str, Any]:
 
 
 def _utilization(window: Window, state: ServerState, core: CoreState) -> dict[str, Any]:
-    """Percent of the time in which the core's engine had a step under way. FLOP/s are modelled, null if not known."""
+    """Percent of time in which the core's engine had a step under way; modelled FLOP/s, null if not known."""
     work, engine = "neuronserve:device_work_total", core.engine
     cores = sum(other.engine == engine for other in state.cores)
     busy = window.rate(f"{STEP_SECONDS}_sum", engine=engine)
@@ -155,7 +154,7 @@ def _model(state: ServerState) -> dict[str, Any]:
 
 
 def _hw_counters(window: Window, state: ServerState) -> dict[str, Any]:
-    """Emulated memory has no errors to count."""
+    """Hardware error counters, all zero: emulated memory has no errors."""
     kinds = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_uncorrected", "sram_ecc_corrected")
     chips = range(state.part.num_chips if state.part else 0)
     devices = [{"neuron_device_index": chip, **dict.fromkeys(kinds, 0)} for chip in chips]
@@ -163,7 +162,7 @@ def _hw_counters(window: Window, state: ServerState) -> dict[str, Any]:
 
 
 def _instance_info(state: ServerState) -> dict[str, str]:
-    """The type is emulated; there is no EC2 instance that the rest could be of."""
+    """Instance information: the emulated type alone, since there is no EC2 instance."""
     places = ("instance_availability_zone", "instance_availability_zone_id", "instance_region", "subnet_id")
     info = dict.fromkeys(("instance_name", "instance_id", *places, "ami_id", "error"), "")
     return info | {"instance_type": state.part.name if state.part else ""}

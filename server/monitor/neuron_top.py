@@ -45,7 +45,7 @@ def run_top(url: str, interval_s: float, is_once: bool, sleep: Callable[[float],
 
 
 def frame(url: str, window: Window) -> Group:
-    """Everything there is to see of one period."""
+    """The whole view of one period."""
     state = ServerState.of(window.after)
     part = "no device yet" if state.part is None else f"{state.part.name} (emulated)"
     pid = "" if state.pid is None else f", pid {state.pid}"
@@ -88,7 +88,7 @@ def _numbers(window: Window) -> Table:
 
 
 def _figures(window: Window) -> Iterator[tuple[str, str]]:
-    """Names and values, in pairs of a row."""
+    """Names and values, two of which make a row."""
     now = window.after
     yield "requests running", f"{now.total('vllm:num_requests_running'):.0f}"
     yield "waiting", f"{now.total('vllm:num_requests_waiting'):.0f}"
@@ -104,7 +104,7 @@ def _figures(window: Window) -> Iterator[tuple[str, str]]:
 
 
 def _modelled(window: Window) -> Iterator[tuple[str, str]]:
-    """Of the part that is emulated; only from a server that prices its steps."""
+    """Figures of the modelled part, where the server prices its steps."""
     seconds, cost = "neuronserve:device_seconds_total", "neuronserve:cost_usd_total"
     if window.after.has(seconds):
         busy = window.rate(seconds, kind="prefill") + window.rate(seconds, kind="decode")

@@ -1,4 +1,4 @@
-"""One look at a running server over HTTP: its health and its metrics. What a number means is the reader's business."""
+"""Scrapes of a running server over HTTP: its health and its metrics, and what changed between two of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from server.errors import SettingsError, StartError
 from server.typed_json import JsonError, decode
 
 TIMEOUT_S = 5.0
+PERCENTILES = (0, 1, 25, 50, 75, 99, 100)
 Labels = Mapping[str, str]
 
 
 class Unreachable(StartError):
-    """No server answers at the address, or what answers is none of ours."""
+    """No server answers at the address, or another program does."""
 
 
 class _Health(msgspec.Struct):
@@ -30,7 +31,7 @@ class _Health(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The samples of one moment. `time` is seconds of the monotonic clock."""
+    """Samples of one moment; `time` is in seconds of the monotonic clock."""
 
     time: float
     phase: str  # loading, ready, draining, ...
@@ -52,13 +53,13 @@ class Scrape:
         return sums
 
     def labels(self, name: str) -> Labels:
-        """Of the first sample; none where there is no sample."""
+        """Labels of the first sample; empty where there is no sample."""
         return self.samples[name][0][0] if self.has(name) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Two looks at the same server, and what happened between them."""
+    """Two scrapes of one server, and what changed between them."""
 
     before: Scrape
     after: Scrape
@@ -68,17 +69,17 @@ class Window:
         return max(self.after.time - self.before.time, 1e-9)
 
     def increase(self, name: str, **labels: str) -> float:
-        """Of a counter; one that is smaller than before belongs to a server that began anew."""
+        """Increase of a counter; a smaller value than before is that of a restarted server."""
         before, after = self.before.total(name, **labels), self.after.total(name, **labels)
         return after - before if after >= before else after
 
     def rate(self, name: str, **labels: str) -> float:
-        """Increase a second."""
+        """Increase of a counter per second."""
         return self.increase(name, **labels) / self.seconds
 
 
 class Endpoint:
-    """Where a server is. Raises SettingsError when `url` is no address of one."""
+    """Address of a server. Raises SettingsError when `url` cannot be one."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -93,14 +94,14 @@ class Endpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether the server's process is on this host."""
+        """True when the server's process is on this host."""
         try:
             return ip_address(self._host).is_loopback
         except ValueError:
             return self._host == "localhost"
 
     def scrape(self) -> Scrape:
-        """Look now. Raises Unreachable, which says why."""
+        """Scrape the server. Raises Unreachable with the reason."""
         phase, text = self._phase(), self._get("/metrics")[1]
         samples: dict[str, list[tuple[Labels, float]]] = {}
         try:
@@ -130,3 +131,30 @@ class Endpoint:
         except (URLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise Unreachable(f"no server answers at {self.url}: {reason}") from error
+
+
+def histogram_percentiles(window: Window, family: str) -> dict[str, float] | None:
+    """Percentiles of a window in seconds, by name such as p50; None when nothing was observed.
+
+    They are linear inside a bucket, as Prometheus's histogram_quantile has them: p0 and p100 are bounds of buckets, and
+    values above the last finite bound count as that bound.
+    """
+    buckets = sorted((float(le), window.increase(f"{family}_bucket", le=le)) for (le,) in _bounds(window, family))
+    if not buckets or buckets[-1][1] <= 0:
+        return None
+    return {f"p{p}": _percentile(buckets, p / 100) for p in PERCENTILES}
+
+
+def _bounds(window: Window, family: str) -> list[tuple[str, ...]]:
+    return list(window.after.by(f"{family}_bucket", "le"))
+
+
+def _percentile(buckets: list[tuple[float, float]], share: float) -> float:
+    """The value at `share` of `buckets`, which are (upper bound, cumulative count); the last bound is infinite."""
+    rank, low, below = share * buckets[-1][1], 0.0, 0.0
+    for bound, count in buckets:
+        if count > below and count >= rank:
+            return low if bound == float("inf") else low + (bound - low) * (rank - below) / (count - below)
+        if bound != float("inf"):
+            low, below = bound, count
+    return low

@@ -1,4 +1,4 @@
-"""What the metrics of a server say about the device it emulates: part, cores, memory, processes. Reads no network."""
+"""State of a server and of the device it emulates (part, cores, memory, processes), read out of its metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CoreState:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server at one moment. `part` is None while it loads: it has not said yet what it emulates."""
+    """One server at one moment. `part` is None while it loads, when its metrics do not name the device yet."""
 
     phase: str
     model: str
@@ -47,7 +47,7 @@ class ServerState:
 
     @classmethod
     def of(cls, scrape: Scrape) -> ServerState:
-        """Raises DeviceError when the server emulates a part that this catalogue does not know."""
+        """Read the state out of a scrape. Raises DeviceError for a part that this catalogue does not have."""
         info = scrape.labels("neuronserve:engine_info")
         part = instance(info["device"]) if info else None
         pid = scrape.total("neuronserve:process_pid")
@@ -81,7 +81,7 @@ def _cores(scrape: Scrape, part: Instance) -> tuple[CoreState, ...]:
 
 
 def local_process(pid: int | None, is_local: bool) -> psutil.Process | None:
-    """The server's process, where it is on this host and may be seen."""
+    """The server's process; None where it is on another host or not visible."""
     if pid is not None and is_local:
         with suppress(psutil.Error):
             process = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Does a model fit on a part? The answer before anything is loaded, and what would hold it when the answer is no."""
+"""Whether a model fits on a part, before anything is loaded, and the smallest part that it would fit on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.footprint import Footprint, ServingShape
 
-MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps 2,048 bytes of what a container said last
+MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
 
 
 def budget_bytes(instance: Instance, utilization: float) -> int:
-    """What may be used of one core's memory."""
+    """Bytes of one core's memory that may be used."""
     return int(instance.core_memory_bytes * utilization)
 
 
@@ -63,7 +63,7 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
 
 
 def _advice(model: ModelSpec, instance: Instance, shape: ServingShape, utilization: float, dp: int) -> str:
-    """The smallest part that would do: of the same family first."""
+    """Command line for the smallest part that holds the model, of the same family if one does."""
     options = list(alternatives(model, shape, utilization, dp))
     family = instance.name.split(".")[0]
     same = [option for option in options if option[0].name.split(".")[0] == family]

@@ -14,7 +14,7 @@ from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.prices import DEFAULT_REGION, PriceBasis
-from server.link.process import EngineMode
+from server.link.handle import EngineMode
 from server.settings.base import Texts, slice_of
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL

@@ -1,6 +1,6 @@
-"""Messages to prompt text by the checkpoint's chat template, in Jinja's immutable sandbox.
+"""Chat templates: messages to prompt text, in Jinja's immutable sandbox.
 
-Knows nothing of processes: `template_process.py` runs this under limits of time and memory, because a sandbox stops a
+There are no processes here: `template_process.py` runs this under limits of time and memory, because a sandbox stops a
 hostile template from reaching the host but not from looping.
 """
 
@@ -18,12 +18,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from server.errors import CheckpointError, SettingsError
 from server.text.tokenizer import MAX_CONFIG_BYTES, read_json
 
-# Names a caller's chat_template_kwargs may not replace.
+# Names that a request's chat_template_kwargs may not replace.
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize"})
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """What a template is rendered with; all of it plain JSON values."""
+    """Input of a template, all of it plain JSON values."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
@@ -65,7 +65,7 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template cannot be compiled: {_reason(error)}") from error
 
     def render(self, conversation: Conversation) -> str:
-        """The prompt text. Raises ChatTemplateError whatever goes wrong in the template."""
+        """Render the prompt text. Raises ChatTemplateError whatever goes wrong in the template."""
         values = {
             **self._special,
             **conversation.extra,
@@ -81,7 +81,7 @@ class ChatTemplate:
         return _open_end(text, conversation.messages[-1]) if conversation.continue_final_message else text
 
     def _message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """`developer` is OpenAI's newer word for `system`; few templates know it."""
+        """The message with role `system` for `developer`, OpenAI's newer name, unless the template has that."""
         if message.get("role") == "developer" and "developer" not in self._source:
             return {**message, "role": "system"}
         return message
@@ -106,7 +106,7 @@ def load_chat_template(directory: Path, override: str | None = None) -> str | No
 
 
 def _with_tools(default: str | None, tool_use: str | None) -> str | None:
-    """One template of two, each of which begins on a line and ends before no block, as it would alone."""
+    """One template that chooses between two, keeping the white space that each would produce alone."""
     if default is None or tool_use is None:
         return default
     first, second = tool_use.removesuffix("\n"), default.removesuffix("\n")
@@ -141,7 +141,7 @@ def _open_end(text: str, last: dict[str, Any]) -> str:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Plain JSON as transformers has it: no HTML escapes, characters kept as they are."""
+    """JSON as transformers' filter writes it: no HTML escapes, characters kept as they are."""
     known = {key: options[key] for key in ("separators", "sort_keys") if key in options}
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **known)
 
@@ -155,6 +155,6 @@ def _strftime_now(form: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """One line, at most 300 characters; never a file name of the host."""
+    """The error in one line of at most 300 characters, without file names of the host."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text[:300]

@@ -1,4 +1,4 @@
-"""Ids to text as they arrive: incomplete characters and possible stop strings are held back.
+"""Incremental detokenization: incomplete characters and possible stop strings are held back.
 
 Pure: no tokens are ever re-ordered or dropped, and the deltas of a stream concatenate to the decoding of all its ids,
 cut at the stop string that completes first.
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from server.text.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"
-CONTEXT_TOKENS = 6  # ids before the first generated one that decide about its leading space
-MAX_WINDOW = 64  # ids decoded again for one more, when a model writes nothing but broken characters
+CONTEXT_TOKENS = 6  # ids of the prompt that decide whether the first generated one has a leading space
+MAX_WINDOW = 64  # most ids that are decoded again for each new one, when a model writes only broken characters
 
 
 class TextStream:
@@ -49,7 +49,7 @@ class TextStream:
         return delta
 
     def finish(self) -> str:
-        """What is left when no more ids come: a broken character stays U+FFFD."""
+        """The rest of the text, after the last id: a broken character stays U+FFFD."""
         return self._advance(self._decode())
 
     def _final(self, text: str, token_id: int) -> str:
@@ -67,7 +67,7 @@ class TextStream:
         return delta
 
     def _shift(self, has_broken_end: bool) -> None:
-        """Forget all ids but the last, or a few where the end is still open; never cut a run of byte tokens."""
+        """Shorten the window to its last id, or to a few if its end is incomplete; never cut a run of byte tokens."""
         start = max(0, len(self._window) - (8 if has_broken_end else 1))
         while (
             start > 0 and len(self._window) - start < MAX_WINDOW // 2 and self._tokenizer.is_byte(self._window[start])
@@ -82,7 +82,7 @@ class TextStream:
 
 
 class StopStrings:
-    """Watches a text for stop strings and holds back only what may still become one."""
+    """Finds stop strings in a text as it comes, and holds back only a tail that may become one."""
 
     def __init__(self, stop: Sequence[str], is_kept: bool = False) -> None:
         self._stop = tuple(stop)
@@ -110,7 +110,7 @@ class StopStrings:
         return sent
 
     def finish(self) -> str:
-        """The text still held when the sequence ends otherwise."""
+        """The text that is still held back, when the sequence has ended without a stop string."""
         sent, self._held = self._held, ""
         return sent
 
@@ -131,7 +131,7 @@ class StopStrings:
 
 
 class Detokenizer:
-    """A sequence's text as deltas: a `TextStream` watched by `StopStrings`."""
+    """A sequence's text as deltas: a `TextStream` cut by `StopStrings`."""
 
     def __init__(self, text: TextStream, stop: StopStrings, min_tokens: int = 0) -> None:
         self._text = text

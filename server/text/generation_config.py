@@ -1,4 +1,4 @@
-"""What the checkpoint says about generation: its end tokens and its default sampling. Decides nothing else."""
+"""End tokens and default sampling parameters, read from a checkpoint's configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.text.tokenizer import Tokenizer, read_json
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Used where a request says nothing. None = the checkpoint says nothing either."""
+    """Values for fields that a request leaves out. None = the checkpoint has none either."""
 
     eos_token_ids: tuple[int, ...] = ()
     temperature: float | None = None

@@ -21,8 +21,7 @@ from server.text.tokenizer import load_tokenizer
 Kind = Literal["json", "regex", "choice", "grammar", "lark"]
 MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the largest take the library about half a second
 MAX_REASON_CHARS = 300
-# JSON on one line, with a space here and there as most write it. A small model that would rather end than go on writes
-# blanks wherever it may.
+# JSON on one line, with at most one space between tokens: small models tend to write blanks without end where they may.
 WHITESPACE = " ?"
 # A matcher's lexer keeps 1 to 2 kB for each of its states.
 LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
@@ -35,7 +34,7 @@ class GrammarError(Exception):
 
 
 def json_schema(schema: Any) -> str:
-    """The schema, which may be JSON text, as text with this server's options. Raises GrammarError when it is none."""
+    """JSON text of a schema (an object or JSON text) with this server's options. Raises GrammarError."""
     schema = _parsed(schema)
     if schema is True:
         schema = {}
@@ -49,9 +48,9 @@ def json_schema(schema: Any) -> str:
 
 
 def grammar_text(kind: Kind, spec: Any) -> str:
-    """A grammar in llguidance's form: `spec` is a schema, a regex, a list of texts, GBNF or Lark, or Lark for certain.
+    """A grammar in llguidance's form. `kind` names the form of `spec`; "grammar" is GBNF or Lark.
 
-    Raises GrammarError when it cannot even be written down, or is larger than MAX_GRAMMAR_CHARS.
+    Raises GrammarError when it cannot be converted, or is larger than MAX_GRAMMAR_CHARS.
     """
     if kind == "json":
         text = LLMatcher.grammar_from_json_schema(json_schema(spec))
@@ -70,12 +69,12 @@ def grammar_text(kind: Kind, spec: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` as a literal of Lark, which writes them as JSON does."""
+    """`text` as a string literal of Lark, which is the same as JSON's."""
     return json.dumps(text)
 
 
 def load_grammar_tokenizer(tokenizer_path: Path, model_path: Path) -> LLTokenizer:
-    """The tokenizer as llguidance sees it. Takes up to a second for large vocabularies. Raises GrammarError."""
+    """llguidance's form of the tokenizer. Takes up to a second for large vocabularies. Raises GrammarError."""
     try:
         tokenizer = load_tokenizer(tokenizer_path)
         ends = load_generation_defaults(model_path, tokenizer).eos_token_ids
@@ -98,13 +97,13 @@ def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
 
 
 def reason(matcher: LLMatcher) -> str:
-    """Why the matcher is in its error state, in one line."""
+    """Cause of a matcher's error state, in one line."""
     text = matcher.get_error() or "the output has left it"
     return "it allows no text at all" if text.startswith("NoExtension") else _line(text)
 
 
 def _parsed(schema: Any) -> Any:
-    """A schema may also be given as JSON text."""
+    """A schema as Python values, parsed when it is JSON text."""
     if not isinstance(schema, str):
         return schema
     try:
@@ -114,14 +113,14 @@ def _parsed(schema: Any) -> Any:
 
 
 def bounded(text: str) -> str:
-    """`text`. Raises GrammarError when it is longer than any grammar may be."""
+    """`text` itself. Raises GrammarError when it is longer than any grammar may be."""
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError(f"it has {len(text)} characters, more than the limit of {MAX_GRAMMAR_CHARS}")
     return text
 
 
 def _line(error: object) -> str:
-    """What is wrong, in one line, without the place in a text that the user never wrote."""
+    """The error in one line, without its position in a generated text that the user has not seen."""
     lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
     faults = [line for line in lines if line.startswith("error: ")]  # a regex is shown first, with a mark below it
     text = f"regex parse {faults[0]}" if faults else _PLACE.sub("", lines[0])

@@ -1,7 +1,7 @@
-"""Checks grammars for the API in a small process of its own: a schema of a client can be a bomb, as a template can.
+"""Compiles clients' grammars for the API in a limited process, since a hostile schema can take any time and memory.
 
-What passed is remembered, so that an application's own schema is checked once. One grammar is checked at a time, in a
-thread of its own, so that whoever sends bombs keeps waiting none but others who send new grammars.
+Results are cached, so that an application's own schema is compiled once. One grammar is compiled at a time, in a thread
+of its own, so that a client that sends hostile ones delays only others that send new grammars.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from server.text.grammar import (
     grammar_text,
     load_grammar_tokenizer,
 )
-from server.text.limited_process import Answer, LimitedProcess, Refusal, Work
+from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
 
 TIMEOUT_S = 3.0  # of one grammar; real ones take milliseconds, the largest allowed about half a second
 PREPARE_TIMEOUT_S = 60.0  # for reading the tokenizer
 MEMORY_BYTES = 4 * 2**30  # address space; the tokenizer of a large vocabulary takes several hundred MiB
-MAX_REMEMBERED_CHARS = 16 * MAX_GRAMMAR_CHARS  # of all remembered requests together; a text is about as long
-MAX_WAITING = 64  # grammars that are not checked yet
+MAX_CACHED_CHARS = 16 * MAX_GRAMMAR_CHARS  # of all cached requests together; a grammar's text is about as long
+MAX_WAITING = 64  # grammars that are not compiled yet
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class GrammarProcess:
-    """Turns what clients ask for into grammars. For one thread, such as that of an event loop."""
+    """Compiles the output formats of requests to grammars. To be used by one thread, such as an event loop's."""
 
     def __init__(self, tokenizer_path: Path, model_path: Path, timeout_s: float = TIMEOUT_S) -> None:
         prepare = functools.partial(_load, tokenizer_path, model_path)
@@ -49,44 +49,44 @@ class GrammarProcess:
         self._checks: OrderedDict[bytes, Future[str]] = OrderedDict()
 
     def submit(self, kind: Kind, spec: Any) -> Future[str]:
-        """The grammar's text, once it has been compiled without fault; else the future raises GrammarError.
+        """A future of the grammar's text, done when it has compiled; it raises GrammarError when it has not.
 
-        Raises GrammarError at once for what is too long, and QueueFull when many others wait already.
+        Raises GrammarError at once when the grammar is too long, and QueueFull when too many others wait.
         """
         call = msgspec.msgpack.encode(_Call(kind, bounded(json.dumps(spec))))
         known = self._checks.get(call)
         if known is not None and known.done() and not known.cancelled() and known.exception() is None:
             self._checks.move_to_end(call)
             return known
-        self._forget()
+        self._evict()
         num_waiting = sum(not check.done() for check in self._checks.values())
         if num_waiting >= MAX_WAITING:
             raise QueueFull(f"{num_waiting} new grammars wait to be compiled, the most that may. Try again later.")
-        check = self._executor.submit(self._ask, call)
+        check = self._executor.submit(self._run, call)
         self._checks[call] = check
         return check
 
     def close(self) -> None:
-        """End the process, and whoever waits for it."""
+        """End the process and cancel what waits for it."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._process.close()
 
-    def _ask(self, call: bytes) -> str:
+    def _run(self, call: bytes) -> str:
         try:
-            return self._process.ask(call)
+            return self._process.call(call)
         except Refusal as error:
             raise GrammarError(str(error)) from error
 
-    def _forget(self) -> None:
-        """Failed checks, and of the others the oldest beyond what is remembered."""
+    def _evict(self) -> None:
+        """Drop failed compilations from the cache, and the oldest ones beyond its size."""
         for call, check in list(self._checks.items()):
             if check.cancelled() or (check.done() and check.exception() is not None):
                 del self._checks[call]
-        while sum(map(len, self._checks)) > MAX_REMEMBERED_CHARS and next(iter(self._checks.values())).done():
+        while sum(map(len, self._checks)) > MAX_CACHED_CHARS and next(iter(self._checks.values())).done():
             self._checks.popitem(last=False)
 
 
-def _load(tokenizer_path: Path, model_path: Path) -> Answer:
+def _load(tokenizer_path: Path, model_path: Path) -> Handler:
     try:
         return functools.partial(_check, load_grammar_tokenizer(tokenizer_path, model_path))
     except GrammarError as error:
@@ -94,9 +94,9 @@ def _load(tokenizer_path: Path, model_path: Path) -> Answer:
 
 
 def _check(tokenizer: Any, call: bytes) -> str:
-    asked = msgspec.msgpack.decode(call, type=_Call)
+    request = msgspec.msgpack.decode(call, type=_Call)
     try:
-        text = grammar_text(asked.kind, json.loads(asked.spec))
+        text = grammar_text(request.kind, json.loads(request.spec))
         compile_grammar(tokenizer, text)
     except GrammarError as error:
         raise Refusal(str(error)) from error

@@ -1,7 +1,7 @@
-"""A small process that does one kind of work for others under limits of time and memory.
+"""A process that does one kind of work on untrusted input, under limits of time and memory.
 
-For work whose input is trusted in nothing: what loops is killed, what grows meets a memory limit, what crashes takes
-nobody along. The process is started when it is first needed, and again after its end.
+Work that loops is killed, work that grows reaches a memory limit, and a crash ends that process alone. The process is
+started when it is first needed, and again after its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
 
-Answer = Callable[[bytes], str]  # one call; raises Refusal
+Handler = Callable[[bytes], str]  # does one call; raises Refusal
 
 
 class Refusal(Exception):
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 
 class Reply(msgspec.Struct):
-    """One answer on its way back."""
+    """Result of one call: its text, or an error."""
 
     text: str = ""
     error: str = ""
@@ -37,10 +37,10 @@ class Reply(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a process does: `prepare` runs in it once, and what it returns for each call. Both must be picklable."""
+    """The work of a process: `prepare` runs in it once and returns the handler of each call. Both must be picklable."""
 
     name: str  # in messages, such as "the chat template"
-    prepare: Callable[[], Answer]
+    prepare: Callable[[], Handler]
     timeout_s: float  # of one call
     prepare_timeout_s: float
     memory_bytes: int  # address space
@@ -57,7 +57,7 @@ class LimitedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id, None while there is none."""
+        """Id of the process, None while there is none."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
@@ -65,8 +65,8 @@ class LimitedProcess:
         with self._lock:
             self._ensure()
 
-    def ask(self, call: bytes) -> str:
-        """The answer to one call. Raises Refusal when the work refuses, takes too long or too much."""
+    def call(self, call: bytes) -> str:
+        """Do one call. Raises Refusal when the handler refuses, or takes too much time or memory."""
         with self._lock:
             connection = self._ensure()
             try:
@@ -119,24 +119,24 @@ class LimitedProcess:
 
 
 def _serve(connection: Connection[Any, Any], work: Work) -> None:
-    """The process: prepare once, then answer until the other end closes."""
+    """Main function of the process: prepare once, then handle calls until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     resource.setrlimit(resource.RLIMIT_AS, (work.memory_bytes, work.memory_bytes))
     with contextlib.suppress(EOFError, OSError):
         _send(connection, Reply())  # started; preparing may already be a bomb
         try:
-            answer = work.prepare()
+            handler = work.prepare()
         except Refusal as error:
             _send(connection, Reply(error=str(error)))
             return
         _send(connection, Reply())
         while True:
-            _send(connection, _reply(answer, connection.recv_bytes()))
+            _send(connection, _reply(handler, connection.recv_bytes()))
 
 
-def _reply(answer: Answer, call: bytes) -> Reply:
+def _reply(handler: Handler, call: bytes) -> Reply:
     try:
-        return Reply(text=answer(call))
+        return Reply(text=handler(call))
     except Refusal as error:
         return Reply(error=str(error))
 

@@ -1,6 +1,6 @@
-"""Runs the chat template in a small process of its own, with limits of time, memory and size.
+"""Renders chat templates in a limited process.
 
-A template belongs to the checkpoint and may be hostile or broken; the request that met it gets a 400.
+A template belongs to the checkpoint and may be hostile or broken; a request that it fails on gets a 400.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from server.errors import CheckpointError, InvalidRequest
 from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversation
-from server.text.limited_process import Answer, LimitedProcess, Refusal, Work
+from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
 
 TIMEOUT_S = 2.0  # of one rendering; real templates take about a millisecond
 MEMORY_BYTES = 1024 * 2**20  # address space of the process; Python and Jinja take about 100 MiB of it
@@ -28,7 +28,7 @@ class TemplateProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id, None while there is none."""
+        """Id of the process, None while there is none."""
         return self._process.pid
 
     def start(self) -> None:
@@ -39,13 +39,13 @@ class TemplateProcess:
             raise CheckpointError("chat template", str(error)) from error
 
     def render(self, conversation: Conversation) -> str:
-        """The prompt text. Raises InvalidRequest when the template refuses, takes too long or too much."""
+        """Render the prompt text. Raises InvalidRequest when the template refuses, or takes too much time or memory."""
         try:
             call = msgspec.msgpack.encode(conversation)
         except (OverflowError, RecursionError) as error:
             raise InvalidRequest(f"The messages cannot be given to the chat template: {error}.", "messages") from error
         try:
-            return self._process.ask(call)
+            return self._process.call(call)
         except Refusal as error:
             raise InvalidRequest(str(error), param="messages", code="chat_template_error") from error
 
@@ -54,7 +54,7 @@ class TemplateProcess:
         self._process.close()
 
 
-def _compile(source: str, special: dict[str, str]) -> Answer:
+def _compile(source: str, special: dict[str, str]) -> Handler:
     try:
         return functools.partial(_render, ChatTemplate(source, special))
     except ChatTemplateError as error:

@@ -1,7 +1,7 @@
 """The checkpoint's tokenizer: text to ids, ids to text, ids to their exact bytes, and the special tokens by name.
 
-Reads tokenizer.json with `tokenizers` alone. Only a checkpoint without that file pays for importing transformers,
-which converts the older formats. Never runs code of the checkpoint. Stream decoding is in `detokenizer.py`.
+Reads tokenizer.json with `tokenizers` alone. Only a checkpoint without that file imports transformers, which
+converts the older formats. Never runs code of the checkpoint. Stream decoding is in `detokenizer.py`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {i: token.content for i, token in added.items()}
         self._special_ids = {i for i, token in added.items() if token.special}
-        self._pieces: dict[int, str] = {}  # those asked for before: several times for each generated token
+        self._pieces: dict[int, str] = {}  # cache: each generated token's is read several times
         self._is_byte_level = "ByteLevel" in repr(backend.decoder)
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
@@ -77,7 +77,7 @@ class Tokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; ids outside the vocabulary are nothing, broken UTF-8 is U+FFFD."""
+        """Text of `token_ids`; ids outside the vocabulary are left out, broken UTF-8 is U+FFFD."""
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
 
@@ -91,11 +91,11 @@ class Tokenizer:
         return piece
 
     def is_silent(self, token_id: int, skip_special_tokens: bool = True) -> bool:
-        """Whether `decode` leaves this id out: a special token, or no vocabulary entry at all."""
+        """True when `decode` leaves this id out: a special token, or no vocabulary entry at all."""
         return (skip_special_tokens and token_id in self._special_ids) or not self.piece(token_id)
 
     def is_byte(self, token_id: int) -> bool:
-        """Whether the id is one byte of a character that the vocabulary lacks (byte fallback, `<0xE2>`)."""
+        """True when the id is one byte of a character that the vocabulary lacks (byte fallback, `<0xE2>`)."""
         if self._is_byte_level:
             return False
         piece = self.piece(token_id)
@@ -118,7 +118,7 @@ class Tokenizer:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The stand-ins of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the rest from U+0100 on."""
+    """Byte of each character of byte-level BPE (GPT-2): printable Latin-1 is itself, the rest from U+0100 on."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     moved = [byte for byte in range(256) if byte not in set(kept)]
     return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(moved)}

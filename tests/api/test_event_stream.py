@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from server.api import sse
+from server.api.http import event_stream as sse
 
 COMMENT = b": keep-alive\n\n"
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from server.api.tool_answer import Speech
-from server.api.tool_object import CallObject
-from server.api.tool_text import CLOSE, OPEN, ToolText
+from server.api.tools.call_object import CallObject
+from server.api.tools.hermes import CLOSE, OPEN, ToolText
+from server.api.tools.message import MessageReader
 
 Result = tuple[str, list[tuple[str, str]]]
 
@@ -86,9 +86,9 @@ def test_arguments_come_as_early_as_they_can() -> None:
 
 def test_each_part_of_a_text_is_a_fragment_of_its_call() -> None:
     """How many parts there are is the engine's pace against the client's, so only here can they be counted."""
-    speech = Speech(ToolText())
+    reader = MessageReader(ToolText())
     parts = [OPEN, '{"name": "f", "arguments": ', '{"city": "O', "sl", 'o"}', "}" + CLOSE]
-    said = [delta for part in parts for delta in speech.say(part, part is parts[-1]).calls]
+    said = [delta for part in parts for delta in reader.read(part, part is parts[-1]).calls]
     assert [(delta.function.name, delta.function.arguments) for delta in said] == [
         ("f", '{"city": "O'),
         (None, "sl"),

@@ -16,9 +16,9 @@ import pydantic
 import pytest
 
 from server.api.config import ApiConfig
-from server.api.schemas_chat import ChatRequest
 from server.api.service import load_text_files
-from server.api.tools import ToolPlan, keep_tags, tool_plan
+from server.api.tools.plan import ToolPlan, keep_tags, tool_plan
+from server.api.wire.chat import ChatRequest
 from server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from server.bench.accuracy import nats
-from server.bench.text import read_documents, windows
+from server.bench.windows import read_documents, windows
 from server.cli import main
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.bench.products import ProductProbe, product_unit
+from server.bench.ceilings import ProductProbe, product_unit
 from server.config import WeightFormat
 from server.kernels.dispatch import Isa, host_isas
 from server.kernels.isa import jit

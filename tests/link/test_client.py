@@ -19,8 +19,8 @@ from server.config import EngineConfig
 from server.engine.fake_runner import expected_tokens
 from server.errors import EngineDead, StartError, Unavailable
 from server.link.client import EngineClient, Stream
+from server.link.handle import EngineHandle, EngineMode
 from server.link.messages import Tokens
-from server.link.process import EngineMode, EngineProcess
 from server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import VOCAB_SIZE, is_running, run_fake
 
@@ -47,7 +47,7 @@ def config(device: str = "fast", **changes: object) -> EngineConfig:
 
 @asynccontextmanager
 async def client_of(device: str = "fast", mode: EngineMode = "process") -> AsyncIterator[EngineClient]:
-    client = EngineClient(EngineProcess(config(device), run_fake, mode))
+    client = EngineClient(EngineHandle(config(device), run_fake, mode))
     try:
         await asyncio.wait_for(client.start(lambda _: None), 30)
         yield client
@@ -87,7 +87,7 @@ async def test_every_token_comes_once_and_in_order(mode: EngineMode) -> None:
 
 async def test_start_gives_progress_and_limits() -> None:
     lines: list[str] = []
-    client = EngineClient(EngineProcess(config(), run_fake))
+    client = EngineClient(EngineHandle(config(), run_fake))
     try:
         info = await client.start(lines.append)
         assert lines == ["loading the fake model"]
@@ -213,9 +213,9 @@ async def test_stop_leaves_no_process_and_no_socket() -> None:
 def test_the_engine_ends_when_its_parent_is_killed() -> None:
     script = (
         "import time\nfrom tests.link.test_client import config\nfrom tests.api.serving import run_fake\n"
-        "from server.link.process import EngineProcess\n"
+        "from server.link.handle import EngineHandle\n"
         "if __name__ == '__main__':\n"
-        "    engine = EngineProcess(config(), run_fake)\n    engine.outputs.recv()\n"
+        "    engine = EngineHandle(config(), run_fake)\n    engine.outputs.recv()\n"
         "    print(engine.pid, engine.addresses.directory, flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:

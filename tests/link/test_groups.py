@@ -14,8 +14,8 @@ from server.engine.fake_runner import expected_tokens
 from server.errors import EngineDead, StartError
 from server.link.client import Stream
 from server.link.groups import EngineGroups, merged
+from server.link.handle import EngineHandle
 from server.link.messages import CoreMemory, EngineInfo
-from server.link.process import EngineProcess
 from server.types import Request
 from tests.api.serving import VOCAB_SIZE, fake_facts, run_fake
 from tests.link.test_client import config, read_all, request, until
@@ -24,7 +24,7 @@ from tests.link.test_client import config, read_all, request, until
 @asynccontextmanager
 async def groups_of(*devices: str) -> AsyncIterator[EngineGroups]:
     """Engines in threads of this process."""
-    groups = EngineGroups([EngineProcess(config(device), run_fake, "thread") for device in devices])
+    groups = EngineGroups([EngineHandle(config(device), run_fake, "thread") for device in devices])
     try:
         await asyncio.wait_for(groups.start(lambda _: None), 30)
         yield groups
@@ -87,7 +87,7 @@ async def test_an_engine_that_dies_at_a_submission_leaves_nothing_at_the_others(
 
 async def test_start_names_the_engine_that_speaks_and_ends_with_the_first_that_cannot() -> None:
     lines: list[str] = []
-    groups = EngineGroups([EngineProcess(config(device), run_fake, "thread") for device in ("fast", "fail")])
+    groups = EngineGroups([EngineHandle(config(device), run_fake, "thread") for device in ("fast", "fail")])
     try:
         with pytest.raises(StartError, match="the model does not fit"):
             await asyncio.wait_for(groups.start(lines.append), 30)

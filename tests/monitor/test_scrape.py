@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from server.monitor.neuron_top import frame
-from server.monitor.percentiles import histogram_percentiles
-from server.monitor.scrape import Endpoint, Scrape, Window
+from server.monitor.scrape import Endpoint, Scrape, Window, histogram_percentiles
 from server.monitor.server_state import ServerState
 
 

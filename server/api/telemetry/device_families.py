@@ -1,17 +1,17 @@
-"""The metrics of the modelled part: its time, what that costs, and how much of it is padding."""
+"""Metrics of the modelled part: its time, the price of that time, and the share of padding."""
 
 from __future__ import annotations
 
-from server.api.telemetry.family import Family
+from server.api.telemetry.instruments import MetricFamily
 
-DEVICE_TIME = Family(
+DEVICE_TIME = MetricFamily(
     "neuronserve:device_seconds",
     "counter",
     "seconds",
     "Modelled time of the part: `prefill`, `decode`, or `idle` with nothing to do",
     ("model_name", "engine", "kind"),
 )
-COST = Family(
+COST = MetricFamily(
     "neuronserve:cost_usd",
     "counter",
     "dollars",
@@ -19,60 +19,60 @@ COST = Family(
     "instance, in no engine) are not; the sum is modelled time x the instance's price. Absent where no price is known",
     ("model_name", "engine", "kind"),
 )
-REQUEST_DEVICE_TIME = Family(
+REQUEST_DEVICE_TIME = MetricFamily(
     "neuronserve:request_device_seconds",
     "counter",
     "seconds",
     "Modelled time attributed to requests, by the place of their API key among `--api-key` (`none` without keys)",
     ("model_name", "api_key"),
 )
-REQUEST_COST = Family(
+REQUEST_COST = MetricFamily(
     "neuronserve:request_cost_usd",
     "counter",
     "dollars",
     "What that time costs. Absent where no price is known",
     ("model_name", "api_key"),
 )
-DEVICE_TOKENS = Family(
+DEVICE_TOKENS = MetricFamily(
     "neuronserve:device_tokens",
     "counter",
     "tokens",
     "Tokens computed for requests, by `kind`: `prefill` or `decode`",
     ("model_name", "engine", "kind"),
 )
-DEVICE_PADDING = Family(
+DEVICE_PADDING = MetricFamily(
     "neuronserve:device_padding_tokens",
     "counter",
     "tokens",
     "Tokens that the part would compute for nobody, to fill the bucket of a prompt or the slots of a decode",
     ("model_name", "engine", "kind"),
 )
-DEVICE_PADDING_FRACTION = Family(
+DEVICE_PADDING_FRACTION = MetricFamily(
     "neuronserve:device_padding_fraction",
     "gauge",
     "0 to 1",
     "Share of padding in all tokens since the start",
     ("model_name", "engine", "kind"),
 )
-DEVICE_WORK = Family(
+DEVICE_WORK = MetricFamily(
     "neuronserve:device_work",
     "counter",
     "operations or bytes",
     "Modelled work over all cores of the engine: `flops`, and `hbm_bytes` moved from and to device memory",
     ("model_name", "engine", "quantity"),
 )
-PACE_STEPS = Family(
+PACE_STEPS = MetricFamily(
     "neuronserve:pace_steps",
     "counter",
     "steps",
     "With `--pace device`: steps that the host computed `in_time`, or `late`",
     ("model_name", "engine", "state"),
 )
-PACE_LAG = Family(
+PACE_LAG = MetricFamily(
     "neuronserve:pace_lag_seconds",
     "gauge",
     "seconds",
     "With `--pace device`: wall-clock time lost since the start because the host was late",
 )
 
-DEVICE_FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+DEVICE_FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, MetricFamily))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.api.telemetry.device_families import DEVICE_FAMILIES
-from server.api.telemetry.family import Family
+from server.api.telemetry.instruments import MetricFamily
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -20,32 +20,36 @@ BETWEEN_TOKENS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
 STEP_TOKENS = (1, *(2**i for i in range(3, 15)))
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-RUNNING = Family("vllm:num_requests_running", "gauge", "sequences", "Sequences in the engine's batch")
-WAITING = Family("vllm:num_requests_waiting", "gauge", "sequences", "Sequences that wait for a place in the batch")
-WAITING_BY_REASON = Family(
+RUNNING = MetricFamily("vllm:num_requests_running", "gauge", "sequences", "Sequences in the engine's batch")
+WAITING = MetricFamily(
+    "vllm:num_requests_waiting", "gauge", "sequences", "Sequences that wait for a place in the batch"
+)
+WAITING_BY_REASON = MetricFamily(
     "vllm:num_requests_waiting_by_reason",
     "gauge",
     "sequences",
     "The same by reason: `capacity` for all of them, because nothing here is ever `deferred`",
     ("model_name", "engine", "reason"),
 )
-KV_USAGE = Family("vllm:kv_cache_usage_perc", "gauge", "0 to 1", "Share of the KV cache's blocks that sequences hold")
-CACHE_CONFIG = Family(
+KV_USAGE = MetricFamily(
+    "vllm:kv_cache_usage_perc", "gauge", "0 to 1", "Share of the KV cache's blocks that sequences hold"
+)
+CACHE_CONFIG = MetricFamily(
     "vllm:cache_config_info",
     "gauge",
     "1",
     "The KV cache's configuration, as labels",
     ("block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks", "engine"),
 )
-PREFIX_QUERIES = Family(
+PREFIX_QUERIES = MetricFamily(
     "vllm:prefix_cache_queries", "counter", "tokens", "Prompt tokens of admitted sequences, looked up in the cache"
 )
-PREFIX_HITS = Family("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens that the cache had")
-PREEMPTIONS = Family(
+PREFIX_HITS = MetricFamily("vllm:prefix_cache_hits", "counter", "tokens", "Of those, tokens that the cache had")
+PREEMPTIONS = MetricFamily(
     "vllm:num_preemptions", "counter", "preemptions", "Times a sequence gave up its blocks and had to be computed again"
 )
-GENERATION_TOKENS = Family("vllm:generation_tokens", "counter", "tokens", "Tokens the engine has generated")
-STEP_TOKENS_TOTAL = Family(
+GENERATION_TOKENS = MetricFamily("vllm:generation_tokens", "counter", "tokens", "Tokens the engine has generated")
+STEP_TOKENS_TOTAL = MetricFamily(
     "vllm:iteration_tokens_total",
     "histogram",
     "tokens",
@@ -53,104 +57,104 @@ STEP_TOKENS_TOTAL = Family(
     buckets=STEP_TOKENS,
 )
 
-PROMPT_TOKENS = Family(
+PROMPT_TOKENS = MetricFamily(
     "vllm:prompt_tokens", "counter", "tokens", "Prompt tokens of sequences whose prompt is done, cached ones included"
 )
-PROMPT_TOKENS_CACHED = Family(
+PROMPT_TOKENS_CACHED = MetricFamily(
     "vllm:prompt_tokens_cached", "counter", "tokens", "Of those, tokens taken from the prefix cache"
 )
-PROMPT_TOKENS_BY_SOURCE = Family(
+PROMPT_TOKENS_BY_SOURCE = MetricFamily(
     "vllm:prompt_tokens_by_source",
     "counter",
     "tokens",
     "The same by source: `local_compute` or `local_cache_hit`",
     ("model_name", "engine", "source"),
 )
-SUCCESS = Family(
+SUCCESS = MetricFamily(
     "vllm:request_success",
     "counter",
     "sequences",
     "Sequences that ended, by reason: `stop`, `length`, `abort` (client gone, shutdown) or `error`",
     ("model_name", "engine", "finished_reason"),
 )
-REJECTIONS = Family(
+REJECTIONS = MetricFamily(
     "vllm:admission_rejections",
     "counter",
     "requests",
     "HTTP requests refused with 429, by the limit they met",
     ("model_name", "reason"),
 )
-REQUEST_PROMPT_TOKENS = Family("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")
-REQUEST_GENERATION_TOKENS = Family(
+REQUEST_PROMPT_TOKENS = MetricFamily("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")
+REQUEST_GENERATION_TOKENS = MetricFamily(
     "vllm:request_generation_tokens", "histogram", "tokens", "Tokens generated for a sequence"
 )
-REQUEST_MAX_GENERATION_TOKENS = Family(
+REQUEST_MAX_GENERATION_TOKENS = MetricFamily(
     "vllm:request_max_num_generation_tokens",
     "histogram",
     "tokens",
     "Tokens of the longest of the `n` choices of a prompt",
 )
-REQUEST_COMPUTED_TOKENS = Family(
+REQUEST_COMPUTED_TOKENS = MetricFamily(
     "vllm:request_prefill_kv_computed_tokens", "histogram", "tokens", "Prompt tokens that the cache did not have"
 )
-PARAMS_N = Family(
+PARAMS_N = MetricFamily(
     "vllm:request_params_n", "histogram", "choices", "`n` of each prompt of a request", buckets=(1, 2, 5, 10, 20)
 )
-PARAMS_MAX_TOKENS = Family(
+PARAMS_MAX_TOKENS = MetricFamily(
     "vllm:request_params_max_tokens",
     "histogram",
     "tokens",
     "Room for tokens of a sequence: `max_tokens`, or what the context leaves",
 )
-TTFT = Family(
+TTFT = MetricFamily(
     "vllm:time_to_first_token_seconds",
     "histogram",
     "seconds",
     "From the HTTP request's arrival to a sequence's first token in the API process",
     buckets=FIRST_TOKEN,
 )
-ITL = Family(
+ITL = MetricFamily(
     "vllm:inter_token_latency_seconds",
     "histogram",
     "seconds",
     "Between two tokens of a sequence, by the engine's clock",
     buckets=BETWEEN_TOKENS,
 )
-TPOT = Family(
+TPOT = MetricFamily(
     "vllm:request_time_per_output_token_seconds",
     "histogram",
     "seconds",
     "Decode time over tokens after the first, of a sequence with at least 2",
     buckets=BETWEEN_TOKENS,
 )
-E2E = Family(
+E2E = MetricFamily(
     "vllm:e2e_request_latency_seconds",
     "histogram",
     "seconds",
     "From the HTTP request's arrival to a sequence's end in the API process",
     buckets=LATENCY,
 )
-QUEUE_TIME = Family(
+QUEUE_TIME = MetricFamily(
     "vllm:request_queue_time_seconds",
     "histogram",
     "seconds",
     "From submission to the engine to the first step with a place for the sequence",
     buckets=LATENCY,
 )
-PREFILL_TIME = Family(
+PREFILL_TIME = MetricFamily(
     "vllm:request_prefill_time_seconds", "histogram", "seconds", "From that step to the first token", buckets=LATENCY
 )
-DECODE_TIME = Family(
+DECODE_TIME = MetricFamily(
     "vllm:request_decode_time_seconds", "histogram", "seconds", "From the first token to the last", buckets=LATENCY
 )
-INFERENCE_TIME = Family(
+INFERENCE_TIME = MetricFamily(
     "vllm:request_inference_time_seconds",
     "histogram",
     "seconds",
     "From the first step to the last token: prefill and decode",
     buckets=LATENCY,
 )
-REQUEST_PREEMPTIONS = Family(
+REQUEST_PREEMPTIONS = MetricFamily(
     "vllm:request_num_preemptions",
     "histogram",
     "preemptions",
@@ -158,46 +162,46 @@ REQUEST_PREEMPTIONS = Family(
     buckets=(1, 2, 3, 4, 5, 10, 20),
 )
 
-ENGINE_INFO = Family(
+ENGINE_INFO = MetricFamily(
     "neuronserve:engine_info",
     "gauge",
     "1",
     "What serves, as labels",
     ("model_name", "engine", "device", "tensor_parallel_size", "dtype", "version"),
 )
-PROCESS_PID = Family(
+PROCESS_PID = MetricFamily(
     "neuronserve:process_pid", "gauge", "pid", "Process id of the server, on its host", ("model_name",)
 )
-ENGINE_UP = Family("neuronserve:engine_up", "gauge", "0 or 1", "Whether the engine's process lives")
-STEP_TIME = Family(
+ENGINE_UP = MetricFamily("neuronserve:engine_up", "gauge", "0 or 1", "Whether the engine's process lives")
+STEP_TIME = MetricFamily(
     "neuronserve:engine_step_seconds",
     "histogram",
     "seconds",
     "Host time of one engine step with tokens to compute",
     buckets=STEP_SECONDS,
 )
-KV_BLOCKS = Family(
+KV_BLOCKS = MetricFamily(
     "neuronserve:kv_cache_blocks",
     "gauge",
     "blocks",
     "Blocks of the KV cache: `used` by sequences, or `free` (which may hold cached prefixes)",
     ("model_name", "engine", "state"),
 )
-DEVICE_MEMORY = Family(
+DEVICE_MEMORY = MetricFamily(
     "neuronserve:device_memory_bytes",
     "gauge",
     "bytes",
     "Device memory reserved on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
     ("model_name", "engine", "core", "use"),
 )
-DEVICE_MEMORY_BUDGET = Family(
+DEVICE_MEMORY_BUDGET = MetricFamily(
     "neuronserve:device_memory_budget_bytes",
     "gauge",
     "bytes",
     "Device memory of a NeuronCore that may be reserved (`--device-memory-utilization`)",
     ("model_name", "engine", "core"),
 )
-DEVICE_MEMORY_CAPACITY = Family(
+DEVICE_MEMORY_CAPACITY = MetricFamily(
     "neuronserve:device_memory_capacity_bytes",
     "gauge",
     "bytes",
@@ -205,14 +209,14 @@ DEVICE_MEMORY_CAPACITY = Family(
     ("model_name", "engine", "core"),
 )
 
-HTTP_REQUESTS = Family(
+HTTP_REQUESTS = MetricFamily(
     "http_requests",
     "counter",
     "requests",
     "Answers by route (`none` where there is no such path), method and status class such as `2xx`",
     ("handler", "method", "status"),
 )
-HTTP_DURATION = Family(
+HTTP_DURATION = MetricFamily(
     "http_request_duration_seconds",
     "histogram",
     "seconds",
@@ -220,7 +224,7 @@ HTTP_DURATION = Family(
     ("handler", "method"),
     (0.1, 0.5, 1),
 )
-HTTP_DURATION_HIGHR = Family(
+HTTP_DURATION_HIGHR = MetricFamily(
     "http_request_duration_highr_seconds",
     "histogram",
     "seconds",
@@ -229,7 +233,14 @@ HTTP_DURATION_HIGHR = Family(
     (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60),),
 )
 
-FAMILIES = (*(value for value in list(globals().values()) if isinstance(value, Family)), *DEVICE_FAMILIES)
+FAMILIES = (*(value for value in list(globals().values()) if isinstance(value, MetricFamily)), *DEVICE_FAMILIES)
+# Older names of vLLM's that routers and dashboards still read.
+ALIASES: dict[str, MetricFamily] = {
+    "vllm:gpu_cache_usage_perc": KV_USAGE,
+    "vllm:gpu_prefix_cache_queries": PREFIX_QUERIES,
+    "vllm:gpu_prefix_cache_hits": PREFIX_HITS,
+    "vllm:time_per_output_token_seconds": ITL,
+}
 
 
 def one_two_five(most: int) -> tuple[float, ...]:
@@ -238,6 +249,6 @@ def one_two_five(most: int) -> tuple[float, ...]:
     return tuple(bound for bound in bounds if bound <= most)
 
 
-def of_tokens(family: Family, max_model_len: int) -> Family:
-    """A family of token counts, with the bounds that this model's context asks for."""
+def of_tokens(family: MetricFamily, max_model_len: int) -> MetricFamily:
+    """A family of token counts, with bounds up to this model's context length."""
     return replace(family, buckets=one_two_five(max_model_len))

@@ -1,4 +1,4 @@
-"""The times and counts of one request while it is served, and what follows from them. Pure: tells nobody.
+"""Times and counts of one request while it is served, and the durations between them. Pure.
 
 A request's sequences are the `n` choices of each of its prompts. All times are seconds of the host's monotonic clock,
 which the API process and the engine share.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.api.telemetry.origin import Origin
+from server.api.http.origin import Origin
 from server.types import FinishReason, SamplingParams
 
 
@@ -18,7 +18,7 @@ def _between(begin: float | None, end: float | None) -> float | None:
 
 @dataclass(slots=True)
 class SequenceLife:
-    """One sequence: when it was submitted, first scheduled, and given its tokens, by the engine's records."""
+    """One sequence: when it was submitted, first scheduled and given its tokens, by the engine's reports."""
 
     num_prompt_tokens: int
     max_tokens: int
@@ -50,7 +50,7 @@ class SequenceLife:
 
     @property
     def s_per_output_token(self) -> float | None:
-        """Of the tokens after the first; None when there are none."""
+        """Seconds for each token after the first; None when there are none."""
         return None if self.decode_s is None or self.num_tokens < 2 else self.decode_s / (self.num_tokens - 1)
 
 
@@ -73,7 +73,7 @@ class RequestLife:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Each prompt once, however many choices it has."""
+        """Tokens of all prompts, each counted once however many choices it has."""
         return sum(group[0].num_prompt_tokens for group in self.groups)
 
     @property

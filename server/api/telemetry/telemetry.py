@@ -1,4 +1,4 @@
-"""All that watches a server: one registry, and the observers of its engine, its requests and its HTTP answers."""
+"""All observers of a server, of its engines, requests and HTTP answers, over one registry."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from server.api.config import ApiConfig
 from server.api.telemetry import device_families as f
-from server.api.telemetry.aliases import Aliases
-from server.api.telemetry.device import device_account, show_device
-from server.api.telemetry.engine import EngineMetrics
-from server.api.telemetry.family import Instruments
-from server.api.telemetry.http import HttpMetrics
-from server.api.telemetry.pace import PaceWatch
-from server.api.telemetry.read_counters import ReadCounters
-from server.api.telemetry.requests import RequestMetrics
-from server.api.telemetry.throughput import ThroughputLog
-from server.api.telemetry.tracing import Tracer
-from server.api.telemetry.watch import RequestObserver
+from server.api.telemetry.device_account import device_account, show_device
+from server.api.telemetry.engine_metrics import EngineMetrics
+from server.api.telemetry.families import ALIASES
+from server.api.telemetry.http_metrics import HttpMetrics
+from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
+from server.api.telemetry.request_metrics import RequestMetrics
+from server.api.telemetry.request_observer import RequestObserver
+from server.api.telemetry.stats_log import PaceLog, ThroughputLog
+from server.api.telemetry.tracing import SpanExporter
 from server.clock import NS, Clock
 from server.cost.charge_rate import ChargeRate
 from server.link.groups import EngineGroups
 
 
 class Telemetry:
-    """There from the start, so that a server that still loads can be scraped; `attach` adds what needs the engine."""
+    """One registry from the start, so that a loading server can be scraped; `attach` adds the engines' metrics."""
 
     def __init__(self, config: ApiConfig, clock: Clock) -> None:
-        """Raises SettingsError when traces are asked for and cannot be made."""
+        """Raises SettingsError when traces are configured and OpenTelemetry is not installed."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more lines that nobody reads
@@ -37,26 +35,26 @@ class Telemetry:
         self._clock = clock
         self.http = HttpMetrics(self._instruments, clock)
         self.throughput = ThroughputLog(clock)
-        self._tracer: Tracer | None = None
+        self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:
-            self._tracer = Tracer(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
+            self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
 
     def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
-        """Let every part see the turns of the ready engines; returns the one that requests report to."""
+        """Observe the ready engines. Returns the observer that requests report to."""
         metrics: list[RequestMetrics] = []
-        requests, counters = RequestObserver(metrics, self._tracer, self._clock), ReadCounters(self.registry)
+        requests, counters = RequestObserver(metrics, self._spans, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
             metrics.append(RequestMetrics(instruments, info.max_model_len))
-            client.observe(EngineMetrics(instruments, client, info).turn)
+            client.observe(EngineMetrics(instruments, client, info).record)
             account = device_account(client, self._clock)
             show_device(account, rate, instruments, counters)
-            for turn in (account.turn, PaceWatch().turn, requests.turn):
-                client.observe(turn)
-            client.observe(partial(self.throughput.turn, engine=rank))
+            for record in (account.record, PaceLog().record, requests.record):
+                client.observe(record)
+            client.observe(partial(self.throughput.record, engine=rank))
         self.throughput.is_alive = lambda rank: engines.clients[rank].is_alive
         self._show_keys(requests, rate, counters)
-        Aliases(self.registry)
+        Aliases(self.registry, ALIASES)
         return requests
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
@@ -67,5 +65,5 @@ class Telemetry:
 
     async def close(self) -> None:
         """Send the spans that are left."""
-        if self._tracer is not None:
-            await self._tracer.close()
+        if self._spans is not None:
+            await self._spans.close()

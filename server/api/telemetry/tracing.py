@@ -19,8 +19,8 @@ SPAN = "llm_request"
 FLUSH_TIMEOUT_S = 3.0
 
 
-class Tracer:
-    """Sends spans to an OTLP collector in the background; one that is away or slow delays nothing."""
+class SpanExporter:
+    """Sends spans to an OTLP collector in the background; a collector that is away or slow delays no request."""
 
     def __init__(self, endpoint: str, protocol: OtlpProtocol, model_name: str) -> None:
         """Raises SettingsError when the packages are not installed."""
@@ -61,7 +61,7 @@ class Tracer:
 
 
 def attributes(request: RequestLife, model_name: str) -> dict[str, Any]:
-    """The span's attributes; times in seconds. Of several sequences: from the first scheduled to the last token."""
+    """The span's attributes; times in seconds, of several sequences from the first scheduled to the last token."""
     whole = request.whole
     values = {
         "gen_ai.request.id": request.origin.request_id,

@@ -1,4 +1,4 @@
-"""What a trace file says, in Chrome's trace event format, which Perfetto opens. Pure: records in, events out.
+"""Events of a trace file, made from records, in Chrome's trace event format, which Perfetto opens.
 
 Three processes: the NeuronCores, a lane each with the instructions of every step; the host, with a lane for the
 scheduler and one for the runner; and the requests as async spans, with queue, prefill and decode in them.
@@ -21,7 +21,7 @@ STEP_EVENTS = 8  # of the host's lanes
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What the lanes are called."""
+    """Names of the lanes."""
 
     device: str  # such as inf2.xlarge
     cores: tuple[str, ...]  # such as ND 0:NC 1, in the order of the group
@@ -30,11 +30,11 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class InstructionTimes:
-    """When each instruction of one run of a program was done. All cores meet after each, so all share its times."""
+    """Times of the instructions of one run of a program. Cores synchronize after each, so all have the same times."""
 
     program: str
     labels: Sequence[str]
-    collectives: Sequence[bool]  # whether the instruction adds up partial sums of all cores
+    collectives: Sequence[bool]  # True where the instruction adds up partial sums of all cores
     times: Iterable[float]  # the start, then the end of each; seconds of the monotonic clock
 
 
@@ -56,7 +56,7 @@ class StepTrace:
 
 @dataclass(slots=True)
 class RequestTrace:
-    """One sequence. Times are None until they come; one that was open before the trace began is `is_partial`."""
+    """One sequence. Times are None until they are known; `is_partial` if it was open before the trace began."""
 
     arrival: float
     is_partial: bool = False
@@ -70,13 +70,13 @@ class RequestTrace:
 
 
 class TraceEvents:
-    """Turns records into events of one file."""
+    """Makes the events of one file from records."""
 
     def __init__(self, begin: float, lanes: Lanes) -> None:
         self._begin, self._lanes = begin, lanes
 
     def names(self) -> Iterator[Event]:
-        """What the processes and lanes are called, and their order."""
+        """Metadata events: names and order of processes and lanes."""
         lanes = self._lanes
         yield _name(DEVICE, None, f"NeuronCores of {lanes.device}")
         for lane, name in enumerate(lanes.cores):
@@ -89,7 +89,7 @@ class TraceEvents:
             yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
 
     def step(self, step: StepTrace) -> Iterator[Event]:
-        """The spans of one step, on every lane that took part in it."""
+        """Spans of one step, on every lane that took part in it."""
         what = {
             "step": step.step_id,
             "prefill_tokens": step.num_prefill_tokens,
@@ -120,7 +120,7 @@ class TraceEvents:
                 yield self._span((DEVICE, core, kind), name, times[i], times[i + 1])
 
     def request(self, request_id: str, request: RequestTrace, now: float) -> Iterator[Event]:
-        """The async spans of one sequence; what has not ended by `now` ends there."""
+        """Async spans of one sequence; a span that has not ended by `now` ends there."""
         end = now if request.end is None else request.end
         about = {
             "prompt_tokens": request.num_prompt_tokens,
@@ -138,7 +138,7 @@ class TraceEvents:
         yield self._async("e", request_id, "request", end)
 
     def _phases(self, request: RequestTrace, end: float) -> list[tuple[str, float, float]]:
-        """Queue, prefill, decode: each until the next begins."""
+        """Phases (queue, prefill, decode), each of which lasts until the next begins."""
         if request.is_partial:
             return []
         starts = [("queue", request.arrival), ("prefill", request.scheduled), ("decode", request.first_token)]
@@ -147,7 +147,7 @@ class TraceEvents:
         return [(name, start, until) for (name, start), until in zip(known, ends, strict=True)]
 
     def _time(self, seconds: float) -> float:
-        """Microseconds since the trace began, to the nanosecond; what was earlier is put at its beginning."""
+        """Microseconds since the trace began, to the nanosecond; 0 for earlier times."""
         return round(max(0.0, seconds - self._begin) * 1e6, 3)
 
     def _span(
@@ -161,7 +161,7 @@ class TraceEvents:
         return event if args is None else event | {"args": args}
 
     def _async(self, phase: str, request_id: str, name: str, time: float, args: Event | None = None) -> Event:
-        """A nestable async event: those of one request share an id."""
+        """A nestable async event; events of one request share an id."""
         event = {"ph": phase, "pid": REQUESTS, "tid": 0, "cat": "request", "id": request_id, "name": name}
         event["ts"] = self._time(time)
         return event if args is None else event | {"args": args}

@@ -1,4 +1,4 @@
-"""Traces as the API asks for them: starts and stops an engine's tracer, and says where the files are."""
+"""Trace files of an engine, started and stopped by commands of the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.link.messages import EngineInfo, StartTrace, StopTrace, TraceReply
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What an engine loop is given."""
+    """Inbox, runner and outbox of an engine loop, where a tracer can be put between."""
 
     inbox: Inbox
     runner: Runner
@@ -28,13 +28,13 @@ class Seams:
 
 
 class TraceFiles:
-    """Obeys the API's words about traces: where the files go, and what they are called."""
+    """Handles trace commands, and names and places the files."""
 
     def __init__(self, tracer: Tracer, directory: Path, reply: Callable[[TraceReply], None]) -> None:
         self._tracer, self._directory, self._reply = tracer, directory, reply
 
-    def obey(self, command: StartTrace | StopTrace) -> None:
-        """Start or stop, and say what came of it."""
+    def handle(self, command: StartTrace | StopTrace) -> None:
+        """Start or stop recording, and reply with the result."""
         is_start = isinstance(command, StartTrace)
         if is_start == self._tracer.is_recording:
             state = "a trace is being recorded already" if is_start else "no trace is being recorded"
@@ -46,12 +46,12 @@ class TraceFiles:
             self._reply(self._write())
 
     def close(self) -> None:
-        """A trace that nobody has stopped is not lost."""
+        """Write a trace that is still being recorded."""
         if self._tracer.is_recording:
             self._write()
 
     def _write(self) -> TraceReply:
-        """End the recording; what there is of it goes to a new file."""
+        """End the recording and write it to a new file."""
         file = self._directory / f"trace-{os.getpid()}-{time.time_ns() // 10**6}.json"
         try:
             return self._tracer.stop(file)
@@ -60,7 +60,7 @@ class TraceFiles:
 
 
 def require_directory(config: TraceConfig) -> None:
-    """Make the directory that traces go to, if there is to be one. Raises SettingsError when it cannot be used."""
+    """Make the directory of the traces, if one is configured. Raises SettingsError when it cannot be used."""
     if config.directory is None:
         return
     try:
@@ -72,7 +72,7 @@ def require_directory(config: TraceConfig) -> None:
 
 
 def lanes_of(info: EngineInfo) -> Lanes:
-    """The lanes of an engine's trace."""
+    """Lanes of an engine's trace."""
     return Lanes(info.device, info.core_names, os.getpid())
 
 
@@ -80,7 +80,7 @@ def lanes_of(info: EngineInfo) -> Lanes:
 def traced(
     config: TraceConfig, info: EngineInfo, device: object, seams: Seams, reply: Callable[[TraceReply], None]
 ) -> Iterator[Seams]:
-    """`seams` as they are without a trace directory; else with a tracer in them. `device` is the innermost runner."""
+    """Put a tracer into `seams` if there is a trace directory. `device` is the innermost runner."""
     if config.directory is None:
         yield seams
         return
@@ -88,6 +88,6 @@ def traced(
     tracer = Tracer(lanes_of(info), MonotonicClock(), config.max_events, runner)
     files = TraceFiles(tracer, Path(config.directory), reply)
     try:
-        yield Seams(tracer.inbox(seams.inbox, files.obey), tracer.runner(seams.runner), tracer.outbox(seams.outbox))
+        yield Seams(tracer.inbox(seams.inbox, files.handle), tracer.runner(seams.runner), tracer.outbox(seams.outbox))
     finally:
         files.close()

@@ -1,8 +1,8 @@
-"""Records what an engine does, step by step, and writes it to a file. Wraps the three seams of the engine loop.
+"""Records an engine's steps and writes them to a file. Wraps the inbox, runner and outbox of the engine loop.
 
-The inbox shows when requests come, the runner what is computed, the outbox what came of it. While nothing is recorded
-each seam passes on what it gets; a server that is not told where to write has no tracer at all. Recording keeps
-numbers only; events are made when the file is written, which holds up the engine for that long.
+The inbox shows when requests arrive, the runner what is computed, the outbox the results. While nothing is recorded
+wrappers pass everything on; a server without a trace directory has no tracer. Recording keeps numbers only; events
+are made when the file is written, which holds up the engine for that long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeviceRunner(Protocol):
     """A runner whose instructions can be timed."""
 
     def time_instructions(self, is_on: bool) -> None:
-        """From now on, or no more."""
+        """Time every instruction from the next step on, or stop it."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class Recording:
             request.preemptions.append(time)
 
     def event(self, event: TokenEvent) -> None:
-        """Note a token, or an end."""
+        """Note a token, or the end of a sequence."""
         request = self.requests.get(event.request_id)
         if request is None:
             return
@@ -95,7 +95,7 @@ class Recording:
             request.end, request.finish_reason = event.time, event.finish_reason
 
     def _take(self, count: int) -> bool:
-        """Whether there is room for `count` more events; once there is none, nothing more is taken."""
+        """Take room for `count` events. False when there is none, and from then on."""
         if self.is_truncated or count > self._room:
             self.is_truncated = True
             return False
@@ -104,7 +104,7 @@ class Recording:
 
 
 class Tracer:
-    """One engine's. `inbox`, `runner` and `outbox` are what its loop is given."""
+    """Tracer of one engine, whose loop gets the wrapped `inbox`, `runner` and `outbox`."""
 
     def __init__(self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None) -> None:
         self._lanes, self._clock, self._max_events, self._device = lanes, clock, max_events, device
@@ -116,7 +116,7 @@ class Tracer:
         return self._recording is not None
 
     def start(self) -> None:
-        """Record from now on, whatever was recorded before."""
+        """Begin a new recording."""
         self._recording = Recording(self._clock.now(), len(self._lanes.cores), self._max_events)
         if self._device is not None:
             self._device.time_instructions(True)
@@ -130,9 +130,9 @@ class Tracer:
         num_events = _write(file, self._events(recording), self._lanes)
         return TraceReply(str(file), len(recording.steps), num_events, recording.is_truncated)
 
-    def inbox(self, inbox: Inbox, obey: Callable[[StartTrace | StopTrace], None] | None = None) -> Inbox:
-        """`inbox`, seen. Commands about traces go to `obey`, not to the loop."""
-        return _TracedInbox(self, inbox, obey)
+    def inbox(self, inbox: Inbox, handle: Callable[[StartTrace | StopTrace], None] | None = None) -> Inbox:
+        """Wrap `inbox`. Trace commands go to `handle`, not to the loop."""
+        return _TracedInbox(self, inbox, handle)
 
     def runner(self, runner: Runner) -> Runner:
         return _TracedRunner(self, runner)
@@ -140,15 +140,15 @@ class Tracer:
     def outbox(self, outbox: Outbox) -> Outbox:
         return _TracedOutbox(self, outbox)
 
-    def came(self, command: Add) -> None:
-        """A request has come."""
+    def add_request(self, command: Add) -> None:
+        """Record the arrival of a request."""
         if (recording := self._recording) is not None:
             request = command.request
             track = RequestTrace(request.arrival_time, num_prompt_tokens=len(request.prompt_token_ids))
             recording.add_request(request.request_id, track)
 
     def execute(self, runner: Runner, plan: StepPlan) -> StepResult:
-        """Run the plan, keeping when everything was done."""
+        """Run the plan and keep its times."""
         if self._recording is None:
             return runner.execute(plan)
         begin = self._clock.now()
@@ -157,7 +157,7 @@ class Tracer:
         return result
 
     def put(self, outbox: Outbox, tokens: Tokens) -> None:
-        """Send the outcome of a turn, and record the turn."""
+        """Send the output of a turn, and record the turn."""
         begin = self._clock.now()
         outbox.put(tokens)
         recording, step, self._step = self._recording, self._step, None
@@ -170,7 +170,7 @@ class Tracer:
             recording.event(event)
 
     def _note(self, recording: Recording, plan: StepPlan) -> None:
-        """What the plan says about the requests in it."""
+        """Note the plan's admitted and preempted requests."""
         for seq in plan.seqs:
             if seq.request_id not in recording.requests:  # open since before the trace began
                 recording.add_request(seq.request_id, RequestTrace(recording.begin, is_partial=True))
@@ -198,18 +198,18 @@ class Tracer:
 
 
 class _TracedInbox:
-    def __init__(self, tracer: Tracer, inbox: Inbox, obey: Callable[[StartTrace | StopTrace], None] | None) -> None:
-        self._tracer, self._inbox, self._obey = tracer, inbox, obey
+    def __init__(self, tracer: Tracer, inbox: Inbox, handle: Callable[[StartTrace | StopTrace], None] | None) -> None:
+        self._tracer, self._inbox, self._handle = tracer, inbox, handle
 
     def drain(self, timeout_s: float) -> list[Command]:
         commands: list[Command] = []
         for command in self._inbox.drain(timeout_s):
             if isinstance(command, StartTrace | StopTrace):
-                if self._obey is not None:
-                    self._obey(command)
+                if self._handle is not None:
+                    self._handle(command)
                 continue
             if isinstance(command, Add):
-                self._tracer.came(command)
+                self._tracer.add_request(command)
             commands.append(command)
         return commands
 
@@ -247,7 +247,7 @@ def _step(step: _Open, apply_end: float, send_end: float) -> StepTrace:
 
 
 def _write(file: Path, events: Iterator[Event], lanes: Lanes) -> int:
-    """The number of events. A file of that name is replaced only by a whole one."""
+    """Write the events and return their number. An existing file is replaced only by a complete one."""
     encode, count = msgspec.json.Encoder().encode, 0
     about = {"server": f"neuronserve {__version__}", "device": lanes.device}
     part = file.with_name(f".{file.name}.part")

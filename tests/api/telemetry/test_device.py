@@ -13,9 +13,9 @@ import pytest
 from loadtests.bench import measure
 from loadtests.cost import modelled
 from loadtests.plan import make_plan
-from server.api.telemetry.device import DeviceAccount
-from server.api.telemetry.key_account import NO_KEY, KeyAccount
-from server.api.telemetry.pace import INTERVAL_S, PaceWatch
+from server.api.http.origin import NO_KEY
+from server.api.telemetry.device_account import DeviceAccount, KeyAccount
+from server.api.telemetry.stats_log import INTERVAL_S, PaceLog
 from server.clock import NS, ManualClock
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
@@ -178,7 +178,7 @@ def test_idle_time_grows_while_nothing_is_open_and_never_falls() -> None:
     open_requests[0] = 1  # it is on its way; the engine will begin at 102.5
     clock.advance(0.25)
     assert account.idle_ns == 2 * NS
-    account.turn(turn(103.0, idle_ns=NS * 5 // 2, decode_ns=NS // 2))
+    account.record(turn(103.0, idle_ns=NS * 5 // 2, decode_ns=NS // 2))
     open_requests[0] = 0
     clock.advance(2.0)
     assert account.time_ns() == {"prefill": 0, "decode": NS // 2, "idle": NS * 15 // 4}
@@ -188,7 +188,7 @@ def test_dollars_of_all_kinds_add_up_to_the_instance_over_the_modelled_time() ->
     clock = ManualClock(0.0)
     account = DeviceAccount(clock, lambda: False)
     for i in range(1000):
-        account.turn(turn(float(i), prefill_ns=1_234_567 * (i % 7), decode_ns=3_000_001, idle_ns=17 * i))
+        account.record(turn(float(i), prefill_ns=1_234_567 * (i % 7), decode_ns=3_000_001, idle_ns=17 * i))
     rate = ChargeRate.of(instance("inf2.24xlarge"), 8, "on_demand")
     total_usd = sum(account.time_ns().values()) / NS / 3600 * 6.49063
     assert sum(account.usd(rate).values()) == pytest.approx(total_usd, rel=1e-12)
@@ -204,11 +204,11 @@ def test_several_engines_share_an_instance_with_its_unused_cores() -> None:
 def test_a_key_is_charged_for_what_ran_on_after_its_answer() -> None:
     account = KeyAccount()
     account.open(["a"], "2")
-    account.turn(turn(events=(TokenEvent("a", 7, 0, 0.0, device_ns=100), TokenEvent("b", 7, 0, 0.0, device_ns=5))))
-    account.turn(turn(events=(TokenEvent("a", 7, 1, 0.0, device_ns=130),)))
-    account.turn(turn(events=(TokenEvent("a", None, 2, 0.0, "abort", device_ns=170),)))
+    account.record(turn(events=(TokenEvent("a", 7, 0, 0.0, device_ns=100), TokenEvent("b", 7, 0, 0.0, device_ns=5))))
+    account.record(turn(events=(TokenEvent("a", 7, 1, 0.0, device_ns=130),)))
+    account.record(turn(events=(TokenEvent("a", None, 2, 0.0, "abort", device_ns=170),)))
     assert account.device_ns == {"2": 170, NO_KEY: 5}
-    account.turn(turn(events=(TokenEvent("a", 7, 0, 0.0, device_ns=1),)))
+    account.record(turn(events=(TokenEvent("a", 7, 0, 0.0, device_ns=1),)))
     assert account.device_ns[NO_KEY] == 6, "an ended id belongs to nobody"
 
 
@@ -216,11 +216,11 @@ def test_a_key_is_charged_for_what_ran_on_after_its_answer() -> None:
 def test_a_host_that_is_too_slow_is_told_with_the_share_of_late_steps(
     caplog: pytest.LogCaptureFixture, late_every: int, num_lines: int
 ) -> None:
-    watch = PaceWatch()
+    watch = PaceLog()
     with caplog.at_level(logging.WARNING, "neuronserve.pace"):
         for i in range(1000):
             late_ns = 2_000_000 if late_every and i % late_every == 1 else 0
-            watch.turn(turn(i * INTERVAL_S / 400, late_ns=late_ns, lag_ns=late_ns // 2))
+            watch.record(turn(i * INTERVAL_S / 400, late_ns=late_ns, lag_ns=late_ns // 2))
     assert len(caplog.messages) == num_lines
     for line, num_steps in zip(caplog.messages, (100, 400, 400), strict=False):
         assert f"25.0 % of the last {num_steps} steps were late, {num_steps / 4:.1f} ms were lost" in line

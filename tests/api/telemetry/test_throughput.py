@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 from test_watch import report, token
 
-from server.api.telemetry.throughput import ThroughputLog
+from server.api.telemetry.stats_log import ThroughputLog
 from server.clock import ManualClock
 from server.link.messages import Tokens
 from tests.api.serving import read_until, running_server
@@ -20,15 +20,15 @@ def test_rates_are_of_the_interval_and_an_idle_one_says_nothing() -> None:
     stats = ThroughputLog(clock)
     assert stats.line() is None
     clock.advance(10)
-    stats.turn(Tokens([token("a", 0, 1.0)], report(num_prefill_tokens=40, prefix_queries=80, prefix_hits=20)))
-    stats.turn(Tokens([token("a", 1, 1.0)], report(num_waiting=3, prefix_queries=80, prefix_hits=20)))
+    stats.record(Tokens([token("a", 0, 1.0)], report(num_prefill_tokens=40, prefix_queries=80, prefix_hits=20)))
+    stats.record(Tokens([token("a", 1, 1.0)], report(num_waiting=3, prefix_queries=80, prefix_hits=20)))
     assert stats.line() == (
         "prompts 4.0 tokens/s, generation 0.2 tokens/s, running 1, waiting 3, KV cache 40.0%, prefix cache hits 25.0%"
     )
     clock.advance(10)
     assert stats.line() is None
     clock.advance(5)
-    stats.turn(Tokens([token("a", 2, 1.0)], report(num_free_blocks=10, prefix_queries=80, prefix_hits=20)))
+    stats.record(Tokens([token("a", 2, 1.0)], report(num_free_blocks=10, prefix_queries=80, prefix_hits=20)))
     assert stats.line() == "prompts 0.0 tokens/s, generation 0.2 tokens/s, running 1, waiting 0, KV cache 0.0%"
 
 
@@ -38,10 +38,10 @@ def test_several_engines_are_one_line_and_the_dead_run_nothing() -> None:
     for is_second_alive in (True, False):
         clock.advance(10)
         stats.is_alive = lambda engine, alive=is_second_alive: engine == 0 or alive
-        stats.turn(Tokens([token("a", 0, 1.0)], report(num_prefill_tokens=40, prefix_queries=80, prefix_hits=20)))
+        stats.record(Tokens([token("a", 0, 1.0)], report(num_prefill_tokens=40, prefix_queries=80, prefix_hits=20)))
         busy = report(num_running=2, num_waiting=3, num_free_blocks=4, prefix_queries=20, prefix_hits=5)
         if is_second_alive:
-            stats.turn(Tokens([token("b", 0, 1.0)], busy), engine=1)
+            stats.record(Tokens([token("b", 0, 1.0)], busy), engine=1)
             expected = "generation 0.2 tokens/s, running 3, waiting 3, KV cache 50.0%, prefix cache hits 25.0%"
         else:
             expected = "generation 0.1 tokens/s, running 1, waiting 0, KV cache 40.0%"

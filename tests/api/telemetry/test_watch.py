@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from server.api.http.origin import Origin
 from server.api.telemetry.families import FAMILIES, of_tokens, one_two_five
-from server.api.telemetry.family import Instruments
+from server.api.telemetry.instruments import Instruments
 from server.api.telemetry.lifecycle import RequestLife, SequenceLife
-from server.api.telemetry.origin import Origin
-from server.api.telemetry.requests import RequestMetrics
-from server.api.telemetry.watch import RequestObserver, RequestWatch
+from server.api.telemetry.request_metrics import RequestMetrics
+from server.api.telemetry.request_observer import RequestObserver, RequestWatch
 from server.clock import ManualClock
 from server.errors import EngineDead, Unavailable
 from server.link.messages import Tokens
@@ -38,7 +38,7 @@ class Bench:
         return self.observer.watch(Origin("http", 9.0), n, requests)
 
     def turn(self, start: float, admitted: Iterable[str] = (), preempted: Iterable[str] = ()) -> None:
-        self.observer.turn(Tokens([], report(start_time=start, admitted=tuple(admitted), preempted=tuple(preempted))))
+        self.observer.record(Tokens([], report(start_time=start, admitted=tuple(admitted), preempted=tuple(preempted))))
 
     @property
     def seen(self) -> Scrape:

@@ -1,0 +1,160 @@
+"""POST /v1/chat/completions: a conversation in, a message with content and tool calls out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.http.body import body_of, documented
+from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.generation import Delta, Generation, require_room
+from server.api.pipeline.logprobs import chat_logprobs
+from server.api.pipeline.output_format import requested_format
+from server.api.pipeline.prompts import chat_prompt
+from server.api.pipeline.respond import respond
+from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from server.api.pipeline.stream_options import stream_usage
+from server.api.pipeline.validate import validate
+from server.api.service import Service, ServiceOf
+from server.api.tools.message import MessageReader, whole_calls
+from server.api.tools.plan import ToolPlan, compile_plan, keep_tags, tool_plan
+from server.api.wire.chat import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    ChatRequest,
+)
+from server.errors import InvalidRequest
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=documented(ChatRequest))
+async def create_chat_completion(
+    request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
+) -> Response:
+    """Answer a conversation, whole or as a stream."""
+    adapter = await _prepare(origin_of(request), body, service)
+    return await respond(request.receive, adapter, bool(body.stream))
+
+
+async def _prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
+    """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    name = validate(service, body)
+    model = service.model
+    require_room(service, body.n or 1)
+    extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
+    sampling = SamplingBuilder(body, model, _num_logprobs(body, service.config.max_logprobs))
+    tools, output_format = tool_plan(model, service.config, body), requested_format(body)
+    body = keep_tags(model, tools, body)
+    prompt = await chat_prompt(model, body, extra, list(tools.offered))
+    grammar = await compile_plan(model, tools, output_format)
+    most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    generation = Generation(service, origin, body, sampling.sequences([prompt], most, grammar))
+    return ChatAdapter(service, generation, body, tools, f"chatcmpl-{origin.request_id}", name)
+
+
+def _num_logprobs(body: ChatRequest, most: int) -> int | None:
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
+    check_logprobs(body.top_logprobs, most, "top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+class ChatAdapter:
+    """Puts deltas into OpenAI's chat shapes."""
+
+    def __init__(
+        self,
+        service: Service,
+        generation: Generation,
+        body: ChatRequest,
+        tools: ToolPlan,
+        answer_id: str,
+        name: str,
+    ) -> None:
+        self.generation = generation
+        self._tokenizer = service.model.tokenizer
+        self._body = body
+        self._usage = stream_usage(body)
+        self._tools = tools
+        self._readers = [MessageReader(tools.parser()) for _ in generation.prompts]
+        self._id = answer_id
+        self._model = name
+        self._created = int(time.time())
+        self._is_begun = False  # the chunk with the role has been sent
+
+    def whole(self, deltas: list[Delta]) -> ChatCompletion:
+        return ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=[self._choice(delta) for delta in deltas],
+            usage=self.generation.usage(),
+            prompt_token_ids=self._prompt_ids(),
+        )
+
+    def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
+        """One chunk for the deltas, or none; before the first, one with the role of every choice."""
+        if not self._is_begun:
+            self._is_begun = True
+            indexes = range(len(self.generation.prompts))
+            roles = [ChatChunkChoice(index=i, delta=ChatDelta(role="assistant", content="")) for i in indexes]
+            yield self._usage.encode(self._chunk(roles, self._prompt_ids()), self.generation)
+        choices = [choice for delta in deltas if (choice := self._chunk_choice(delta)) is not None]
+        if choices:
+            yield self._usage.encode(self._chunk(choices), self.generation)
+
+    def last_frames(self) -> Iterable[bytes]:
+        return self._usage.last_frames(self._chunk([]), self.generation)
+
+    def _chunk(self, choices: list[ChatChunkChoice], prompt_ids: list[int] | None = None) -> ChatChunk:
+        return ChatChunk(
+            id=self._id, created=self._created, model=self._model, choices=choices, prompt_token_ids=prompt_ids
+        )
+
+    def _choice(self, delta: Delta) -> ChatChoice:
+        part = self._readers[delta.index].read(delta.text, is_last=True)
+        calls = whole_calls(part)
+        return ChatChoice(
+            index=delta.index,
+            message=ChatMessage(content=None if calls and not part.content else part.content, tool_calls=calls),
+            logprobs=self._logprobs(delta),
+            finish_reason=self._finish_reason(delta) or "stop",
+            stop_reason=delta.stop_reason,
+            token_ids=delta.token_ids if self._body.return_token_ids else None,
+        )
+
+    def _chunk_choice(self, delta: Delta) -> ChatChunkChoice | None:
+        """None when no chunk is due: text may be held back, but requested logprobs and ids are not."""
+        part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
+        has_more = delta.finish_reason or self._body.logprobs or self._body.return_token_ids
+        if not (part.content or part.calls or has_more):
+            return None
+        return ChatChunkChoice(
+            index=delta.index,
+            delta=ChatDelta(content=part.content or None, tool_calls=part.calls or None),
+            logprobs=self._logprobs(delta),
+            finish_reason=self._finish_reason(delta),
+            stop_reason=delta.stop_reason,
+            token_ids=delta.token_ids if self._body.return_token_ids else None,
+        )
+
+    def _finish_reason(self, delta: Delta) -> str | None:
+        """OpenAI's finish_reason; to be called when the delta's text has been read."""
+        if delta.finish_reason is None:
+            return None
+        return self._tools.finish_reason(delta.finish_reason, self._readers[delta.index].num_calls)
+
+    def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
+        return chat_logprobs(self._tokenizer, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
+
+    def _prompt_ids(self) -> list[int] | None:
+        return list(self.generation.prompts[0].token_ids) if self._body.return_token_ids else None

@@ -1,0 +1,118 @@
+"""POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.http.body import body_of, documented
+from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.generation import Delta, Generation, require_room
+from server.api.pipeline.logprobs import completion_logprobs
+from server.api.pipeline.output_format import compile_format, requested_format
+from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
+from server.api.pipeline.respond import respond
+from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from server.api.pipeline.stream_options import stream_usage
+from server.api.pipeline.validate import validate
+from server.api.service import Service, ServiceOf
+from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+from server.errors import InvalidRequest
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+router = APIRouter()
+
+
+@router.post("/v1/completions", response_model=Completion, openapi_extra=documented(CompletionRequest))
+async def create_completion(
+    request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
+) -> Response:
+    """Continue the prompts, whole or as a stream."""
+    adapter = await _prepare(origin_of(request), body, service)
+    return await respond(request.receive, adapter, bool(body.stream))
+
+
+async def _prepare(origin: Origin, body: CompletionRequest, service: Service) -> CompletionAdapter:
+    """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    name = validate(service, body)
+    model = service.model
+    if body.echo and body.logprobs is not None:
+        raise InvalidRequest("echo with logprobs needs prompt logprobs, which this server does not compute.", "echo")
+    given = split_prompts(body.prompt)
+    require_room(service, len(given) * (body.n or 1))
+    sampling = SamplingBuilder(body, model, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
+    output_format = requested_format(body)
+    prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
+    grammar = "" if output_format is None else await compile_format(model, output_format)
+    most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    generation = Generation(service, origin, body, sampling.sequences(prompts, most, grammar))
+    return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", name)
+
+
+class CompletionAdapter:
+    """Puts deltas into OpenAI's text completion shape, which its stream has too."""
+
+    def __init__(
+        self, service: Service, generation: Generation, body: CompletionRequest, answer_id: str, name: str
+    ) -> None:
+        self.generation = generation
+        self._tokenizer = service.model.tokenizer
+        self._body = body
+        self._usage = stream_usage(body)
+        self._id = answer_id
+        self._model = name
+        self._created = int(time.time())
+        self._echoes = [self._echo(prompt) for prompt in generation.prompts]
+        self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
+        self._is_begun = [False for _ in self._echoes]
+
+    def whole(self, deltas: list[Delta]) -> Completion:
+        completion = self._completion([self._choice(delta) for delta in deltas])
+        completion.usage = self.generation.usage()
+        return completion
+
+    def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
+        """One chunk, or none while text is held back. A choice's first delta always has an entry, even without text."""
+        choices = [self._choice(delta) for delta in deltas if self._has_news(delta)]
+        return [self._usage.encode(self._completion(choices), self.generation)] if choices else []
+
+    def last_frames(self) -> Iterable[bytes]:
+        return self._usage.last_frames(self._completion([]), self.generation)
+
+    def _completion(self, choices: list[CompletionChoice]) -> Completion:
+        return Completion(id=self._id, created=self._created, model=self._model, choices=choices)
+
+    def _choice(self, delta: Delta) -> CompletionChoice:
+        is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True
+        has_ids = bool(self._body.return_token_ids)
+        prompt = self.generation.prompts[delta.index]
+        return CompletionChoice(
+            index=delta.index,
+            text=self._echoes[delta.index] + delta.text if is_first else delta.text,
+            logprobs=self._logprobs(delta),
+            finish_reason=delta.finish_reason,
+            stop_reason=delta.stop_reason,
+            token_ids=delta.token_ids if has_ids else None,
+            prompt_token_ids=list(prompt.token_ids) if has_ids and is_first else None,
+        )
+
+    def _has_news(self, delta: Delta) -> bool:
+        """True when a chunk is due: text may be held back, but requested logprobs and ids are not."""
+        has_more = self._body.logprobs is not None or bool(self._body.return_token_ids)
+        return bool(delta.text or delta.finish_reason or has_more or not self._is_begun[delta.index])
+
+    def _echo(self, prompt: Prompt) -> str:
+        if not self._body.echo:
+            return ""
+        return self._tokenizer.decode(prompt.token_ids) if prompt.text is None else prompt.text
+
+    def _logprobs(self, delta: Delta) -> CompletionLogprobs | None:
+        if self._body.logprobs is None:
+            return None
+        offset = self._offsets[delta.index]
+        entry = completion_logprobs(self._tokenizer, delta, self._body.logprobs, offset)
+        self._offsets[delta.index] = offset + sum(map(len, entry.tokens))
+        return entry

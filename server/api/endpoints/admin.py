@@ -1,0 +1,79 @@
+"""POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names: for operators.
+
+They require an API key where one is set. A profile is a trace of the emulated device for Perfetto.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from server.api.service import Service, ServiceOf
+from server.errors import RequestError
+from server.link.messages import StartTrace, StopTrace, TraceReply
+
+router = APIRouter()
+
+
+class ProfileError(RequestError):
+    """A trace cannot be started or stopped now."""
+
+    status = 409
+    code = "profile_error"
+
+
+class Reset(BaseModel):
+    success: bool
+
+
+class Started(BaseModel):
+    recording: bool
+
+
+class Trace(BaseModel):
+    """The trace of one engine."""
+
+    file: str  # on the server's host
+    steps: int
+    events: int
+    truncated: bool  # there was more than --trace-max-events: the first part is kept
+
+
+class Stopped(BaseModel):
+    traces: list[Trace]  # one for each engine, in the order of their ranks
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(service: ServiceOf) -> Reset:
+    """Forget every cached prefix; no request that comes after this answer finds one that was there before it."""
+    service.reset_prefix_cache()
+    return Reset(success=True)
+
+
+@router.post("/start_profile")
+async def start_profile(service: ServiceOf) -> Started:
+    """Record every step from now on."""
+    await _send(service, StartTrace())
+    return Started(recording=True)
+
+
+@router.post("/stop_profile")
+async def stop_profile(service: ServiceOf) -> Stopped:
+    """End the recording; the answer names the files, which are whole by then."""
+    return Stopped(traces=[_trace(reply) for reply in await _send(service, StopTrace())])
+
+
+def _trace(reply: TraceReply) -> Trace:
+    return Trace(file=reply.file or "", steps=reply.num_steps, events=reply.num_events, truncated=reply.is_truncated)
+
+
+async def _send(service: Service, command: StartTrace | StopTrace) -> list[TraceReply]:
+    """The engines' replies to `command`. Raises ProfileError when one of them refuses."""
+    if not service.config.has_device_traces:
+        raise ProfileError("Tracing is off: start the server with --trace-dir DIRECTORY.", code="profile_disabled")
+    _ = service.model  # raises while it loads, drains or is dead
+    replies = await service.engine.trace(command)
+    errors = [reply.error for reply in replies if reply.error is not None]
+    if errors:
+        raise ProfileError(f"{errors[0][0].upper()}{errors[0][1:]}.")
+    return replies

@@ -1,0 +1,81 @@
+"""GET /inventory, and the same as one line of JSON at start: all that is needed to reproduce a figure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from platform import machine, python_version
+from typing import Any
+
+from fastapi import APIRouter
+
+from server import __version__
+from server.api.service import ServedModel, Service, ServiceOf
+from server.device.catalog import instance
+from server.link.messages import EngineInfo
+
+LIBRARIES = ("numpy", "numba", "llvmlite", "tokenizers", "transformers")  # those that can change a token
+router = APIRouter()
+
+
+@router.get("/inventory")
+async def get_inventory(service: ServiceOf) -> dict[str, Any]:
+    """Description of what serves: model, part, compiled shapes, versions, price and calibration."""
+    return inventory(service)
+
+
+def inventory(service: Service) -> dict[str, Any]:
+    """The inventory of a ready server. Raises EngineDead or Unavailable when it is not ready."""
+    model = service.model
+    info, facts = model.info, model.info.facts
+    return {
+        "model": {
+            "names": list(service.config.model_names),
+            "architecture": facts.architecture,
+            "num_params": facts.num_params,
+            "config_sha256": facts.config_sha256,
+            "weights": asdict(facts.weights),
+            "dtype": info.dtype,
+            "quantization": facts.quantization,
+            "modules_to_not_convert": list(facts.modules_to_not_convert),
+        },
+        "device": _device(info, len(service.engine.infos)),
+        "compiled": {
+            "batching": facts.compiled.batching,
+            "max_model_len": info.max_model_len,
+            "max_num_seqs": facts.compiled.slots,
+            "context_encoding_buckets": list(facts.compiled.context_encoding),
+            "token_generation_buckets": list(facts.compiled.token_generation),
+            "kv_cache_blocks": info.num_blocks,
+            "block_size": info.block_size,
+            "enable_prefix_caching": info.enable_prefix_caching,
+        },
+        "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},
+        "price": _price(model),
+        "versions": _versions(),
+    }
+
+
+def _device(info: EngineInfo, num_engines: int) -> dict[str, Any]:
+    part = instance(info.device)
+    return {
+        "instance": part.name,
+        "chip": part.chip.name,
+        "num_cores": part.num_cores,
+        "cores_used": info.tensor_parallel_size * num_engines,
+        "tensor_parallel_size": info.tensor_parallel_size,
+        "data_parallel_size": num_engines,
+    }
+
+
+def _price(model: ServedModel) -> dict[str, Any]:
+    """Price of the instance; `usd_per_hour` is None where none is known, and then nothing is charged in dollars."""
+    rate = model.rate
+    return {"usd_per_hour": rate.usd_per_hour, "basis": rate.basis, "date": rate.date, "source": rate.source}
+
+
+@cache
+def _versions() -> dict[str, str]:
+    own = {"neuronserve": __version__, "python": python_version(), "machine": machine()}
+    return own | {name: version(name) for name in LIBRARIES}

@@ -1,0 +1,44 @@
+"""GET /v1/models and /v1/models/{id}: the one model, under each of its names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from server.api.service import Service, ServiceOf
+
+router = APIRouter()
+
+
+class ModelCard(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "neuronserve"
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+@router.get("/v1/models")
+async def list_models(service: ServiceOf) -> ModelList:
+    """A card for each name that requests may use."""
+    return ModelList(data=[_card(service, name) for name in service.config.model_names])
+
+
+@router.get("/v1/models/{model_id:path}")
+async def get_model(model_id: str, service: ServiceOf) -> ModelCard:
+    """The card of one name; 404 for any that is not served."""
+    return _card(service, service.require_name(model_id))
+
+
+def _card(service: Service, name: str) -> ModelCard:
+    model = service.model
+    return ModelCard(id=name, created=model.created, max_model_len=model.info.max_model_len)

@@ -1,0 +1,60 @@
+"""Liveness, readiness, version, metrics and load, for probes, monitoring and load balancers. Open: no key is needed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel
+
+from server import __version__
+from server.api.service import Phase, ServiceOf
+
+router = APIRouter()
+
+
+class Health(BaseModel):
+    status: Phase
+
+
+class Version(BaseModel):
+    version: str
+
+
+class Load(BaseModel):
+    server_load: int
+
+
+@router.get("/health/live")
+async def live(service: ServiceOf, response: Response) -> Health:
+    """200 as long as this process can still serve one day; 503 when an engine has ended and only a restart helps."""
+    phase = service.phase
+    response.status_code = 503 if phase in {"dead", "degraded"} else 200
+    return Health(status=phase)
+
+
+@router.get("/health/ready")
+@router.get("/health")
+async def ready(service: ServiceOf, response: Response) -> Health:
+    """200 when every engine takes requests; 503 while loading, while draining and after the end of an engine."""
+    phase = service.phase
+    response.status_code = 200 if phase == "ready" else 503
+    return Health(status=phase)
+
+
+@router.get("/version")
+async def version() -> Version:
+    """The server's version."""
+    return Version(version=__version__)
+
+
+@router.get("/metrics")
+async def metrics(request: Request, service: ServiceOf) -> Response:
+    """All metrics in Prometheus's text format, or OpenMetrics where the scraper accepts it."""
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(service.telemetry.registry), headers={"Content-Type": content_type})
+
+
+@router.get("/load")
+async def load(service: ServiceOf) -> Load:
+    """Number of HTTP requests being answered now, probes and this one excluded."""
+    return Load(server_load=service.telemetry.http.in_flight)

@@ -1,0 +1,99 @@
+"""POST /tokenize and /detokenize: text or a conversation to the ids of its prompt, and ids back to text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.api.http.body import body_of, documented
+from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode
+from server.api.service import ServedModel, ServiceOf
+from server.api.tools.plan import require_template
+from server.api.wire.chat import ChatInput, Message
+from server.api.wire.generation import TokenId
+from server.api.wire.tools import Tools
+from server.api.wire.usage import optional
+from server.errors import InvalidRequest
+
+router = APIRouter()
+
+
+class TokenizeRequest(BaseModel):
+    """Either a prompt, or messages with the fields of a conversation."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)] | None = None
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+
+
+class TokenizeResponse(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = optional()
+
+
+class DetokenizeResponse(BaseModel):
+    prompt: str
+
+
+@router.post("/tokenize", openapi_extra=documented(TokenizeRequest))
+async def tokenize(
+    body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
+) -> TokenizeResponse:
+    """Token ids of a text or of a conversation."""
+    model = service.model
+    service.require_name(body.model)
+    prompt = await _prompt(model, body)
+    pieces = [model.tokenizer.piece(token_id) for token_id in prompt.token_ids] if body.return_token_strs else None
+    return TokenizeResponse(
+        count=len(prompt.token_ids),
+        max_model_len=model.info.max_model_len,
+        tokens=list(prompt.token_ids),
+        token_strs=pieces,
+    )
+
+
+@router.post("/detokenize", openapi_extra=documented(DetokenizeRequest))
+async def detokenize(
+    body: Annotated[DetokenizeRequest, Depends(body_of(DetokenizeRequest))], service: ServiceOf
+) -> DetokenizeResponse:
+    """Text of token ids, special tokens included."""
+    model = service.model
+    service.require_name(body.model)
+    check_ids(body.tokens, model.tokenizer.vocab_size, "tokens")
+    return DetokenizeResponse(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
+
+
+async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("Exactly one of prompt and messages is required.", "prompt")
+    if body.prompt is not None:
+        ids = await encode(model, body.prompt, body.add_special_tokens is not False, "prompt")
+        return Prompt(ids, body.prompt, "prompt")
+    chat = ChatInput(
+        messages=body.messages or [],
+        tools=body.tools,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+    require_template(model, chat.messages, chat.tools or ())
+    return await chat_prompt(model, chat, {}, body.tools, bool(body.add_special_tokens))

@@ -1,0 +1,57 @@
+"""Origin of a request: facts of the HTTP layer that go into metrics, traces and routing, never into the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from server.errors import InvalidRequest
+from server.link.groups import RANK_HEADER
+
+NO_KEY = "none"  # the label where no API key is set; otherwise a key's place among those that are, from 1
+DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
+MAX_RANK_DIGITS = 6
+_YES_NO = {"": False, "false": False, "0": False, "true": True, "1": True}
+TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One HTTP request; `arrival_time` in seconds of the monotonic clock, before its body was read."""
+
+    request_id: str
+    arrival_time: float
+    trace_headers: dict[str, str] = field(default_factory=dict)
+    data_parallel_rank: int | None = None  # the engine it names; None = the server chooses
+    api_key: str = NO_KEY  # a label that distinguishes keys without revealing them
+    has_device_usage: bool = False
+
+
+def origin_of(request: Request) -> Origin:
+    """The origin of a request that came through the middleware of `server/api/app.py`. Raises InvalidRequest."""
+    return Origin(
+        request.state.request_id,
+        request.state.arrival_time,
+        {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers},
+        _rank(request),
+        getattr(request.state, "api_key", NO_KEY),
+        _has_device_usage(request),
+    )
+
+
+def _rank(request: Request) -> int | None:
+    text = request.headers.get(RANK_HEADER)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_RANK_DIGITS):
+        raise InvalidRequest(f"{RANK_HEADER} is {text[:20]!r}: it must be the number of an engine.", RANK_HEADER)
+    return int(text)
+
+
+def _has_device_usage(request: Request) -> bool:
+    given = request.headers.get(DEVICE_USAGE_HEADER, "")
+    value = _YES_NO.get(given.strip().lower())
+    if value is None:
+        raise InvalidRequest(f"{DEVICE_USAGE_HEADER} must be true or false, not {given[:80]!r}.", DEVICE_USAGE_HEADER)
+    return value

@@ -1,0 +1,188 @@
+"""The sequences of one HTTP request, from submission to text: n choices of each prompt, as merged deltas.
+
+Aborts in the engine whatever has not ended when its iteration ends, for whichever reason.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from server.api.errors import GenerationFailed
+from server.api.http.origin import Origin
+from server.api.pipeline.prompts import Prompt
+from server.api.service import Service
+from server.api.telemetry.request_observer import RequestWatch
+from server.api.wire.generation import GenerationRequest
+from server.api.wire.usage import DeviceUsage, PromptTokensDetails, Usage
+from server.clock import NS
+from server.errors import QueueFull, Unavailable
+from server.link.client import Stream
+from server.scheduler.admission import check_queue
+from server.text.detokenizer import Detokenizer, StopStrings, TextStream
+from server.text.tokenizer import Tokenizer
+from server.types import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
+
+
+@dataclass(slots=True)
+class Delta:
+    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSequence:
+    """One choice to generate: a prompt, and how its continuation is sampled."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+
+
+class _Choice:
+    """Detokenizer and counts of one sequence while it is generated."""
+
+    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.num_cached_tokens = 0
+        self.device_ns = self.prefill_ns = 0  # of the modelled part: all, and up to the first token
+        self.is_extrapolated = False
+        self._detokenizer = detokenizer
+        self._keeps_stop = keeps_stop
+
+    def take(self, event: TokenEvent, delta: Delta) -> None:
+        """Add one event to `delta`. Raises GenerationFailed or Unavailable when the engine gave the sequence up."""
+        if event.finish_reason == "error":
+            raise GenerationFailed(f"The model failed on this request: {event.error}")
+        if event.finish_reason == "abort":
+            raise Unavailable("The engine has ended this request.", code="aborted")
+        self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
+        self.device_ns, self.is_extrapolated = event.device_ns, event.is_extrapolated
+        if event.index == 0:
+            self.prefill_ns = event.device_ns
+        if event.token_id is not None:
+            self._take_token(event.token_id, event, delta)
+        if event.finish_reason is not None and delta.finish_reason is None:
+            delta.text += self._detokenizer.finish()
+            delta.finish_reason, delta.stop_reason = event.finish_reason, event.stop_reason
+            self._check_stop(delta)
+
+    def _take_token(self, token_id: int, event: TokenEvent, delta: Delta) -> None:
+        self.num_tokens += 1
+        delta.token_ids.append(token_id)
+        if event.logprobs is not None:
+            delta.logprobs.append(event.logprobs)
+        if event.finish_reason != "stop" or self._keeps_stop:
+            delta.text += self._detokenizer.feed(token_id)
+            self._check_stop(delta)
+
+    def _check_stop(self, delta: Delta) -> None:
+        if self._detokenizer.matched_stop is not None:
+            delta.finish_reason, delta.stop_reason = "stop", self._detokenizer.matched_stop
+
+
+def require_room(service: Service, count: int) -> None:
+    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them."""
+    model = service.model
+    try:
+        check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
+    except QueueFull:
+        model.requests.rejected()
+        raise
+
+
+class Generation:
+    """The sequences of one request, checked and ready to run; `deltas` runs them once."""
+
+    def __init__(
+        self, service: Service, origin: Origin, body: GenerationRequest, sequences: Sequence[PlannedSequence]
+    ) -> None:
+        require_room(service, len(sequences))
+        service.engine.check_rank(origin.data_parallel_rank)
+        self._service = service
+        self._rank = origin.data_parallel_rank
+        self._sequences = sequences
+        self._n = body.n or 1
+        self._has_device_usage = origin.has_device_usage
+        tokenizer = service.model.tokenizer
+        # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
+        prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
+        self._choices = {f"{prefix}-{i}": _choice(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
+        self._requests = [
+            Request(
+                request_id=engine_id,
+                prompt_token_ids=seq.prompt.token_ids,
+                sampling=seq.sampling,
+                arrival_time=service.clock.now(),
+                priority=body.priority or 0,
+                cache_salt=body.cache_salt or "",
+                received_time=origin.arrival_time,
+            )
+            for engine_id, seq in zip(self._choices, sequences, strict=True)
+        ]
+        self._watch = service.model.requests.watch(origin, self._n, self._requests)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """One prompt for each choice index."""
+        return [sequence.prompt for sequence in self._sequences]
+
+    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
+        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
+        with self._service.engine.submit(self._requests, self._rank) as stream, self._watch as watch:
+            watch.placed(stream.engines)
+            while stream.is_open:
+                yield self._merge(stream, watch, await stream.next())
+
+    def usage(self) -> Usage:
+        """Token counts and device time so far."""
+        choices = list(self._choices.values())
+        firsts = range(0, len(choices), self._n)
+        num_prompt = sum(len(self._sequences[i].prompt.token_ids) for i in firsts)
+        num_generated = sum(choice.num_tokens for choice in choices)
+        return Usage(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_generated,
+            total_tokens=num_prompt + num_generated,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
+            neuronserve=self._device_usage() if self._has_device_usage else None,
+        )
+
+    def _device_usage(self) -> DeviceUsage:
+        device_ns = sum(choice.device_ns for choice in self._choices.values())
+        prefill_ns = sum(choice.prefill_ns for choice in self._choices.values())
+        return DeviceUsage(
+            device_seconds=device_ns / NS,
+            prefill_device_seconds=prefill_ns / NS,
+            decode_device_seconds=(device_ns - prefill_ns) / NS,
+            cost_usd=self._service.model.rate.usd(device_ns),
+            is_extrapolated=any(choice.is_extrapolated for choice in self._choices.values()),
+        )
+
+    def _merge(self, stream: Stream, watch: RequestWatch, events: list[TokenEvent]) -> list[Delta]:
+        deltas: dict[str, Delta] = {}
+        for event in events:
+            choice = self._choices[event.request_id]
+            delta = deltas.setdefault(event.request_id, Delta(choice.index))
+            if delta.finish_reason is not None:
+                continue  # a stop string came first
+            watch.take(event)
+            choice.take(event, delta)
+            if delta.finish_reason is not None:
+                watch.end(event.request_id, delta.finish_reason)
+                stream.abort(event.request_id)
+        return list(deltas.values())
+
+
+def _choice(tokenizer: Tokenizer, index: int, body: GenerationRequest, sequence: PlannedSequence) -> _Choice:
+    keeps_stop = bool(body.include_stop_str_in_output)
+    text = TextStream(tokenizer, sequence.prompt.token_ids, body.skip_special_tokens is not False)
+    detokenizer = Detokenizer(text, StopStrings(body.stop_strings, keeps_stop), body.min_tokens or 0)
+    return _Choice(index, detokenizer, keeps_stop)

@@ -1,0 +1,84 @@
+"""The format that a request requires of its output (JSON schema, regex, choice or grammar), and its grammar."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from server.api.service import ServedModel
+from server.api.wire.generation import GenerationRequest, ResponseFormat, StructuredOutputs
+from server.errors import InvalidRequest
+from server.text.grammar import GrammarError, Kind
+
+ANY_OBJECT = {"type": "object"}
+CODE = "invalid_grammar"
+_LEGACY: tuple[tuple[str, Kind], ...] = (
+    ("guided_json", "json"),
+    ("guided_regex", "regex"),
+    ("guided_choice", "choice"),
+    ("guided_grammar", "grammar"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """One required format; `param` is the field of the request that has it."""
+
+    param: str
+    kind: Kind
+    spec: Any  # a schema, a regex, a list of texts, or a grammar
+
+
+def requested_format(body: GenerationRequest) -> OutputFormat | None:
+    """The format that the request's fields require. Raises InvalidRequest when there are two, or one is not usable."""
+    formats = [
+        *_response_format(body.response_format),
+        *_structured_outputs(body.structured_outputs),
+        *(OutputFormat(name, kind, value) for name, kind in _LEGACY if (value := getattr(body, name)) is not None),
+    ]
+    if len(formats) > 1:
+        raise InvalidRequest(f"{formats[0].param} and {formats[1].param} exclude each other.", formats[1].param)
+    return formats[0] if formats else None
+
+
+async def compile_format(model: ServedModel, required: OutputFormat) -> str:
+    """The grammar of `required`, which the engine can use. Raises InvalidRequest with the reason when there is none."""
+    try:
+        return await asyncio.wrap_future(model.grammars.submit(required.kind, required.spec))
+    except GrammarError as error:
+        raise InvalidRequest(f"{required.param} cannot be used: {error}.", required.param, CODE) from error
+
+
+def _response_format(given: ResponseFormat | None) -> list[OutputFormat]:
+    if given is None or given.type == "text":
+        return []
+    if given.type == "json_object":
+        return [OutputFormat("response_format", "json", ANY_OBJECT)]
+    param = "response_format.json_schema"
+    if given.json_schema is None or given.json_schema.schema_ is None:
+        raise InvalidRequest(f"{param}.schema is required for the type 'json_schema'.", f"{param}.schema")
+    return [OutputFormat(f"{param}.schema", "json", given.json_schema.schema_)]
+
+
+def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:
+    if given is None:
+        return []
+    for name, value in (given.model_extra or {}).items():
+        if value and name != "disable_fallback":  # there is no other way here to fall back to
+            field = f"structured_outputs.{name[:40]}"
+            raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    kinds: tuple[tuple[str, Kind, Any], ...] = (
+        ("json", "json", given.json_),
+        ("regex", "regex", given.regex),
+        ("choice", "choice", given.choice),
+        ("grammar", "grammar", given.grammar),
+        ("json_object", "json", ANY_OBJECT if given.json_object else None),
+    )
+    formats = [OutputFormat(f"structured_outputs.{name}", kind, spec) for name, kind, spec in kinds if spec is not None]
+    if len(formats) != 1:
+        names = ", ".join(name for name, *_ in kinds)
+        raise InvalidRequest(
+            f"structured_outputs needs exactly one of {names}, not {len(formats)}.", "structured_outputs"
+        )
+    return formats

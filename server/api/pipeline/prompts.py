@@ -1,0 +1,159 @@
+"""Prompts as token ids, rendered from text, from ids, or from a conversation by the chat template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic_core import from_json
+
+from server.api.service import ServedModel
+from server.api.wire.chat import ChatInput, Message
+from server.api.wire.completions import Prompts
+from server.api.wire.tools import ToolCall, Tools
+from server.errors import InvalidRequest
+from server.text.chat_template import RESERVED, Conversation
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
+# them than the context has tokens need not be encoded to be refused.
+MAX_CHARS_PER_TOKEN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt; `param` is the request's field it came from."""
+
+    token_ids: tuple[int, ...]
+    text: str | None  # None when the client sent ids
+    param: str
+
+
+def split_prompts(given: Prompts) -> list[tuple[str, str | list[int]]]:
+    """Each prompt of a completions request with the name of its field."""
+    if isinstance(given, str):
+        return [("prompt", given)]
+    items = cast(Sequence[Any], given)
+    if isinstance(items[0], int):
+        return [("prompt", list(items))]
+    return [(f"prompt[{i}]", item) for i, item in enumerate(items)]
+
+
+async def completion_prompts(
+    model: ServedModel, given: Sequence[tuple[str, str | list[int]]], add_special_tokens: bool
+) -> list[Prompt]:
+    """Encode or check each of the `given` prompts."""
+    prompts = []
+    for param, item in given:
+        if isinstance(item, str):
+            prompts.append(Prompt(await encode(model, item, add_special_tokens, param), item, param))
+        else:
+            prompts.append(Prompt(check_ids(item, model.vocab_size, param), None, param))
+    return prompts
+
+
+async def chat_prompt(
+    model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
+) -> Prompt:
+    """The prompt of a conversation with `tools`, whose special tokens the template writes."""
+    if model.template is None:
+        raise InvalidRequest(
+            "This model has no chat template; start the server with --chat-template, or use /v1/completions.",
+            "messages",
+        )
+    conversation = _conversation(chat, extra, tools)
+    text = await asyncio.to_thread(model.template.render, conversation)
+    return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
+
+
+async def encode(model: ServedModel, text: str, add_special_tokens: bool, param: str) -> tuple[int, ...]:
+    """Token ids of a prompt, at least one. A long text is encoded in a thread, so that others do not wait."""
+    most = model.info.max_model_len * MAX_CHARS_PER_TOKEN
+    if len(text) > most:
+        raise InvalidRequest(
+            f"The prompt has {len(text)} characters, which cannot fit the maximum context length "
+            f"of {model.info.max_model_len} tokens.",
+            param,
+            "context_length_exceeded",
+        )
+    if len(text) > 2000:
+        ids = await asyncio.to_thread(model.tokenizer.encode, text, add_special_tokens)
+    else:
+        ids = model.tokenizer.encode(text, add_special_tokens)
+    if not ids:
+        raise InvalidRequest("The prompt is empty.", param)
+    return check_ids(ids, model.info.vocab_size, param)
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...]:
+    """`ids` as a tuple. Raises InvalidRequest when one is not below `vocab_size`."""
+    largest = max(ids, default=0)
+    if largest >= vocab_size:
+        raise InvalidRequest(f"{param}: token id {largest} is not below the vocabulary's {vocab_size}.", param)
+    return tuple(ids)
+
+
+def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -> Conversation:
+    kwargs = {**extra, **(chat.chat_template_kwargs or {})}
+    for name in RESERVED & set(kwargs):
+        raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
+    messages = [_message(message, f"messages[{i}]") for i, message in enumerate(chat.messages)]
+    continues = bool(chat.continue_final_message)
+    generates = (not continues) if chat.add_generation_prompt is None else chat.add_generation_prompt
+    if continues and generates:
+        raise InvalidRequest(
+            "continue_final_message and add_generation_prompt exclude each other.", "continue_final_message"
+        )
+    described = [tool.model_dump(exclude_unset=True) for tool in tools or ()]
+    return Conversation(messages, generates, continues, kwargs, described or None)
+
+
+def _message(message: Message, param: str) -> dict[str, Any]:
+    """The message as chat templates expect it: content as text, unknown fields kept."""
+    if message.role not in ROLES:
+        known = ", ".join(ROLES)
+        raise InvalidRequest(f"{param}.role is {message.role[:40]!r}; supported are {known}.", f"{param}.role")
+    extra = message.model_extra or {}
+    for name in ("function_call", "audio"):
+        if extra.get(name):
+            field = f"{param}.{name}"
+            raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    content = _content(message, param)
+    rendered = {**extra, "role": message.role, "content": content}
+    if message.tool_calls:
+        rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return rendered
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    """The call as chat templates expect it: arguments as an object, or as text where they are not a JSON object."""
+    rendered = call.model_dump(exclude_none=True)
+    try:
+        arguments = from_json(call.function.arguments, allow_inf_nan=False)
+    except ValueError:
+        return rendered
+    if isinstance(arguments, dict):
+        rendered["function"]["arguments"] = arguments
+    return rendered
+
+
+def _content(message: Message, param: str) -> str:
+    field = f"{param}.content"
+    if message.content is None:
+        if message.role == "assistant":
+            return ""
+        raise InvalidRequest(f"{field} is required for the role {message.role!r}.", field)
+    if isinstance(message.content, str):
+        return message.content
+    texts = []
+    for index, part in enumerate(message.content):
+        if part.type != "text":
+            where = f"{field}[{index}].type"
+            message_text = f"{where} is {part.type[:40]!r}; this server takes only text parts."
+            raise InvalidRequest(message_text, where, "unsupported_parameter")
+        if part.text is None:
+            raise InvalidRequest(f"{field}[{index}].text is required.", f"{field}[{index}].text")
+        texts.append(part.text)
+    return "\n".join(texts)

@@ -1,0 +1,110 @@
+"""Sampling parameters of each sequence: the request's, else the checkpoint's defaults, else OpenAI's."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TypeVar
+
+from server.api.config import MAX_LOGIT_BIAS
+from server.api.pipeline.generation import PlannedSequence
+from server.api.pipeline.prompts import Prompt
+from server.api.service import ServedModel
+from server.api.wire.generation import GenerationRequest
+from server.errors import InvalidRequest
+from server.scheduler.admission import resolve_max_tokens
+from server.types import SamplingParams
+
+GREEDY_BELOW = 1e-5  # temperatures below this are as good as greedy, and would overflow the logits
+SEED_MASK = 2**63 - 1
+T = TypeVar("T")
+
+
+class SamplingBuilder:
+    """Builds the sequences of one request, whose parameters differ in seed and room for tokens only."""
+
+    def __init__(self, body: GenerationRequest, model: ServedModel, logprobs: int | None) -> None:
+        self._body = body
+        self._model = model
+        self._logprobs = logprobs
+        self._bias = _logit_bias(body, model.info.vocab_size)
+        self._seed = secrets.randbits(63) if body.seed is None else body.seed
+        _check_ids("stop_token_ids", body.stop_token_ids or (), model.info.vocab_size)
+
+    def sequences(self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str) -> list[PlannedSequence]:
+        """`n` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
+        children = range(self._body.n or 1)
+        return [
+            PlannedSequence(prompt, self._params(prompt, child, max_tokens, grammar))
+            for prompt in prompts
+            for child in children
+        ]
+
+    def _params(self, prompt: Prompt, child: int, max_tokens: int | None, grammar: str) -> SamplingParams:
+        body, defaults = self._body, self._model.defaults
+        room = resolve_max_tokens(
+            len(prompt.token_ids),
+            max_tokens,
+            max_model_len=self._model.info.max_model_len,
+            cache=self._model.cache,
+            param=prompt.param,
+        )
+        if max_tokens is None and defaults.max_new_tokens is not None:
+            room = min(room, defaults.max_new_tokens)
+        min_tokens = body.min_tokens or 0
+        if min_tokens > room:
+            raise InvalidRequest(
+                f"min_tokens is {min_tokens}, but at most {room} tokens can be generated.", "min_tokens"
+            )
+        temperature = first(body.temperature, defaults.temperature, 1.0)
+        return SamplingParams(
+            max_tokens=room,
+            min_tokens=min_tokens,
+            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
+            top_p=first(body.top_p, defaults.top_p, 1.0),
+            top_k=max(0, first(body.top_k, defaults.top_k, 0)),
+            min_p=first(body.min_p, defaults.min_p, 0.0),
+            presence_penalty=first(body.presence_penalty, None, 0.0),
+            frequency_penalty=first(body.frequency_penalty, None, 0.0),
+            repetition_penalty=first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
+            logit_bias=self._bias,
+            eos_token_ids=defaults.eos_token_ids,
+            stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
+            ignore_eos=bool(body.ignore_eos),
+            seed=(self._seed + child) & SEED_MASK,
+            logprobs=self._logprobs,
+            grammar=grammar,
+        )
+
+
+def first(given: T | None, default: T | None, otherwise: T) -> T:
+    """The first value that is not None."""
+    if given is not None:
+        return given
+    return otherwise if default is None else default
+
+
+def check_logprobs(num_top: int | None, most: int, param: str) -> int | None:
+    """`num_top`. Raises InvalidRequest when this server gives fewer alternatives than that."""
+    if num_top is not None and num_top > most:
+        raise InvalidRequest(f"{param} is {num_top}, but this server gives at most {most}.", param)
+    return num_top
+
+
+def _logit_bias(body: GenerationRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    bias = body.logit_bias or {}
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequest(f"logit_bias has {len(bias)} entries; at most {MAX_LOGIT_BIAS} are taken.", "logit_bias")
+    pairs = []
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise InvalidRequest(f"logit_bias: {key[:40]!r} is not a token id.", "logit_bias")
+        pairs.append((int(key), float(value)))
+    _check_ids("logit_bias", [token_id for token_id, _ in pairs], vocab_size)
+    return tuple(pairs)
+
+
+def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+    for token_id in ids:
+        if token_id >= vocab_size:
+            raise InvalidRequest(f"{param}: token id {token_id} is not below the vocabulary's {vocab_size}.", param)

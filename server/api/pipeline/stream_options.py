@@ -1,0 +1,43 @@
+"""OpenAI's `stream_options`: which chunks of a stream carry usage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.api.http.event_stream import frame
+from server.api.pipeline.generation import Generation
+from server.api.wire.chat import ChatChunk
+from server.api.wire.completions import Completion
+from server.api.wire.generation import GenerationRequest
+from server.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """Usage in no chunk, in a last one of its own, or (`is_continuous`) in all of them too."""
+
+    has_usage: bool = False
+    is_continuous: bool = False
+
+    def encode(self, chunk: ChatChunk | Completion, generation: Generation) -> bytes:
+        """A chunk with choices, as an event. Where usage comes last, OpenAI has it as null before."""
+        if self.is_continuous:
+            chunk.usage = generation.usage()
+        return frame(chunk.model_dump_json(exclude=None if self.has_usage else {"usage"}).encode())
+
+    def last_frames(self, chunk: ChatChunk | Completion, generation: Generation) -> list[bytes]:
+        """`chunk`, which has no choices, with the usage of the whole request; nothing unless usage was requested."""
+        if not self.has_usage:
+            return []
+        chunk.usage = generation.usage()
+        return [frame(chunk.model_dump_json().encode())]
+
+
+def stream_usage(body: GenerationRequest) -> StreamUsage:
+    """Read `stream_options`. Raises InvalidRequest when they are given without a stream."""
+    options = body.stream_options
+    if options is None:
+        return StreamUsage()
+    if not body.stream:
+        raise InvalidRequest("stream_options is allowed only with stream.", "stream_options")
+    return StreamUsage(bool(options.include_usage), bool(options.include_usage and options.continuous_usage_stats))

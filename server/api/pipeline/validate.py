@@ -1,0 +1,81 @@
+"""First stage of the pipeline: the checks of a generation request that hold for every dialect.
+
+A parameter that changes what an answer means and that this server does not have is refused by name, never ignored. Any
+other unknown field is harmless here (user, metadata, store, service_tier and what clients will think of next).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.api.pipeline.stream_options import stream_usage
+from server.api.service import Service
+from server.api.wire.generation import GenerationRequest
+from server.errors import InvalidRequest
+
+# Field -> values, besides null, false and what is empty, that request nothing beyond what this server does anyway.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "tools": (),
+    "tool_choice": ("none",),
+    "functions": (),
+    "function_call": ("none",),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "json_schema": (),
+    "grammar": (),
+    "regex": (),
+    "ebnf": (),
+    "structural_tag": (),
+    "stop_regex": (),
+    "suffix": (),
+    "audio": (),
+    "modalities": (["text"],),
+    "web_search_options": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (),
+    "length_penalty": (1, 1.0),
+    "bad_words": (),
+    "allowed_token_ids": (),
+    "logprob_token_ids": (),
+    "return_tokens_as_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "prompt_embeds": (),
+    "chat_template": (),
+    "documents": (),
+    "thinking_token_budget": (),
+    "repetition_detection": (),
+    "logits_processors": (),
+    "mm_processor_kwargs": (),
+    "typical_p": (1, 1.0),
+    "mirostat": (0,),
+    "lora": (),
+    "lora_path": (),
+    "adapter_id": (),
+}
+
+
+def validate(service: Service, body: GenerationRequest) -> str:
+    """The model name for the answer. Raises RequestError when the request cannot be served, whatever its prompt."""
+    _ = service.model  # raises while it loads, drains or is dead
+    name = service.require_name(body.model)
+    refuse_unsupported(body.model_extra, body.n or 1)
+    stream_usage(body)
+    return name
+
+
+def refuse_unsupported(extra: dict[str, Any] | None, n: int) -> None:
+    """Raise InvalidRequest naming the first unsupported field of a request's unknown fields."""
+    for name, value in (extra or {}).items():
+        if name in _REFUSED and not _is_empty(value) and value not in _REFUSED[name]:
+            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+    best_of = (extra or {}).get("best_of")
+    if best_of is not None and best_of != n:
+        raise InvalidRequest(
+            f"best_of must be equal to n ({n}) or absent; choosing among more is not supported.",
+            "best_of",
+            "unsupported_parameter",
+        )
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {})

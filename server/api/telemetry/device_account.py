@@ -1,0 +1,129 @@
+"""Modelled device time, dollars and padding, by engine and by API key. Sums are whole numbers, divided at a scrape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from server.api.http.origin import NO_KEY
+from server.api.telemetry import device_families as f
+from server.api.telemetry.instruments import Instruments, ReadCounters
+from server.clock import NS, Clock
+from server.cost.charge_rate import ChargeRate
+from server.link.client import EngineClient
+from server.link.messages import Tokens
+from server.types import DeviceStep
+
+
+class DeviceAccount:
+    """Sums of one engine since its start; `record` observes its client. Pure but for the clock that idle time needs."""
+
+    def __init__(self, clock: Clock, is_idle: Callable[[], bool]) -> None:
+        self._clock, self._is_idle = clock, is_idle
+        self._end_s = clock.now()  # of the last step
+        self._reported_idle_ns = 0  # by the engine
+        self._shown_idle_ns = 0
+        self.busy_ns = {"prefill": 0, "decode": 0}
+        self.num_tokens = {"prefill": 0, "decode": 0}
+        self.num_padding = {"prefill": 0, "decode": 0}
+        self.pace_steps = {"in_time": 0, "late": 0}  # of paced steps
+        self.lag_ns = 0
+        self.flops = self.hbm_bytes = 0
+
+    def record(self, tokens: Tokens) -> None:
+        """Add one turn of the engine."""
+        report = tokens.report
+        if report.device is None:
+            return
+        self._end_s = report.time
+        self.num_tokens["prefill"] += report.num_prefill_tokens
+        self.num_tokens["decode"] += report.num_decode_tokens
+        self._add(report.device)
+
+    def _add(self, step: DeviceStep) -> None:
+        self.busy_ns["prefill"] += step.prefill_ns
+        self.busy_ns["decode"] += step.decode_ns
+        self._reported_idle_ns += step.idle_ns
+        self.num_padding["prefill"] += step.num_prefill_padding
+        self.num_padding["decode"] += step.num_decode_padding
+        self.flops += step.flops
+        self.hbm_bytes += step.hbm_bytes
+        self.lag_ns += step.lag_ns
+        if step.late_ns is not None:
+            self.pace_steps["late" if step.is_late else "in_time"] += 1
+
+    @property
+    def idle_ns(self) -> int:
+        """Idle time up to now; the engine reports a pause only when it has ended. Never decreases."""
+        pause_s = self._clock.now() - self._end_s if self._is_idle() else 0.0
+        self._shown_idle_ns = max(self._shown_idle_ns, self._reported_idle_ns + round(pause_s * NS))
+        return self._shown_idle_ns
+
+    def time_ns(self) -> dict[str, int]:
+        """Modelled time by kind; the sum is all of the engine's."""
+        return {**self.busy_ns, "idle": self.idle_ns}
+
+    def usd(self, rate: ChargeRate) -> dict[str, float]:
+        """Dollars by kind, unused cores of the instance among them; empty where no price is known."""
+        if rate.usd_per_hour is None:
+            return {}
+        times = self.time_ns()
+        unused = rate.unused_usd(sum(times.values()))
+        return {**{kind: rate.usd(ns) or 0.0 for kind, ns in times.items()}, "unused_cores": unused or 0.0}
+
+    def padding_fraction(self, kind: str) -> float:
+        """Share of padding in all computed tokens, 0 to 1."""
+        computed = self.num_tokens[kind] + self.num_padding[kind]
+        return self.num_padding[kind] / computed if computed else 0.0
+
+
+class KeyAccount:
+    """Modelled device time by API key, in whole nanoseconds.
+
+    A sequence belongs to its key until the engine reports its end, which may be after the client has its answer."""
+
+    def __init__(self) -> None:
+        self.device_ns: Counter[str] = Counter()
+        self._keys: dict[str, str] = {}
+        self._reported: dict[str, int] = {}
+
+    def open(self, request_ids: Iterable[str], key: str) -> None:
+        """Note that these sequences were submitted with `key`."""
+        for request_id in request_ids:
+            self._keys[request_id] = key
+
+    def record(self, tokens: Tokens) -> None:
+        """Add the time that each sequence used in one turn of an engine."""
+        for event in tokens.events:
+            name, total_ns = event.request_id, event.device_ns
+            self.device_ns[self._keys.get(name, NO_KEY)] += total_ns - self._reported.get(name, 0)
+            if event.finish_reason is None:
+                self._reported[name] = total_ns
+            else:
+                self._reported.pop(name, None)
+                self._keys.pop(name, None)
+
+
+def show_device(account: DeviceAccount, rate: ChargeRate, instruments: Instruments, counters: ReadCounters) -> None:
+    """Show `account` under the families of modelled time."""
+    shared = instruments.common
+    counters.add(f.DEVICE_TIME, lambda: _seconds(account.time_ns()), **shared)
+    counters.add(f.COST, lambda: account.usd(rate), **shared)
+    counters.add(f.DEVICE_TOKENS, lambda: account.num_tokens, **shared)
+    counters.add(f.DEVICE_PADDING, lambda: account.num_padding, **shared)
+    counters.add(f.PACE_STEPS, lambda: account.pace_steps, **shared)
+    counters.add(f.DEVICE_WORK, lambda: {"flops": account.flops, "hbm_bytes": account.hbm_bytes}, **shared)
+    for kind in account.num_padding:
+        gauge = instruments.gauge(f.DEVICE_PADDING_FRACTION, kind=kind)
+        gauge.set_function(partial(account.padding_fraction, kind))
+    instruments.gauge(f.PACE_LAG).set_function(lambda: account.lag_ns / NS)
+
+
+def device_account(client: EngineClient, clock: Clock) -> DeviceAccount:
+    """The account of a ready engine, which is idle while nothing is open there. A dead one is not idle but gone."""
+    return DeviceAccount(clock, lambda: client.is_alive and client.num_open == 0)
+
+
+def _seconds(times_ns: Mapping[str, int]) -> dict[str, float]:
+    return {kind: ns / NS for kind, ns in times_ns.items()}

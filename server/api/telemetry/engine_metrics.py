@@ -1,0 +1,106 @@
+"""Metrics of an engine's steps. Counters add up at each turn; gauges are read at a scrape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from server import __version__
+from server.api.telemetry import families as f
+from server.api.telemetry.instruments import Instruments, MetricFamily
+from server.link.client import EngineClient
+from server.link.messages import EngineInfo, Tokens
+from server.types import StepReport
+
+
+class EngineMetrics:
+    """Metrics of one engine; `record` observes its client. A dead engine shows no sequences and no used blocks."""
+
+    def __init__(self, instruments: Instruments, client: EngineClient, info: EngineInfo) -> None:
+        self._instruments = instruments
+        self._client = client
+        self._prefix_queries = 0  # as the engine last reported
+        self._prefix_hits = 0
+        self._queries = instruments.counter(f.PREFIX_QUERIES)
+        self._hits = instruments.counter(f.PREFIX_HITS)
+        self._preemptions = instruments.counter(f.PREEMPTIONS)
+        self._generated = instruments.counter(f.GENERATION_TOKENS)
+        self._step_tokens = instruments.histogram(f.STEP_TOKENS_TOTAL)
+        self._step_seconds = instruments.histogram(f.STEP_TIME)
+        self._show_state(info)
+        self._show_info(info)
+        self._show_memory(info)
+
+    def record(self, tokens: Tokens) -> None:
+        """Count one turn of the engine."""
+        report = tokens.report
+        if num_tokens := report.num_tokens:
+            self._step_tokens.observe(num_tokens)
+            self._step_seconds.observe(report.step_seconds)
+        if num_generated := sum(event.token_id is not None for event in tokens.events):
+            self._generated.inc(num_generated)
+        if report.preempted:
+            self._preemptions.inc(report.num_preempted)
+        if report.prefix_queries != self._prefix_queries:
+            self._count_lookups(report)
+
+    def _count_lookups(self, report: StepReport) -> None:
+        """Add the differences to the engine's last counts, which are sums since its start."""
+        self._queries.inc(report.prefix_queries - self._prefix_queries)
+        self._hits.inc(report.prefix_hits - self._prefix_hits)
+        self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
+
+    def _show_state(self, info: EngineInfo) -> None:
+        num_usable = info.num_blocks - 1  # block 0 is padding
+
+        def num_free() -> int:
+            return num_usable if (report := self._report()) is None else report.num_free_blocks
+
+        def num_running() -> int:
+            return 0 if (report := self._report()) is None else report.num_running
+
+        def num_waiting() -> int:
+            """Waiting sequences, with those that were sent during the current step and are not in its report."""
+            reported = 0 if (report := self._report()) is None else report.num_waiting
+            return max(reported, self._client.num_open - num_running())
+
+        self._read(f.ENGINE_UP, lambda: float(self._client.is_alive))
+        self._read(f.RUNNING, num_running)
+        self._read(f.WAITING, num_waiting)
+        self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
+        self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
+        self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)
+        self._read(f.KV_BLOCKS, lambda: num_usable - num_free(), state="used")
+        self._read(f.KV_BLOCKS, num_free, state="free")
+
+    def _show_info(self, info: EngineInfo) -> None:
+        self._instruments.gauge(
+            f.CACHE_CONFIG,
+            block_size=str(info.block_size),
+            cache_dtype=info.kv_cache_dtype,
+            enable_prefix_caching=str(info.enable_prefix_caching),
+            num_gpu_blocks=str(info.num_blocks),
+        ).set(1)
+        self._instruments.gauge(
+            f.ENGINE_INFO,
+            device=info.device,
+            tensor_parallel_size=str(info.tensor_parallel_size),
+            dtype=info.dtype,
+            version=__version__,
+        ).set(1)
+
+        self._instruments.gauge(f.PROCESS_PID).set(os.getpid())
+
+    def _show_memory(self, info: EngineInfo) -> None:
+        for core, memory in zip(info.core_ids or range(len(info.memory)), info.memory, strict=True):
+            for use, num_bytes in memory.used.items():
+                self._instruments.gauge(f.DEVICE_MEMORY, core=str(core), use=use).set(num_bytes)
+            self._instruments.gauge(f.DEVICE_MEMORY_BUDGET, core=str(core)).set(memory.budget)
+            self._instruments.gauge(f.DEVICE_MEMORY_CAPACITY, core=str(core)).set(memory.capacity)
+
+    def _read(self, family: MetricFamily, read: Callable[[], float], **labels: str) -> None:
+        self._instruments.gauge(family, **labels).set_function(read)
+
+    def _report(self) -> StepReport | None:
+        """The engine's last report; None before the first and after the engine's end."""
+        return self._client.report if self._client.is_alive else None

@@ -1,0 +1,77 @@
+"""Counts and times HTTP answers. Outermost of the middleware, so that refusals of the others are counted too."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api.telemetry import families as f
+from server.api.telemetry.instruments import Instruments
+from server.clock import Clock
+
+# Polled by machines, so often that users' requests would not show beside them.
+UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/version"})
+
+
+class HttpMetrics:
+    """Counters and times of answers. `in_flight` is the number of answers under way, except for `UNCOUNTED` paths."""
+
+    def __init__(self, instruments: Instruments, clock: Clock) -> None:
+        self.clock = clock
+        self.in_flight = 0
+        self._instruments = instruments
+        self._fine = instruments.histogram(f.HTTP_DURATION_HIGHR)
+        self._children: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
+
+    def record(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """Count an answer that is complete, or whose client is gone."""
+        key = (handler, method, f"{status // 100}xx")
+        if key not in self._children:
+            self._children[key] = (
+                self._instruments.counter(f.HTTP_REQUESTS, handler=handler, method=method, status=key[2]),
+                self._instruments.histogram(f.HTTP_DURATION, handler=handler, method=method),
+            )
+        count, duration = self._children[key]
+        count.inc()
+        duration.observe(seconds)
+        self._fine.observe(seconds)
+
+
+class HttpObserver:
+    """Middleware that gives each request its arrival time and records its end in `metrics`."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
+        """`paths` are those without parameters: a refusal by other middleware never reaches the router."""
+        self._app = app
+        self._metrics = metrics
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin = self._metrics.clock.now()
+        scope.setdefault("state", {})["arrival_time"] = begin
+        if scope["path"] in UNCOUNTED:
+            await self._app(scope, receive, send)
+            return
+        status = 500  # of an answer that never began
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._metrics.in_flight += 1
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._metrics.in_flight -= 1
+            seconds = self._metrics.clock.now() - begin
+            self._metrics.record(self._handler(scope), scope["method"], status, seconds)
+
+    def _handler(self, scope: Scope) -> str:
+        """The path, or the route's pattern where it has parameters, so that no client can make up label values."""
+        path: str = scope["path"]
+        return path if path in self._paths else getattr(scope.get("route"), "path", "none")

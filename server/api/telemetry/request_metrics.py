@@ -1,0 +1,82 @@
+"""Metrics of requests and their sequences: tokens are counted as they come, times when a sequence ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.api.telemetry import families as f
+from server.api.telemetry.instruments import Instruments
+from server.api.telemetry.lifecycle import SequenceLife
+from server.types import FinishReason
+
+REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
+COMPLETE = frozenset({"stop", "length"})  # only the times of these sequences are measured
+
+
+class RequestMetrics:
+    """Request metrics of one engine. Sequences that were cut short are only counted: their times would mislead."""
+
+    def __init__(self, instruments: Instruments, max_model_len: int) -> None:
+        self.between_tokens = instruments.histogram(f.ITL)
+        self._ended = {reason: instruments.counter(f.SUCCESS, finished_reason=reason) for reason in REASONS}
+        self._rejections = instruments.counter(f.REJECTIONS, reason="max_num_queued_reqs")
+        self._prompt_tokens = instruments.counter(f.PROMPT_TOKENS)
+        self._cached_tokens = instruments.counter(f.PROMPT_TOKENS_CACHED)
+        self._computed_source = instruments.counter(f.PROMPT_TOKENS_BY_SOURCE, source="local_compute")
+        self._cached_source = instruments.counter(f.PROMPT_TOKENS_BY_SOURCE, source="local_cache_hit")
+        self._ttft, self._tpot, self._e2e, self._queue, self._prefill, self._decode, self._inference = (
+            instruments.histogram(family)
+            for family in (f.TTFT, f.TPOT, f.E2E, f.QUEUE_TIME, f.PREFILL_TIME, f.DECODE_TIME, f.INFERENCE_TIME)
+        )
+        self._preemptions = instruments.histogram(f.REQUEST_PREEMPTIONS)
+        self._n = instruments.histogram(f.PARAMS_N)
+        self._max_tokens, self._prompt_len, self._generated, self._longest, self._computed = (
+            instruments.histogram(f.of_tokens(family, max_model_len))
+            for family in (
+                f.PARAMS_MAX_TOKENS,
+                f.REQUEST_PROMPT_TOKENS,
+                f.REQUEST_GENERATION_TOKENS,
+                f.REQUEST_MAX_GENERATION_TOKENS,
+                f.REQUEST_COMPUTED_TOKENS,
+            )
+        )
+
+    def rejected(self) -> None:
+        """Count a request that was refused because the queue is full."""
+        self._rejections.inc()
+
+    def first_token(self, life: SequenceLife, ttft_s: float) -> None:
+        """Count the prompt of `life`, which is done, and its time to first token."""
+        self._ttft.observe(ttft_s)
+        self._prompt_tokens.inc(life.num_prompt_tokens)
+        self._cached_tokens.inc(life.num_cached_tokens)
+        self._cached_source.inc(life.num_cached_tokens)
+        self._computed_source.inc(life.num_prompt_tokens - life.num_cached_tokens)
+
+    def sequence_ended(self, life: SequenceLife, e2e_s: float) -> None:
+        """Count the end of `life`, which has its finish_reason."""
+        assert life.finish_reason is not None
+        self._ended[life.finish_reason].inc()
+        if life.finish_reason not in COMPLETE:
+            return
+        self._e2e.observe(e2e_s)
+        self._prompt_len.observe(life.num_prompt_tokens)
+        self._generated.observe(life.num_tokens)
+        self._computed.observe(life.num_prompt_tokens - life.num_cached_tokens)
+        self._max_tokens.observe(life.max_tokens)
+        self._preemptions.observe(life.num_preemptions)
+        for histogram, seconds in (
+            (self._queue, life.queue_s),
+            (self._prefill, life.prefill_s),
+            (self._decode, life.decode_s),
+            (self._inference, life.inference_s),
+            (self._tpot, life.s_per_output_token),
+        ):
+            if seconds is not None:
+                histogram.observe(seconds)
+
+    def prompt_ended(self, choices: Sequence[SequenceLife]) -> None:
+        """Count a prompt whose choices have all ended."""
+        if all(life.finish_reason in COMPLETE for life in choices):
+            self._n.observe(len(choices))
+            self._longest.observe(max(life.num_tokens for life in choices))

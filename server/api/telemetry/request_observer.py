@@ -1,0 +1,110 @@
+"""Follows each request from submission to its end, for metrics and traces. Never changes an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from server.api.http.origin import Origin
+from server.api.telemetry.device_account import KeyAccount
+from server.api.telemetry.lifecycle import RequestLife, SequenceLife
+from server.api.telemetry.request_metrics import RequestMetrics
+from server.api.telemetry.tracing import SpanExporter
+from server.clock import Clock
+from server.errors import EngineDead
+from server.link.messages import Tokens
+from server.types import FinishReason, Request, TokenEvent
+
+
+class RequestObserver:
+    """Open sequences by id; `record` observes every engine, whose reports name those scheduled and preempted."""
+
+    def __init__(self, metrics: Sequence[RequestMetrics], spans: SpanExporter | None, clock: Clock) -> None:
+        self.metrics = metrics  # of each engine
+        self.spans = spans
+        self.clock = clock
+        self.open: dict[str, SequenceLife] = {}
+        self.keys = KeyAccount()
+
+    def record(self, tokens: Tokens) -> None:
+        """Note which sequences were scheduled for the first time or preempted, and the device time of each."""
+        report = tokens.report
+        self.keys.record(tokens)
+        for request_id in report.admitted:
+            if (life := self.open.get(request_id)) is not None:
+                life.scheduled_time = report.start_time
+        for request_id in report.preempted:
+            if (life := self.open.get(request_id)) is not None:
+                life.num_preemptions += 1
+
+    def rejected(self) -> None:
+        """Count a request that was refused because the queue is full; no engine has seen it."""
+        self.metrics[0].rejected()
+
+    def watch(self, origin: Origin, n: int, requests: Sequence[Request]) -> RequestWatch:
+        """A context manager for the time in which these sequences, `n` for each prompt, are generated."""
+        sequences = {
+            request.request_id: SequenceLife(
+                len(request.prompt_token_ids), request.sampling.max_tokens, request.arrival_time
+            )
+            for request in requests
+        }
+        return RequestWatch(self, RequestLife(origin, n, requests[0].sampling, sequences))
+
+
+class RequestWatch:
+    """One request being generated. Leaving its `with` block ends the sequences that have not ended."""
+
+    def __init__(self, observer: RequestObserver, life: RequestLife) -> None:
+        self._observer = observer
+        self._metrics = observer.metrics
+        self._life = life
+
+    def placed(self, engines: Mapping[str, int]) -> None:
+        """Note the engine of each sequence; those not in `engines` are at the first."""
+        for request_id, engine in engines.items():
+            self._life.sequences[request_id].engine = engine
+
+    def take(self, event: TokenEvent) -> None:
+        """Note one more event of a sequence that has not ended."""
+        life = self._life.sequences[event.request_id]
+        if event.token_id is not None:
+            if life.last_token_time is None:
+                self._take_first(life, event)
+            else:
+                self._metrics[life.engine].between_tokens.observe(event.time - life.last_token_time)
+            life.last_token_time = event.time
+            life.num_tokens += 1
+        if event.finish_reason is not None and event.finish_reason in {"abort", "error"}:
+            self.end(event.request_id, event.finish_reason)
+
+    def end(self, request_id: str, reason: FinishReason) -> None:
+        """Note that a sequence has ended, for the reason that the client gets."""
+        life = self._life.sequences[request_id]
+        life.finish_reason = reason
+        self._observer.open.pop(request_id, None)
+        self._metrics[life.engine].sequence_ended(life, self._observer.clock.now() - self._life.origin.arrival_time)
+
+    def _take_first(self, life: SequenceLife, event: TokenEvent) -> None:
+        now = self._observer.clock.now()
+        if self._life.first_token_time is None:
+            self._life.first_token_time = now
+        life.first_token_time = event.time
+        life.num_cached_tokens = event.num_cached_tokens
+        self._metrics[life.engine].first_token(life, now - self._life.origin.arrival_time)
+
+    def __enter__(self) -> RequestWatch:
+        self._observer.open.update(self._life.sequences)
+        self._observer.keys.open(self._life.sequences, self._life.origin.api_key)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        reason: FinishReason = "error" if isinstance(error, EngineDead) else "abort"
+        for request_id, life in self._life.sequences.items():
+            if life.finish_reason is None:
+                self.end(request_id, reason)
+        self._life.end_time = self._observer.clock.now()
+        for choices in self._life.groups:
+            self._metrics[choices[0].engine].prompt_ended(choices)
+        if self._observer.spans is not None:
+            self._observer.spans.record(self._life)

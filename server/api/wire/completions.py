@@ -1,0 +1,72 @@
+"""/v1/completions on the wire, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from server.api.config import MAX_PROMPTS
+from server.api.wire.generation import GenerationRequest, TokenId
+from server.api.wire.usage import Usage, optional
+
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
+
+
+def _kind_of_prompt(value: Any) -> str | None:
+    """Type that a prompt was meant to have, so that validation errors are about that one alone."""
+    if isinstance(value, str):
+        return "a text"
+    if not isinstance(value, list):
+        return None
+    kinds: dict[type, str] = {str: "list of texts", list: "lists of ids"}
+    return kinds.get(type(value[0]), "token ids") if value else "token ids"
+
+
+Prompts = Annotated[
+    Annotated[str, Tag("a text")]
+    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("list of texts")]
+    | Annotated[TokenIds, Tag("token ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("lists of ids")],
+    Discriminator(
+        _kind_of_prompt,
+        custom_error_type="prompt_type",
+        custom_error_message="must be a text, a list of texts, a list of token ids or a list of such lists",
+    ),
+]
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: Prompts
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0)
+    add_special_tokens: bool | None = None
+
+
+class CompletionLogprobs(BaseModel):
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = optional()
+    token_ids: list[int] | None = optional()
+    prompt_token_ids: list[int] | None = optional()
+
+
+class Completion(BaseModel):
+    """A whole answer or one chunk of a stream: both have the same shape."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None

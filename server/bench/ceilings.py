@@ -1,0 +1,118 @@
+"""The host's ceilings, measured by the engine's threads: memory reads, and matrix products with operands in cache."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.config import WeightFormat
+from server.device.hbm import Hbm
+from server.device.layout import round_up
+from server.kernels.bandwidth_probe import ReadOperands, read_memory
+from server.kernels.dispatch import Isa, host_isas, linear_kernels
+from server.kernels.isa.jit import Kernel
+from server.kernels.matmul import probe as probes
+from server.kernels.program import Program
+from server.kernels.workers import WorkerPool
+
+PROBE_BYTES = 512 << 20  # larger than any cache that one tenant of a shared host can keep
+K_TILES = 4  # 16 KiB of operands for the largest block: half of the smallest first-level cache
+RUN_S = 0.02  # of one measurement: long beside a launch, short beside other load of a shared host
+
+
+class BandwidthProbe:
+    """Measures memory-read bandwidth, the ceiling of every decode step. Make one, then `measure` beside the runs."""
+
+    def __init__(self, pool: WorkerPool, num_bytes: int = PROBE_BYTES) -> None:
+        self._pool, self._num_bytes = pool, num_bytes
+        memory = Hbm(num_bytes).allocate(num_bytes)
+        memory.bytes[::4096] = 1  # make every page real
+        sums = np.zeros(16 * pool.num_threads, np.float32)
+        self._program = Program("read probe", (memory, sums))
+        operands = ReadOperands(memory.address, num_bytes // 64, sums.ctypes.data)
+        self._program.add("read", read_memory, [operands])
+
+    def measure(self, repeats: int = 5) -> float:
+        """Median GB/s (1e9 bytes) over `repeats` passes."""
+        rates = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            self._pool.run(self._program, 0)
+            rates.append(self._num_bytes / (time.perf_counter() - begin) / 1e9)
+        return statistics.median(rates)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductUnit:
+    """The unit that multiplies a format's matrices on this host."""
+
+    name: str  # such as int8 amx
+    kernel: Kernel
+    block: probes.Block
+    operations: int  # of one word by one column: two for each multiplication and addition
+
+    def operations_per_round(self, k_tiles: int) -> int:
+        return self.block.rows * self.block.columns * 16 * k_tiles * self.operations
+
+
+def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
+    """The unit that computes matrices of this format; formats that only store weights compute in bfloat16.
+
+    Raises DeviceError when the host lacks `isa`.
+    """
+    chosen = linear_kernels(weights, isa).isa
+    if weights == "float32":
+        return _portable("float32", 2, probes.products_f32_wide, probes.products_f32_narrow)
+    if weights == "int8":
+        return _int8(chosen)
+    if chosen == "amx":
+        return ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4)
+    if chosen == "avx512":
+        return ProductUnit("bfloat16 avx512", probes.products_bf16_avx512, probes.WIDE, 4)
+    return _portable("bfloat16", 4, probes.products_bf16_wide, probes.products_bf16_narrow)
+
+
+def _int8(isa: Isa) -> ProductUnit:
+    units = {
+        "amx": (probes.products_i8_amx, probes.TILES),
+        "avx512": (probes.products_i8_avx512, probes.WIDE),
+        "avx2": (probes.products_i8_avx2, probes.NARROW),
+        "portable": (probes.products_i8_narrow, probes.NARROW),
+    }
+    return ProductUnit(f"int8 {isa}", *units[isa], 8)
+
+
+def _portable(name: str, operations: int, wide: Kernel, narrow: Kernel) -> ProductUnit:
+    if "avx512" in host_isas():
+        return ProductUnit(f"{name} portable", wide, probes.WIDE, operations)
+    return ProductUnit(f"{name} portable", narrow, probes.NARROW, operations)
+
+
+class ProductProbe:
+    """Measures matrix products. Make one, then `measure` beside the runs."""
+
+    def __init__(self, pool: WorkerPool, unit: ProductUnit, k_tiles: int = K_TILES) -> None:
+        self._pool, self.unit = pool, unit
+        stride = round_up(unit.block.num_bytes(k_tiles), 4096) + 64  # no two workers on one page or set
+        self.memory = Hbm(stride * pool.num_threads).allocate(stride * pool.num_threads)
+        self._operands = probes.ProductOperands(self.memory.address, stride, k_tiles, 1)
+        self._per_round = pool.num_threads * unit.operations_per_round(k_tiles)
+        self._rounds = 1
+        self._rounds = max(1, int(RUN_S / min(self.seconds(64) / 64 for _ in range(5))))
+
+    def seconds(self, rounds: int) -> float:
+        """Time of `rounds` rounds on every thread at once."""
+        program = Program("product probe", self.memory)
+        program.add("products", self.unit.kernel, [self._operands._replace(rounds=rounds)])
+        _ = program.address  # compiled before the clock starts
+        begin = time.perf_counter()
+        self._pool.run(program, 0)
+        return time.perf_counter() - begin
+
+    def measure(self, repeats: int = 5) -> float:
+        """Median TOPS (1e12 operations a second) of all threads together."""
+        rates = [self._rounds * self._per_round / self.seconds(self._rounds) / 1e12 for _ in range(repeats)]
+        return statistics.median(rates)

@@ -1,0 +1,129 @@
+"""The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
+
+Commands and outputs are msgpack over two ZeroMQ sockets in a private directory; nothing here listens on TCP. What the
+process runs is an argument, so that this file imports nothing of the engine. The engine ignores SIGINT and SIGTERM,
+because the parent decides when it ends; it also ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from typing import Literal
+
+import zmq
+
+from server.config import EngineConfig
+
+EngineMode = Literal["process", "thread"]
+log = logging.getLogger("neuronserve.engine")
+MAX_SOCKET_PATH = 90  # the kernel allows 107 bytes for a Unix socket's path
+
+
+# The function that an engine's process runs, importable there by name. Returns the exit code.
+EngineMain = Callable[[EngineConfig, "Addresses"], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Addresses of the two sockets, in a directory that only this user can enter."""
+
+    directory: str
+
+    @property
+    def commands(self) -> str:
+        return f"ipc://{self.directory}/commands"
+
+    @property
+    def outputs(self) -> str:
+        return f"ipc://{self.directory}/outputs"
+
+
+class EngineHandle:
+    """An engine's process, started at once so that the model loads while the parent imports the rest."""
+
+    def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
+        self.addresses = Addresses(_private_directory())
+        self._context = zmq.Context()
+        self.commands = bound_socket(self._context, zmq.PUSH, self.addresses.commands)
+        self.outputs = bound_socket(self._context, zmq.PULL, self.addresses.outputs)
+        self._thread: threading.Thread | None = None
+        self.process: SpawnProcess | None = None
+        if mode == "thread":
+            self._thread = threading.Thread(target=main, args=(config, self.addresses), name="engine", daemon=True)
+            self._thread.start()
+        else:
+            args = (config, main, self.addresses)
+            context = multiprocessing.get_context("spawn")
+            self.process = context.Process(target=_process_main, args=args, name="engine", daemon=True)
+            self.process.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process id, None in thread mode."""
+        return self.process.pid if self.process is not None else None
+
+    @property
+    def is_alive(self) -> bool:
+        runner = self.process or self._thread
+        return runner is not None and runner.is_alive()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the engine's end, blocking; True when it has ended."""
+        runner = self.process or self._thread
+        if runner is not None:
+            runner.join(timeout_s)
+        return not self.is_alive
+
+    def close(self) -> None:
+        """End the engine if it still runs, and remove sockets and directory. May be called twice."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+        for socket in (self.commands, self.outputs):
+            socket.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self.addresses.directory, ignore_errors=True)
+
+
+def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(addresses,), daemon=True).start()
+    raise SystemExit(main(config, addresses))
+
+
+def _end_with_parent(addresses: Addresses) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(addresses.directory, ignore_errors=True)
+    os._exit(1)
+
+
+def _private_directory() -> str:
+    """A new directory of mode 0700, whose path leaves room for a socket's name."""
+    is_long = len(tempfile.gettempdir()) > MAX_SOCKET_PATH - len("/neuronserve-12345678/commands")
+    return tempfile.mkdtemp(prefix="neuronserve-", dir="/tmp" if is_long else None)
+
+
+def bound_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.set_hwm(0)
+    socket.bind(address)
+    return socket
+
+
+def connected_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.set_hwm(0)
+    socket.connect(address)
+    return socket
