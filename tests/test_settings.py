@@ -20,6 +20,7 @@ from server.settings.model import DEFAULT_MODEL
 from server.settings.planner import PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import load_settings
+from server.workload.arrivals import Arrivals
 from server.workload.synthetic import SyntheticWorkload
 
 
@@ -175,7 +176,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     [
         (ServeSettings, (EngineConfig, ApiConfig)),
         (PlanSettings, (PlanOptions,)),
-        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Slo)),
+        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo)),
     ],
 )
 def test_each_setting_is_a_field_of_a_slice_or_named_as_another(kind: type[Settings], slices: tuple[Any, ...]) -> None:
