@@ -3,15 +3,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
 
+# A file's tests stay with one worker, and so do the servers that they share.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Every behaviour once.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property.
+test-all: test
+	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile thorough
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check .

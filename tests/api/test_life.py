@@ -7,27 +7,18 @@ import os
 import re
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.api.serving import Server, children, is_running, running_server
+from tests.api.serving import Server, children, is_running, running_server, until
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "a", "max_tokens": 400, "ignore_eos": True}
 SLOW = ("--device", "slow:0.02", "--max-num-seqs", "4")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen within 20 s")
 
 
 def events(response: httpx.Response) -> Iterator[str]:
@@ -37,7 +28,7 @@ def events(response: httpx.Response) -> Iterator[str]:
 
 
 def status(url: str, path: str) -> int:
-    return httpx.get(url + path, timeout=10).status_code
+    return httpx.get(url + path, timeout=60).status_code
 
 
 def test_ready_server_answers_its_probes(http: httpx.Client) -> None:

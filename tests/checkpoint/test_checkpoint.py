@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -105,7 +105,6 @@ def test_slices_are_those_of_the_whole_in_both_forms(
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=64))
 def test_rounding_to_bfloat16_agrees_with_ml_dtypes(patterns: list[int]) -> None:
     values = np.array(patterns, np.uint32).view(np.float32)

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.checkpoint.checkpoint import Checkpoint
@@ -139,7 +139,6 @@ def test_replicated_kv_heads_cost_every_core_a_head() -> None:
 
 
 @given(st.integers(1, 9000), st.sampled_from([1, 16, 32]), st.integers(0, 40 * GIB))
-@settings(deadline=None)
 def test_a_budget_holds_the_blocks_it_is_said_to_hold_and_not_one_more(
     max_model_len: int, block_size: int, budget: int
 ) -> None:

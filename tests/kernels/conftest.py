@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +9,8 @@ from server.kernels.workers import WorkerPool
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    jit.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+def _kernel_cache(kernel_cache: str) -> None:
+    jit.use_cache(kernel_cache)
 
 
 @pytest.fixture(scope="session", params=[1, 2, 3], ids=lambda n: f"{n}-threads")
