@@ -20,6 +20,7 @@ from server.device.shard import ShardSpec
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightLoader
+from tests.depth import representative
 from tools.random_checkpoint.writer import write_checkpoint
 
 LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 131_072)
@@ -52,8 +53,11 @@ def load(files: tuple[Checkpoint, ModelSpec], tp: int, shape: ServingShape, num_
     return ledger
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-odd"])
+@pytest.mark.parametrize("tp", representative([1, 2, 3, 8], 1, 3))
+@pytest.mark.parametrize(
+    "name",
+    representative(["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-odd"], "tiny-qwen3", "tiny-odd"),
+)
 @pytest.mark.parametrize(
     ("dtype", "max_model_len", "block_size", "quantization", "kv_dtype"),
     [

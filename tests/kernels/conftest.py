@@ -6,6 +6,7 @@ import pytest
 
 from server.kernels.isa import jit
 from server.kernels.workers import WorkerPool
+from tests.depth import representative
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,7 +14,7 @@ def _kernel_cache(kernel_cache: str) -> None:
     jit.use_cache(kernel_cache)
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3], ids=lambda n: f"{n}-threads")
+@pytest.fixture(scope="session", params=representative([1, 2, 3], 2), ids=lambda n: f"{n}-threads")
 def pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
     workers = WorkerPool(request.param)
     yield workers
