@@ -20,6 +20,7 @@ from tests.api.serving import children, command_line, until, write_checkpoint
 from tests.deploy.balancer import Endpoints, Load, ask
 from tests.deploy.chart import CHART, Manifest, golden, of_kind, workload
 from tests.deploy.kubelet import Image, Pod, Termination, close_all
+from tests.depth import thorough
 from tools.random_checkpoint.writer import write_checkpoint as write_random_checkpoint
 
 DOCUMENTS = golden("lifecycle")
@@ -52,7 +53,7 @@ def engine_pid(pod: Pod) -> int:
     return next(pid for pid in children(pod.process.pid) if b"spawn_main" in command_line(pid))
 
 
-@pytest.mark.parametrize("adds_first", [True, False], ids=["one more", "one less"])
+@pytest.mark.parametrize("adds_first", [True, thorough(False)], ids=["one more", "one less"])
 def test_a_rolling_restart_under_load_fails_no_request(start_pod: StartPod, adds_first: bool) -> None:
     """A pod is added before one goes, as the rendered strategy says; or one goes first, as in a StatefulSet."""
     spec = workload(DOCUMENTS)["spec"]
@@ -95,6 +96,7 @@ def ready(pod: Pod) -> Pod:
     return pod
 
 
+@pytest.mark.thorough
 def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: StartPod) -> None:
     """What the test above would see if the chart had no preStop: it is the sleep that saves them."""
     first, second = start_pod(), start_pod()
