@@ -75,6 +75,20 @@ class SlowRunner:
         return self._runner.execute(plan)
 
 
+class HeldRunner:
+    """A runner that stops after a few steps as long as a file is there: a test can act in the middle of a request."""
+
+    def __init__(self, runner: Runner, file: Path) -> None:
+        self._runner, self._file = runner, file
+        self._num_free = 3  # steps: the first tokens come
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._num_free -= 1
+        while self._num_free < 0 and self._file.exists():
+            time.sleep(0.005)
+        return self._runner.execute(plan)
+
+
 @dataclass(frozen=True)
 class FakeEngine:
     runner: Runner
@@ -86,7 +100,7 @@ class FakeEngine:
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
-    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, or `slow:SECONDS`."""
+    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, `slow:SECONDS` or `hold:FILE`."""
     report("loading the fake model")
     if config.device == "fail":
         raise StartError("the model does not fit: it needs 99 GiB, the core has 16 GiB")
@@ -99,7 +113,6 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     scheduler = SchedulerConfig(
         max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs, config.batching
     )
-    step_s = float(config.device.removeprefix("slow:")) if config.device.startswith("slow:") else 0.0
     info = EngineInfo(
         max_model_len=max_model_len,
         num_blocks=cache.num_blocks,
@@ -113,8 +126,18 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         enable_prefix_caching=config.enable_prefix_caching,
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
     )
-    runner = SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s)
-    return FakeEngine(runner, cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len))
+    return FakeEngine(
+        fake_runner(config.device, cache), cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len)
+    )
+
+
+def fake_runner(device: str, cache: CacheConfig) -> Runner:
+    """The fake model, at the pace that `device` asks for."""
+    kind, _, value = device.partition(":")
+    runner = FakeRunner(cache, VOCAB_SIZE)
+    if kind == "hold":
+        return HeldRunner(runner, Path(value))
+    return SlowRunner(runner, float(value)) if kind == "slow" else runner
 
 
 def run_fake(config: EngineConfig, addresses: Addresses) -> int:

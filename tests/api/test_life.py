@@ -182,8 +182,16 @@ def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
         assert server.wait() == 0
 
 
-def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
-    with running_server(checkpoint, *SLOW) as server:
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file; while it is there, requests get their first tokens and no more from a server on `hold:FILE`."""
+    file = tmp_path / "hold"
+    file.touch()
+    return file
+
+
+def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> None:
+    with running_server(checkpoint, "--device", f"hold:{hold}") as server:
         pids = [server.process.pid, *children(server.process.pid)]
         body = {**LONG, "max_tokens": 60, "stream": True, "stream_options": {"include_usage": True}}
         with httpx.stream("POST", server.url + TEXT, json=body, timeout=60) as response:
@@ -195,6 +203,7 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
             refused = httpx.post(server.url + TEXT, json=LONG)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
             assert refused.headers["retry-after"] == "1"
+            hold.unlink()
             rest = list(lines)
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["usage"]["completion_tokens"] == 60
@@ -203,10 +212,10 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
         until(lambda: not any(map(is_running, pids)))
 
 
-def test_answers_while_draining_close_their_connection(checkpoint: Path) -> None:
+def test_answers_while_draining_close_their_connection(checkpoint: Path, hold: Path) -> None:
     """Of requests that were open, and of those that are refused; the client's next one goes elsewhere."""
     with (
-        running_server(checkpoint, *SLOW) as server,
+        running_server(checkpoint, "--device", f"hold:{hold}") as server,
         ThreadPoolExecutor(1) as pool,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
@@ -217,6 +226,7 @@ def test_answers_while_draining_close_their_connection(checkpoint: Path) -> None
         until(lambda: status(server.url, "/health/ready") == 503)
         for response in (client.get("/health"), client.post(TEXT, json=LONG), client.get("/nowhere")):
             assert response.headers["connection"] == "close"
+        hold.unlink()
         assert (answer.result().status_code, answer.result().headers["connection"]) == (200, "close")
         assert server.wait() == 0
 
