@@ -182,14 +182,6 @@ def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
         assert server.wait() == 0
 
 
-@pytest.fixture
-def hold(tmp_path: Path) -> Path:
-    """A file; while it is there, requests get their first tokens and no more from a server on `hold:FILE`."""
-    file = tmp_path / "hold"
-    file.touch()
-    return file
-
-
 def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> None:
     with running_server(checkpoint, "--device", f"hold:{hold}") as server:
         pids = [server.process.pid, *children(server.process.pid)]
