@@ -3,15 +3,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
 
+# A file's tests stay with one worker, and so do the servers that they share.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Every behaviour once.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property.
+test-all: test
+	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile thorough
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check .
@@ -30,7 +39,7 @@ load: $(VENV)/.serve
 # The chart under two versions of helm and the schemas of three of Kubernetes; no cluster is needed.
 helm-test: $(VENV)/.test $(VENV)/.deploy
 	$(BIN)/python -m tools.helm_chart --check
-	HELM_TEST=1 PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m pytest tests/deploy
+	HELM_TEST=1 PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m pytest -m "" tests/deploy
 
 # What the chart's tests compare with, and what its README and schema repeat from elsewhere.
 helm-golden: $(VENV)/.test $(VENV)/.deploy

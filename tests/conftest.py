@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import hypothesis
 import numpy as np
 import pytest
@@ -14,21 +16,35 @@ import pytest
 from server.config import Dtype, EngineConfig
 
 # A shared machine may stall for longer than any deadline of one example; no test here is about time.
-hypothesis.settings.register_profile("neuronserve", deadline=None)
-hypothesis.settings.load_profile("neuronserve")
+unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("quick", max_examples=30, **unhurried)
+hypothesis.settings.register_profile("thorough", max_examples=300, print_blob=True, **unhurried)
+hypothesis.settings.load_profile("quick")  # `make test-all` asks for the other with --hypothesis-profile
 
 MAX_TOKENS = 512
 
 
 @pytest.fixture(scope="session")
-def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
+def kernel_cache(pytestconfig: pytest.Config) -> str:
+    """Where every test keeps compiled kernels: what one has compiled, no other does, in this session or a later one."""
+    return str(pytestconfig.cache.mkdir("kernels"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> None:
+    """An answer takes what a busy machine takes: httpx's default of five seconds is not for tests."""
+    default = inspect.signature(httpx.get).parameters["timeout"].default
+    for part in ("connect", "read", "write", "pool"):
+        setattr(default, part, 120.0)
+
+
+@pytest.fixture(scope="session")
+def engine_logits(kernel_cache: str) -> Callable[..., np.ndarray]:
     """(directory, dtype, tensor_parallel_size, token_ids, block_size=32) -> logits `[tokens, vocab]` by the paged path.
 
     Each engine is loaded once a session; compiled kernels are kept from one session to the next.
     """
     from server.engine.load.loading import load_engine  # takes a second, which tests that need no engine should not pay
-
-    kernels = str(pytestconfig.cache.mkdir("kernels"))
 
     @cache
     def engine(directory: Path, dtype: Dtype, tensor_parallel_size: int, block_size: int) -> Any:
@@ -46,7 +62,7 @@ def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
             device_memory_utilization=0.9,
             num_blocks_override=MAX_TOKENS // block_size + 1,  # block 0 is padding
             cpu_threads=2,
-            kernel_cache_dir=kernels,
+            kernel_cache_dir=kernel_cache,
         )
         return load_engine(config, lambda *_: None)
 

@@ -18,6 +18,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file; while it is there, requests get their first tokens and no more from a server on `hold:FILE`."""
+    file = tmp_path / "hold"
+    file.touch()
+    return file
+
+
 @pytest.fixture(scope="session")
 def server(checkpoint: Path) -> Iterator[Server]:
     with running_server(checkpoint) as running:
@@ -25,9 +33,8 @@ def server(checkpoint: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def real_server(pytestconfig: pytest.Config) -> Iterator[Server]:
-    kernels = str(pytestconfig.cache.mkdir("kernels"))
-    with running_server(DEFAULT_MODEL, "--kernel-cache-dir", kernels, program="server") as running:
+def real_server(kernel_cache: str) -> Iterator[Server]:
+    with running_server(DEFAULT_MODEL, "--kernel-cache-dir", kernel_cache, program="server") as running:
         yield running
 
 

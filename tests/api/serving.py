@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -24,13 +23,14 @@ from server.device.buckets import CompiledShapes, powers_of_two
 from server.device.instances import INSTANCES
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import Runner
-from server.engine.process import run_engine
 from server.errors import StartError
+from server.link.handle import Addresses
 from server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
 from server.types import StepPlan, StepResult
 from tests.cost.pricing import small_pricer
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120  # with what a busy machine does at last; no test is about time
 MAX_MODEL_LEN = 512
 NUM_SPECIAL = 4
 VOCAB_SIZE = 256 + NUM_SPECIAL
@@ -75,6 +75,20 @@ class SlowRunner:
         return self._runner.execute(plan)
 
 
+class HeldRunner:
+    """A runner that stops after a few steps as long as a file is there: a test can act in the middle of a request."""
+
+    def __init__(self, runner: Runner, file: Path) -> None:
+        self._runner, self._file = runner, file
+        self._num_free = 3  # steps: the first tokens come
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._num_free -= 1
+        while self._num_free < 0 and self._file.exists():
+            time.sleep(0.005)
+        return self._runner.execute(plan)
+
+
 @dataclass(frozen=True)
 class FakeEngine:
     runner: Runner
@@ -86,7 +100,7 @@ class FakeEngine:
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
-    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, or `slow:SECONDS`."""
+    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, `slow:SECONDS` or `hold:FILE`."""
     report("loading the fake model")
     if config.device == "fail":
         raise StartError("the model does not fit: it needs 99 GiB, the core has 16 GiB")
@@ -99,7 +113,6 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     scheduler = SchedulerConfig(
         max_model_len, config.max_num_seqs, config.max_num_batched_tokens, config.max_num_queued_reqs, config.batching
     )
-    step_s = float(config.device.removeprefix("slow:")) if config.device.startswith("slow:") else 0.0
     info = EngineInfo(
         max_model_len=max_model_len,
         num_blocks=cache.num_blocks,
@@ -113,11 +126,25 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         enable_prefix_caching=config.enable_prefix_caching,
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
     )
-    runner = SlowRunner(FakeRunner(cache, VOCAB_SIZE), step_s)
-    return FakeEngine(runner, cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len))
+    return FakeEngine(
+        fake_runner(config.device, cache), cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len)
+    )
 
 
-run_fake = partial(run_engine, load_fake)  # what the engine's process runs in the tests
+def fake_runner(device: str, cache: CacheConfig) -> Runner:
+    """The fake model, at the pace that `device` asks for."""
+    kind, _, value = device.partition(":")
+    runner = FakeRunner(cache, VOCAB_SIZE)
+    if kind == "hold":
+        return HeldRunner(runner, Path(value))
+    return SlowRunner(runner, float(value)) if kind == "slow" else runner
+
+
+def run_fake(config: EngineConfig, addresses: Addresses) -> int:
+    """What the engine's process runs in the tests; the API's process needs no compiler for it."""
+    from server.engine.process import run_engine
+
+    return run_engine(load_fake, config, addresses)
 
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
@@ -153,7 +180,7 @@ class Server:
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
-    def wait(self, timeout_s: float = 20) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         return self.process.wait(timeout_s)
 
 
@@ -176,7 +203,7 @@ def running_server(
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
     process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
     try:
-        log = read_until(process, rb"ready: (http://\S+)", 60 if program == "tests.api.serve_fake" else 300)
+        log = read_until(process, rb"ready: (http://\S+)", PATIENCE_S if program == "tests.api.serve_fake" else 600)
         found = re.search(r"ready: (http://\S+)", log)
         assert found is not None, log
         yield Server(process, found[1], log)
@@ -192,7 +219,7 @@ def running_server(
         process.stderr.close()
 
 
-def read_until(process: subprocess.Popen[bytes], pattern: bytes, timeout_s: float = 60) -> str:
+def read_until(process: subprocess.Popen[bytes], pattern: bytes, timeout_s: float = PATIENCE_S) -> str:
     """What the process writes, up to the line with `pattern`, its end, or the timeout."""
     assert process.stderr is not None
     data = b""
@@ -217,10 +244,18 @@ def run_command(
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=PATIENCE_S,
         env=env or environment(),
         check=False,
     )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that a server does by itself; how long it takes is the machine's business."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {PATIENCE_S} s"
+        time.sleep(0.02)
 
 
 def children(pid: int) -> Sequence[int]:

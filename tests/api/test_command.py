@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.api.serving import (
+    PATIENCE_S,
     VOCAB_SIZE,
     command,
     environment,
@@ -93,7 +94,7 @@ def test_sigterm_while_loading_ends_the_start(checkpoint: Path) -> None:
     with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment()) as process:
         assert "loading" in read_until(process, b"loading the fake model")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_server_serves_with_its_engine_in_a_thread(checkpoint: Path) -> None:

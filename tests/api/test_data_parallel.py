@@ -159,12 +159,13 @@ def error_code(rest: list[str]) -> str | None:
     return error["code"] if error else None
 
 
-def test_the_death_of_one_ends_its_requests_and_the_others_go_on(checkpoint: Path) -> None:
-    with running_server(checkpoint, *TWO, *SLOW) as server:
+def test_the_death_of_one_ends_its_requests_and_the_others_go_on(checkpoint: Path, hold: Path) -> None:
+    with running_server(checkpoint, *TWO, "--device", f"hold:{hold}") as server:
         streams = _Streams(server, 2, 100)
         until(lambda: by_engine(scrape(server.url), "vllm:num_requests_running") == [1, 1])
         first, second = server.engine_pids
         os.kill(second, signal.SIGKILL)
+        hold.unlink()
         streams.finish()
         assert sorted(map(str, map(error_code, streams.rests))) == ["None", "engine_dead"]
         assert all(rest[-1] == "[DONE]" for rest in streams.rests)
@@ -199,12 +200,13 @@ def test_a_request_with_choices_at_a_dead_engine_ends_and_leaves_nothing_at_the_
         until(lambda: scrape(server.url).value("vllm:num_requests_running", engine="1") == 0)
 
 
-def test_sigterm_waits_for_the_requests_of_all_and_leaves_no_process(checkpoint: Path) -> None:
-    with running_server(checkpoint, *TWO, *SLOW) as server:
+def test_sigterm_waits_for_the_requests_of_all_and_leaves_no_process(checkpoint: Path, hold: Path) -> None:
+    with running_server(checkpoint, *TWO, "--device", f"hold:{hold}") as server:
         pids = server.engine_pids
         streams = _Streams(server, 2, 60)
         server.signal(signal.SIGTERM)
         until(lambda: status(server.url, "/health/ready") == 503)
+        hold.unlink()
         streams.finish()
         assert [json.loads(rest[-2])["choices"][0]["finish_reason"] for rest in streams.rests] == ["length"] * 2
         assert server.wait() == 0
@@ -226,8 +228,8 @@ def test_more_cores_than_the_instance_has_are_refused_with_the_numbers() -> None
     assert "tensor_parallel_size 1 x data_parallel_size 3 needs 3 NeuronCores: inf2.xlarge has 2" in ended.stderr
 
 
-def test_the_default_model_gives_the_tokens_of_one_engine(pytestconfig: pytest.Config) -> None:
-    kernels = ("--kernel-cache-dir", str(pytestconfig.cache.mkdir("kernels")), "--cpu-threads", "2")
+def test_the_default_model_gives_the_tokens_of_one_engine(real_server: Server, kernel_cache: str) -> None:
+    kernels = ("--kernel-cache-dir", kernel_cache, "--cpu-threads", "2")
     chat = "/v1/chat/completions"
     bodies = [
         {
@@ -239,8 +241,7 @@ def test_the_default_model_gives_the_tokens_of_one_engine(pytestconfig: pytest.C
         for question in ("Hello!", "What is the capital of France?", "Count to five.")
         for temperature in (0.0, 0.8)
     ]
-    with running_server(DEFAULT_MODEL, *kernels, program="server") as one:
-        expected = answers(one.url, bodies, chat)
+    expected = answers(real_server.url, bodies, chat)
     with running_server(DEFAULT_MODEL, *kernels, *TWO, program="server") as two:
         assert answers(two.url, bodies, chat) == expected
         seen = scrape(two.url)

@@ -14,7 +14,7 @@ from server.api.config import ApiConfig
 from server.api.server import ApiServer, bind
 from server.link.client import EngineClient
 from server.link.handle import EngineHandle
-from tests.api.serving import run_fake
+from tests.api.serving import PATIENCE_S, run_fake
 from tests.link.test_client import config, until
 
 STEP_S = 0.02
@@ -32,7 +32,7 @@ async def server(checkpoint: Path) -> AsyncIterator[ApiServer]:
     await until(lambda: api.service.phase == "ready")
     yield api
     api.shutdown()
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def connect(server: ApiServer, body: dict[str, object]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -110,7 +110,7 @@ async def test_all_choices_of_a_request_go(server: ApiServer) -> None:
 async def test_a_reader_that_stops_reading_holds_up_nobody(server: ApiServer) -> None:
     _, slow = await connect(server, {**BUSY, "stream": True})
     reader, quick = await connect(server, {"prompt": "q", "max_tokens": 3, "ignore_eos": True})
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
     assert answer.startswith(b"HTTP/1.1 200")
     for writer in (slow, quick):
         writer.close()

@@ -11,7 +11,7 @@ import httpx
 
 from server import __version__
 from server.cost.calibration import default_calibration
-from tests.api.serving import ROOT, command, environment, read_until, running_server
+from tests.api.serving import PATIENCE_S, ROOT, command, environment, read_until, running_server
 from tests.api.telemetry.scraping import scrape
 
 
@@ -76,7 +76,7 @@ def test_nobody_need_read_it(checkpoint: Path) -> None:
         assert "ready: http" in read_until(process, rb"ready: (http://\S+)")
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         process.stderr.close()
 

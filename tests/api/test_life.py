@@ -7,27 +7,18 @@ import os
 import re
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.api.serving import Server, children, is_running, running_server
+from tests.api.serving import Server, children, is_running, running_server, until
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "a", "max_tokens": 400, "ignore_eos": True}
 SLOW = ("--device", "slow:0.02", "--max-num-seqs", "4")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen within 20 s")
 
 
 def events(response: httpx.Response) -> Iterator[str]:
@@ -37,7 +28,7 @@ def events(response: httpx.Response) -> Iterator[str]:
 
 
 def status(url: str, path: str) -> int:
-    return httpx.get(url + path, timeout=10).status_code
+    return httpx.get(url + path, timeout=60).status_code
 
 
 def test_ready_server_answers_its_probes(http: httpx.Client) -> None:
@@ -191,8 +182,8 @@ def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
         assert server.wait() == 0
 
 
-def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
-    with running_server(checkpoint, *SLOW) as server:
+def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> None:
+    with running_server(checkpoint, "--device", f"hold:{hold}") as server:
         pids = [server.process.pid, *children(server.process.pid)]
         body = {**LONG, "max_tokens": 60, "stream": True, "stream_options": {"include_usage": True}}
         with httpx.stream("POST", server.url + TEXT, json=body, timeout=60) as response:
@@ -204,6 +195,7 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
             refused = httpx.post(server.url + TEXT, json=LONG)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
             assert refused.headers["retry-after"] == "1"
+            hold.unlink()
             rest = list(lines)
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["usage"]["completion_tokens"] == 60
@@ -212,10 +204,10 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path) -> None:
         until(lambda: not any(map(is_running, pids)))
 
 
-def test_answers_while_draining_close_their_connection(checkpoint: Path) -> None:
+def test_answers_while_draining_close_their_connection(checkpoint: Path, hold: Path) -> None:
     """Of requests that were open, and of those that are refused; the client's next one goes elsewhere."""
     with (
-        running_server(checkpoint, *SLOW) as server,
+        running_server(checkpoint, "--device", f"hold:{hold}") as server,
         ThreadPoolExecutor(1) as pool,
         httpx.Client(base_url=server.url, timeout=60) as client,
     ):
@@ -226,6 +218,7 @@ def test_answers_while_draining_close_their_connection(checkpoint: Path) -> None
         until(lambda: status(server.url, "/health/ready") == 503)
         for response in (client.get("/health"), client.post(TEXT, json=LONG), client.get("/nowhere")):
             assert response.headers["connection"] == "close"
+        hold.unlink()
         assert (answer.result().status_code, answer.result().headers["connection"]) == (200, "close")
         assert server.wait() == 0
 

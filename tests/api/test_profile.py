@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from server.cli import main
-from tests.api.serving import ROOT, Server, environment, read_until, run_command, running_server
+from tests.api.serving import PATIENCE_S, ROOT, Server, environment, read_until, run_command, running_server
 from tests.engine.trace.trace_file import DEVICE, HOST, TraceFile
 
 BODY = {"prompt": "Hello", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
@@ -106,7 +106,7 @@ def test_the_default_model_on_two_cores(tmp_path: Path) -> None:
         (answer,) = httpx.post(f"{url}/stop_profile", timeout=60).json()["traces"]
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_S)
         assert process.stderr is not None
         process.stderr.close()
     trace = TraceFile(Path(answer["file"]))

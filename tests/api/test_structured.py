@@ -181,7 +181,7 @@ def unions(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SCHEMAS = st.recursive(LEAVES, lambda inner: objects(inner) | arrays(inner) | unions(inner), max_leaves=5)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(schema=SCHEMAS, seed=st.integers(0, 2**31))
 def test_whatever_the_schema_the_output_is_valid(client: openai.OpenAI, schema: Any, seed: int) -> None:
     temperature = random.Random(seed).choice((0.7, 1.5))

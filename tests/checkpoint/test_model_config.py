@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
@@ -320,7 +320,6 @@ JSON = st.recursive(
 KEYS = [*SMALL, "head_dim", "rope_scaling", "rope_parameters", "rope_theta", "sliding_window", "layer_types"]
 
 
-@settings(deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from([*KEYS, "use_sliding_window", "rms_norm_eps"]), JSON, max_size=3),
     architecture=st.sampled_from(list(FAMILIES)),

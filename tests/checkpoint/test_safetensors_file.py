@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -159,7 +159,6 @@ def test_files_too_short_and_missing_are_refused(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in refusal(tmp_path)
 
 
-@settings(deadline=None)
 @given(cut=st.integers(0, 200), flips=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4))
 def test_damaged_files_are_refused_or_stay_within_bounds(
     tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]

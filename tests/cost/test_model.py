@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.cost.calibration import Calibration, Coefficients
@@ -63,7 +63,6 @@ def ideal(shape: ModelSpec, tp: int, runtime: Runtime | None = None) -> CostMode
 
 
 @given(shapes, degrees, runtimes, batches, buckets)
-@settings(max_examples=60, deadline=None)
 def test_elapsed_is_the_sum_of_what_cannot_overlap(
     shape: ModelSpec, tp: int, runtime: Runtime, batch: int, bucket: int
 ) -> None:
@@ -76,7 +75,6 @@ def test_elapsed_is_the_sum_of_what_cannot_overlap(
 
 
 @given(shapes, degrees, runtimes, batches, buckets)
-@settings(max_examples=60, deadline=None)
 def test_more_slots_more_context_and_more_layers_take_longer(
     shape: ModelSpec, tp: int, runtime: Runtime, batch: int, bucket: int
 ) -> None:
@@ -90,7 +88,6 @@ def test_more_slots_more_context_and_more_layers_take_longer(
 
 
 @given(shapes, st.sampled_from([1, 2, 4]))
-@settings(max_examples=60, deadline=None)
 def test_twice_the_cores_never_stream_more_weights_each(shape: ModelSpec, tp: int) -> None:
     def weights(tp: int) -> float:
         core = CoreShape.of(shape, tp)
@@ -100,7 +97,6 @@ def test_twice_the_cores_never_stream_more_weights_each(shape: ModelSpec, tp: in
 
 
 @given(shapes, degrees, runtimes, st.integers(1, 2047))
-@settings(max_examples=60, deadline=None)
 def test_a_prompt_costs_its_bucket_whatever_it_fills(shape: ModelSpec, tp: int, runtime: Runtime, tokens: int) -> None:
     part, full = (model(shape, tp, runtime).prefill(n, 2048) for n in (tokens, 2048))
     assert (part.elapsed_s, part.flops) == (full.elapsed_s, full.flops)

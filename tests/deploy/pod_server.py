@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
-from functools import partial
 
 from server.cli import run
 from server.config import EngineConfig
-from server.engine.process import run_engine
-from tests.api.serving import FakeEngine, load_fake
+from server.link.handle import Addresses
+from tests.api.serving import run_fake
 
 
-def load_paced(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
-    """A loader; the engine's process must be able to import it."""
-    return load_fake(dataclasses.replace(config, device="slow:0.01"), report)
+def run_paced(config: EngineConfig, addresses: Addresses) -> int:
+    """What the engine's process runs; it must be able to import it."""
+    return run_fake(dataclasses.replace(config, device="slow:0.01"), addresses)
 
 
 if __name__ == "__main__":
-    sys.exit(run(None, partial(run_engine, load_paced)))
+    sys.exit(run(None, run_paced))

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +16,15 @@ import httpx
 import pytest
 import yaml
 
-from tests.api.serving import children, command_line, write_checkpoint
+from tests.api.serving import children, command_line, until, write_checkpoint
 from tests.deploy.balancer import Endpoints, Load, ask
-from tests.deploy.chart import CHART, Manifest, golden, of_kind, server_container, workload
+from tests.deploy.chart import CHART, Manifest, golden, of_kind, workload
 from tests.deploy.kubelet import Image, Pod, Termination, close_all
+from tests.depth import thorough
 from tools.random_checkpoint.writer import write_checkpoint as write_random_checkpoint
 
 DOCUMENTS = golden("lifecycle")
+NUM_CLIENTS = 8
 HEADERS = {"Authorization": "Bearer second-key"}
 
 StartPod = Callable[[], Pod]
@@ -52,10 +53,8 @@ def engine_pid(pod: Pod) -> int:
     return next(pid for pid in children(pod.process.pid) if b"spawn_main" in command_line(pid))
 
 
-@pytest.mark.parametrize("adds_first", [True, False], ids=["one more", "one less"])
-def test_a_rolling_restart_under_load_fails_no_request(
-    start_pod: StartPod, adds_first: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("adds_first", [True, thorough(False)], ids=["one more", "one less"])
+def test_a_rolling_restart_under_load_fails_no_request(start_pod: StartPod, adds_first: bool) -> None:
     """A pod is added before one goes, as the rendered strategy says; or one goes first, as in a StatefulSet."""
     spec = workload(DOCUMENTS)["spec"]
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
@@ -64,15 +63,12 @@ def test_a_rolling_restart_under_load_fails_no_request(
         pod.wait_ready()
     load = Load(Endpoints(), HEADERS)
     load.endpoints.set(serving)
-    load.start(num_clients=8)
-    begin = time.monotonic()
+    load.start(NUM_CLIENTS)
+    until(lambda: load.num_ok > NUM_CLIENTS)
     endings = [*replaced(serving, load.endpoints, start_pod, adds_first)]
-    seconds = time.monotonic() - begin
     load.stop()
-    with capsys.disabled():
-        print(f" {load.num_ok} requests in {seconds:.1f} s, {len(load.failures)} failed ", end="")
     assert load.failures == []
-    assert load.num_ok > 50
+    assert load.num_ok > NUM_CLIENTS  # each pod went while requests were under way
     assert [(ended.exit_code, ended.was_killed) for ended in endings] == [(0, False)] * 3
     assert all(pod.num_restarts == 0 for pod in serving)
 
@@ -100,6 +96,7 @@ def ready(pod: Pod) -> Pod:
     return pod
 
 
+@pytest.mark.thorough
 def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: StartPod) -> None:
     """What the test above would see if the chart had no preStop: it is the sleep that saves them."""
     first, second = start_pod(), start_pod()
@@ -109,7 +106,7 @@ def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: Star
     endpoints.set([first, second])
     load = Load(endpoints, HEADERS)
     load.start(num_clients=4)
-    time.sleep(0.5)
+    until(lambda: load.num_ok > 4)
     endpoints.set([second])
     assert first.delete(skip_pre_stop=True).exit_code == 0
     load.stop()
@@ -123,14 +120,12 @@ def test_a_deleted_pod_ends_its_streams_takes_nothing_new_and_exits_with_0(start
     with httpx.Client(base_url=pod.url, timeout=60) as client:
         stream = threading.Thread(target=lambda: failures.append(ask(client, HEADERS, num_tokens=450)))
         stream.start()
-        time.sleep(0.5)
+        until(lambda: httpx.get(pod.url + "/load").json()["server_load"] == 1)
         ending: list[Termination] = []
         deletion = threading.Thread(target=lambda: ending.append(pod.delete()))
         deletion.start()
-        sleep = server_container(DOCUMENTS)["lifecycle"]["preStop"]["sleep"]["seconds"]
         assert httpx.get(pod.url + "/health/ready").status_code == 200  # still serves while proxies learn of it
-        time.sleep(sleep + 0.5)
-        assert httpx.get(pod.url + "/health/ready").status_code == 503
+        until(lambda: httpx.get(pod.url + "/health/ready").status_code == 503)
         assert httpx.get(pod.url + "/health/live").status_code == 200
         refused = httpx.post(pod.url + "/v1/completions", json={"prompt": "a"}, headers=HEADERS)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -162,7 +157,8 @@ def test_the_chat_of_helm_test_passes_and_notices_a_wrong_model(start_pod: Start
         command = [sys.executable, "-c", script]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
-    assert chat("fake", "first-key, second-key").stdout == "fake: 4 events\n"
+    # Four tokens: a server that is ahead of its reader puts several in one event.
+    assert chat("fake", "first-key, second-key").stdout in {f"fake: {count} events\n" for count in (1, 2, 3, 4)}
     assert "served models are ['fake'], not other" in chat("other", "first-key").stderr
     assert "401" in chat("fake", "third-key").stderr
 

@@ -17,6 +17,7 @@ from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, TokenEvent
+from tests.depth import thorough
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 VOCAB = 256
@@ -34,7 +35,14 @@ ENGINES = [
 ]
 
 
-@pytest.fixture(scope="module", params=ENGINES, ids=lambda p: "-".join(map(str, p)))
+OFTEN = (ENGINES[0], ENGINES[3], ENGINES[6])  # each kind of shape, block and cache
+
+
+@pytest.fixture(
+    scope="module",
+    params=[each if each in OFTEN else thorough(each) for each in ENGINES],
+    ids=lambda p: "-".join(map(str, p)),
+)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
     shape, block_size, kv_cache_dtype = request.param
     directory: Path = tmp_path_factory.mktemp("invariance") / shape

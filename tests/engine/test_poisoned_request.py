@@ -23,6 +23,7 @@ from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams
+from tests.depth import representative
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 NAN_TOKEN, INF_TOKEN = 77, 78  # their embeddings hold one such number each
@@ -36,7 +37,7 @@ def poisoned_program(placement: Placement) -> Program:
     return build_program(placement)
 
 
-@pytest.fixture(scope="module", params=["auto", "int8", "fp8"])
+@pytest.fixture(scope="module", params=representative(["auto", "int8", "fp8"], "auto"))
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config):  # type: ignore[no-untyped-def]
     directory: Path = tmp_path_factory.mktemp("poisoned") / "model"
     write_checkpoint("tiny-qwen3", directory, Options())

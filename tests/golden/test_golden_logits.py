@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.depth import representative
 from tools.golden.golden_file import golden_path, load_golden, write_golden_checkpoint
 from tools.random_checkpoint.shapes import TINY
 
@@ -16,7 +17,7 @@ FLOAT32_TOLERANCE = 2e-4  # largest error over largest logit
 BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit; rounding the weights alone costs 0.006 to 0.014
 
 
-@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+@pytest.mark.parametrize("block_size", representative(BLOCK_SIZES, 32))
 @pytest.mark.parametrize("shape", TINY)
 def test_float32_logits_are_the_golden_ones(
     tmp_path: Path, engine_logits: Callable[..., np.ndarray], shape: str, block_size: int
@@ -29,7 +30,7 @@ def test_float32_logits_are_the_golden_ones(
         assert np.abs(got[list(sequence.positions)] - expected).max() <= FLOAT32_TOLERANCE * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+@pytest.mark.parametrize("block_size", representative(BLOCK_SIZES, 32))
 @pytest.mark.parametrize("shape", TINY)
 def test_bfloat16_logits_are_near_the_golden_ones(
     tmp_path: Path, engine_logits: Callable[..., np.ndarray], shape: str, block_size: int

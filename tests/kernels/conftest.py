@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from server.kernels.isa import jit
 from server.kernels.workers import WorkerPool
+from tests.depth import representative
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    jit.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+def _kernel_cache(kernel_cache: str) -> None:
+    jit.use_cache(kernel_cache)
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3], ids=lambda n: f"{n}-threads")
+@pytest.fixture(scope="session", params=representative([1, 2, 3], 2), ids=lambda n: f"{n}-threads")
 def pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
     workers = WorkerPool(request.param)
     yield workers

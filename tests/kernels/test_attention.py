@@ -9,6 +9,7 @@ from server.config import KVCacheDtype
 from server.device.attention_layout import PARTITION
 from server.kernels.dispatch import Isa
 from server.kernels.workers import WorkerPool
+from tests.depth import representative
 from tests.kernels.attention_case import CACHES, Case
 
 Cache = tuple[KVCacheDtype, Isa]
@@ -34,8 +35,10 @@ def limit(cache: Cache) -> float:
 
 
 @caches
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "block"), SHAPES)
-@pytest.mark.parametrize("window", [0, 7, 40])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block"), representative(SHAPES, (14, 2, 64, 32), (5, 1, 80, 16), (6, 2, 96, 96))
+)
+@pytest.mark.parametrize("window", representative([0, 7, 40], 0, 40))
 def test_attention_equals_softmax(
     two_threads: WorkerPool, cache: Cache, heads: int, kv_heads: int, head_dim: int, block: int, window: int
 ) -> None:
@@ -60,7 +63,7 @@ def test_a_token_is_bitwise_the_same_however_it_is_computed(pool: WorkerPool, ca
 
 @caches
 @pytest.mark.parametrize("window", [0, 700])
-@pytest.mark.parametrize("block", [32, 96])
+@pytest.mark.parametrize("block", representative([32, 96], 32))
 def test_a_long_context_is_bitwise_the_same_divided_or_not(
     pool: WorkerPool, cache: Cache, window: int, block: int
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_compiled_kernel_holds_no_function_but_itself(kernel: Kernel) -> None:
     assert kernel.name.encode() in name
 
 
+@pytest.mark.thorough  # compiles two of the largest kernels anew
 def test_kernels_compiled_by_different_processes_compute_their_own(tmp_path: Path) -> None:
     def python(code: str, *arguments: str) -> None:
         subprocess.run([sys.executable, "-c", code, str(tmp_path), *arguments], cwd=ROOT, check=True)

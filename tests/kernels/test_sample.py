@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.kernels.records import SampleOperands
@@ -91,7 +91,6 @@ def test_frequencies_follow_the_softmax(two_threads: WorkerPool) -> None:
     assert np.abs(share - p).max() < 5 * np.sqrt(0.25 / len(chosen))
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), top_k=st.integers(0, 12), top_p=st.floats(0.05, 1.0), min_p=st.floats(0.0, 0.5))
 def test_only_what_the_cuts_keep_is_drawn(
     two_threads: WorkerPool, seed: int, top_k: int, top_p: float, min_p: float
@@ -146,7 +145,6 @@ def test_a_draw_depends_on_seed_and_index_alone(pool: WorkerPool) -> None:
     assert (other != together).any()
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     vocab=st.integers(1, 200),

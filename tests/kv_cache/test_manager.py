@@ -104,7 +104,7 @@ class Books(RuleBasedStateMachine):
         assert abs(self.cache.usage - len(held) / 8) < 1e-9
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Books.TestCase.settings = settings(stateful_step_count=40)
 TestBooks = Books.TestCase
 
 

@@ -17,7 +17,7 @@ from server.link.groups import EngineGroups, merged
 from server.link.handle import EngineHandle
 from server.link.messages import CoreMemory, EngineInfo
 from server.types import Request
-from tests.api.serving import VOCAB_SIZE, fake_facts, run_fake
+from tests.api.serving import PATIENCE_S, VOCAB_SIZE, fake_facts, run_fake
 from tests.link.test_client import config, read_all, request, until
 
 
@@ -26,7 +26,7 @@ async def groups_of(*devices: str) -> AsyncIterator[EngineGroups]:
     """Engines in threads of this process."""
     groups = EngineGroups([EngineHandle(config(device), run_fake, "thread") for device in devices])
     try:
-        await asyncio.wait_for(groups.start(lambda _: None), 30)
+        await asyncio.wait_for(groups.start(lambda _: None), PATIENCE_S)
         yield groups
     finally:
         await groups.stop(5)
@@ -59,7 +59,7 @@ async def test_whatever_ends_or_is_aborted_the_account_empties() -> None:
         with groups.submit([request(f"{name}-{i}", 30, prompt) for i in range(2)]) as stream:
             for _ in range(chance.randrange(1, 6)):
                 if stream.is_open:
-                    await asyncio.wait_for(stream.next(), 30)
+                    await asyncio.wait_for(stream.next(), PATIENCE_S)
             stream.abort(f"{name}-0")
 
     async with groups_of("slow:0.001", "slow:0.001") as groups:
@@ -90,7 +90,7 @@ async def test_start_names_the_engine_that_speaks_and_ends_with_the_first_that_c
     groups = EngineGroups([EngineHandle(config(device), run_fake, "thread") for device in ("fast", "fail")])
     try:
         with pytest.raises(StartError, match="the model does not fit"):
-            await asyncio.wait_for(groups.start(lines.append), 30)
+            await asyncio.wait_for(groups.start(lines.append), PATIENCE_S)
         assert "engine 1: loading the fake model" in lines
         assert groups.is_alive
         assert not groups.is_whole

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from server.cli import main
-from tests.api.serving import ROOT, Server, environment, running_server, write_checkpoint
+from tests.api.serving import PATIENCE_S, ROOT, Server, environment, running_server, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_monitor_writes_the_schema_of_neuron_monitor(server: Server) -> None:
     complete(server.url)
     report = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     process.stdout.close()
     check_report(report)
     (runtime,) = report["neuron_runtime_data"]
@@ -148,7 +148,7 @@ def test_monitor_reports_a_server_that_has_gone_and_goes_on(tmp_path: Path) -> N
         assert json.loads(process.stdout.readline())["neuron_runtime_data"][0]["error"] == ""
     errors = [json.loads(process.stdout.readline())["neuron_runtime_data"][0]["error"] for _ in range(4)]
     process.stdout.close()  # it ends by itself, in silence, when nobody reads
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert errors[-1].startswith(f"no server answers at {server.url}: ")
 
 

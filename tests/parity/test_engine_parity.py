@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.depth import representative
 from tools.golden.oracle import Oracle
 from tools.golden.sequences import token_sequences
 from tools.random_checkpoint.shapes import SHAPES, TINY
@@ -16,6 +17,7 @@ BLOCK_SIZES = (16, 32)  # the smallest, and the default, with which attention ma
 FLOAT32_TOLERANCE = 2e-4  # largest error over largest logit
 BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit
 PARALLEL_TOLERANCE = 1e-4  # largest error over largest logit
+OFTEN = ("tiny-llama", "tiny-mistral", "tiny-qwen3")  # the golden files have every shape
 LONGEST = 300  # tokens: past every window, block and original context many times
 
 Checkpoints = Callable[[str], Path]
@@ -35,8 +37,8 @@ def worst(got: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize("block_size", BLOCK_SIZES)
-@pytest.mark.parametrize("shape", TINY)
+@pytest.mark.parametrize("block_size", representative(BLOCK_SIZES, 32))
+@pytest.mark.parametrize("shape", representative(TINY, *OFTEN))
 def test_float32_logits_are_those_of_transformers(
     checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str, block_size: int
 ) -> None:
@@ -45,8 +47,8 @@ def test_float32_logits_are_those_of_transformers(
         assert worst(got, oracle_of(shape).logits(token_ids)) <= FLOAT32_TOLERANCE
 
 
-@pytest.mark.parametrize("block_size", BLOCK_SIZES)
-@pytest.mark.parametrize("shape", TINY)
+@pytest.mark.parametrize("block_size", representative(BLOCK_SIZES, 32))
+@pytest.mark.parametrize("shape", representative(TINY, *OFTEN))
 def test_bfloat16_logits_are_near_those_of_transformers(
     checkpoint_of: Checkpoints, oracle_of: Oracles, engine_logits: Engine, shape: str, block_size: int
 ) -> None:
@@ -58,9 +60,10 @@ def test_bfloat16_logits_are_near_those_of_transformers(
 
 # Most of these do not divide the heads: they are padded, and KV heads replicated.
 SIZES = [(shape, size) for shape in TINY for size in (2, 4, 8, 12, 24)]
+SOME_SIZES = [("tiny-odd", 4), ("tiny-qwen2", 24)]
 
 
-@pytest.mark.parametrize(("shape", "size"), SIZES)
+@pytest.mark.parametrize(("shape", "size"), representative(SIZES, *SOME_SIZES))
 def test_tensor_parallel_logits_are_those_of_one_core(
     checkpoint_of: Checkpoints, engine_logits: Engine, shape: str, size: int
 ) -> None:

@@ -275,7 +275,7 @@ def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
 
 # -- how answers scale ---------------------------------------------------------------------------------------------
 
-FEW = settings(max_examples=20, deadline=None)
+FEW = settings(max_examples=20)
 CENTS = st.integers(1, 10_000).map(lambda cents: cents / 100)
 
 

@@ -12,6 +12,7 @@ from server.planner.command import run_plan
 from server.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.plan import plan
+from tests.depth import representative
 
 GRID = list(product(("llama-1b", "qwen-7b", "llama-70b"), ((200, 50), (1000, 250), (100, 600)), (0.5, 8.0)))
 LIMIT = 0.10
@@ -21,7 +22,7 @@ def errors(check: tuple[Agreement, ...]) -> dict[str, float]:
     return {one.name: one.error for one in check}
 
 
-@pytest.mark.parametrize(("model", "lengths", "rate"), GRID)
+@pytest.mark.parametrize(("model", "lengths", "rate"), representative(GRID, GRID[0], GRID[7], GRID[-1]))
 def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
     model: str, lengths: tuple[int, int], rate: float
 ) -> None:

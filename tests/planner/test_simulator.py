@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -94,7 +94,6 @@ def test_step_by_step_gives_the_same_report() -> None:
     assert run_simulation(options).as_json() == run_simulation(replace(options, step_by_step=True)).as_json()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     rate=st.sampled_from([0.2, 3.0, 60.0, float("inf")]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.config import CacheConfig, SchedulerConfig
@@ -80,7 +80,6 @@ def totals(engines: list[Any]) -> list[dict[str, int]]:
     return [vars(one) for one in found]
 
 
-@settings(max_examples=400, deadline=None)
 @given(cases())
 def test_the_lean_engine_records_what_the_scheduler_records(case: Case) -> None:
     lean, lean_engines = simulate(case, LeanEngine)
@@ -91,7 +90,6 @@ def test_the_lean_engine_records_what_the_scheduler_records(case: Case) -> None:
         assert engine.scheduler.audit() == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_every_request_ends_once_and_in_order(case: Case) -> None:
     records, engines = simulate(case, LeanEngine)
@@ -111,7 +109,6 @@ def test_every_request_ends_once_and_in_order(case: Case) -> None:
     assert records.gaps.total() == sum(records.num_output[i] - 1 for i in ended)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_device_time_of_the_requests_is_the_busy_time_of_the_engines(case: Case) -> None:
     records, engines = simulate(case, LeanEngine)

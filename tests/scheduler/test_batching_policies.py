@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import bench, request
 
@@ -56,7 +56,6 @@ def test_a_preempted_sequence_comes_back_in_a_step_of_its_own() -> None:
     assert one.tokens("b") == one.expected("b")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=6),
     num_blocks=st.integers(8, 30),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
@@ -59,7 +59,6 @@ def requests(draw: st.DrawFn, index: int, cache: CacheConfig, now: float) -> Req
     )
 
 
-@settings(max_examples=250, deadline=None)
 @given(bench=benches(), data=st.data())
 def test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache(bench: Bench, data: st.DataObject) -> None:
     aborted: set[str] = set()
@@ -113,7 +112,6 @@ def stops(one: Request, tokens: list[int]) -> bool:
     return (is_eos or tokens[-1] in params.stop_token_ids) and len(tokens) >= params.min_tokens
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     jobs=st.lists(st.tuples(prompts, st.sampled_from(["", "salt"]), st.integers(1, 6)), min_size=1, max_size=6),
     block_size=st.integers(1, 4),

@@ -57,6 +57,7 @@ def test_muon_brings_singular_values_near_one(shape: tuple[int, int, int]) -> No
     assert values.median() > 0.6
 
 
+@pytest.mark.thorough  # half a minute of training
 def test_training_steps_lower_the_loss_on_what_is_repeated() -> None:
     torch.manual_seed(2)
     model = Llama(Shape())

@@ -7,10 +7,13 @@ import pytest
 from server.config import EngineConfig
 from server.engine.load.loading import load_engine
 from server.settings.model import DEFAULT_MODEL
+from tests.depth import representative
 from tools.precompile import kernels
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "int8-weight-only", "fp8", "fp8_e5m2"])
+@pytest.mark.parametrize(
+    "quantization", representative([None, "int8", "int8-weight-only", "fp8", "fp8_e5m2"], None, "int8")
+)
 def test_nothing_is_left_to_compile_at_the_start(quantization: str | None, pytestconfig: pytest.Config) -> None:
     lines: list[str] = []
     config = EngineConfig(

@@ -20,7 +20,7 @@ from server.api.config import ApiConfig
 from server.api.server import ApiServer, address, bind
 from server.api.telemetry.families import ALIASES, FAMILIES
 from server.link.handle import EngineHandle
-from tests.api.serving import Server, run_fake, running_server
+from tests.api.serving import PATIENCE_S, Server, run_fake, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.test_life import events, until
 from tests.link.test_client import config
@@ -298,4 +298,4 @@ async def test_a_server_that_still_loads_can_be_scraped(checkpoint: Path) -> Non
     assert seen.value("process_open_fds") > 0
     assert not [name for name in seen.metrics if name.startswith("vllm:")]
     api.shutdown()
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, PATIENCE_S)

@@ -20,7 +20,7 @@ import pytest
 from server.api.config import ApiConfig, OtlpProtocol
 from server.api.server import ApiServer, address, bind
 from server.link.handle import EngineHandle
-from tests.api.serving import ROOT, environment, run_command, run_fake, running_server
+from tests.api.serving import PATIENCE_S, ROOT, environment, run_command, run_fake, running_server
 from tests.link.test_client import config, until
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -87,7 +87,7 @@ async def spans(collector: Collector, protocol: OtlpProtocol, checkpoint: Path, 
     async with httpx.AsyncClient(base_url=address(listener), timeout=30) as http:
         await ask(http)
     api.shutdown()
-    await asyncio.wait_for(running, 30)
+    await asyncio.wait_for(running, PATIENCE_S)
     return [
         (resource.resource, span)
         for request in collector[1]

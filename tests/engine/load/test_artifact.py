@@ -23,6 +23,7 @@ from server.engine.load.model_source import open_model
 from server.engine.load.weights import ModelWeights, PackedMatrix, PackedShard, WeightLoader
 from server.errors import CheckpointError, SettingsError
 from server.placement.shard import ShardSpec
+from tests.depth import representative
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -102,8 +103,10 @@ def logits(directory: Path, asked: AskedFormats, tp: int, kernels: str) -> np.nd
         engine.runner.close()
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("shape", ["tiny-qwen2", "tiny-qwen3", "tiny-odd", "tiny-mistral"])
+@pytest.mark.parametrize("tp", representative([1, 2, 3], 2))
+@pytest.mark.parametrize(
+    "shape", representative(["tiny-qwen2", "tiny-qwen3", "tiny-odd", "tiny-mistral"], "tiny-qwen2", "tiny-odd")
+)
 @pytest.mark.parametrize(
     "asked",
     [
@@ -124,7 +127,7 @@ def test_memory_is_the_same_to_the_byte(
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("quantization", [None, "int8", "fp8"])
+@pytest.mark.parametrize("quantization", representative([None, "int8", "fp8"], None, "int8"))
 def test_logits_are_the_same_to_the_bit(
     checkpoints: Path, compiled: Compile, kernels: str, tp: int, quantization: Any
 ) -> None:

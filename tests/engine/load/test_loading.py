@@ -16,6 +16,7 @@ from server.engine.load.inventory import weights_identity
 from server.engine.load.loading import load_engine
 from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
 from server.placement.footprint import Footprint, ServingShape, StepLimits
+from tests.depth import representative
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -57,8 +58,8 @@ def silent(_: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("tp", [1, 2, 8])
-@pytest.mark.parametrize("shape", TINY)
+@pytest.mark.parametrize("tp", representative([1, 2, 8], 1, 8))
+@pytest.mark.parametrize("shape", representative(TINY, "tiny-qwen2", "tiny-odd"))
 def test_the_ledger_holds_what_the_footprint_predicts(config_of: Any, shape: str, tp: int, dtype: str) -> None:
     config = config_of(shape, tensor_parallel_size=tp, dtype=dtype)
     engine = load_engine(config, silent)
