@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections.abc
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from server.clock import NS
 
@@ -46,7 +46,6 @@ class Request:
     sampling: SamplingParams
     arrival_time: float
     priority: int = 0  # lower runs first
-    deadline: float | None = None  # finish with "abort" when it passes
     cache_salt: str = ""  # prefix-cache blocks are shared only under the same salt
     received_time: float | None = None  # of the HTTP request, before its body was read; None = was none
 
@@ -67,13 +66,12 @@ class ScheduledSeq:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: what to compute, and who lost or gave up their place."""
+    """One step: what to compute, and who lost their place."""
 
     step_id: int
     prefill: tuple[ScheduledSeq, ...]  # all others: inside the prompt, or recomputing what was generated
     decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
     preempted: tuple[str, ...] = ()
-    expired: tuple[str, ...] = ()
     admitted: tuple[str, ...] = ()  # placed for the first time; not those that come back after a preemption
     time: float = 0.0  # when this was decided
     received_time: float | None = None  # the earliest of `admitted`
@@ -144,15 +142,13 @@ class StepResult:
     sampled: dict[str, SampledToken]
     seconds: float  # host time the step took
     device: DeviceStep | None = None  # None: nothing is modelled
-    shares_ns: tuple[int, ...] = ()  # of each of the plan's seqs in device.busy_ns, which is their sum
-    extrapolated: frozenset[str] = frozenset()  # ids whose share has no measurement behind it
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One generated token, or the end of a request, on its way to the client.
 
-    `token_id` is None where a request ends with no token of this step (abort, error, deadline).
+    `token_id` is None where a request ends with no token of this step (abort, error).
     """
 
     request_id: str
@@ -164,7 +160,12 @@ class TokenEvent:
     num_cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     error: str | None = None
-    device_ns: int = 0  # of the modelled part, all that the request has taken so far
+
+
+class Charge(NamedTuple):
+    """What one request has taken of the modelled part, all steps so far."""
+
+    device_ns: int = 0
     is_extrapolated: bool = False  # no measurement stands behind some of device_ns
 
 

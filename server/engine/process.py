@@ -12,10 +12,11 @@ import zmq
 
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.cost.meter import Meter
 from server.cost.pricer import StepPricer
 from server.engine.grammar_queue import Gate, Grammars
 from server.engine.loop import EngineLoop, Runner
-from server.engine.metered_runner import MeteredRunner
+from server.engine.metered_runner import MeteredOutbox, MeteredRunner
 from server.engine.trace.files import Seams, require_directory, traced
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
@@ -91,8 +92,9 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         with traced(config.trace, loaded.info, loaded.runner, seams, outputs.send) as seen:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), Gate(loaded.grammars)
-            runner = MeteredRunner(seen.runner, loaded.pricer, clock, is_paced=config.pace == "device")
-            EngineLoop(scheduler, runner, clock, seen.inbox, seen.outbox, gate).run()
+            meter = Meter()
+            runner = MeteredRunner(seen.runner, loaded.pricer, meter, clock, is_paced=config.pace == "device")
+            EngineLoop(scheduler, runner, clock, seen.inbox, MeteredOutbox(seen.outbox, meter), gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

@@ -32,7 +32,7 @@ from server.link.messages import (
     TraceReply,
 )
 from server.link.process import EngineProcess
-from server.types import Request, StepReport, TokenEvent
+from server.types import Charge, Request, StepReport, TokenEvent
 
 Observer = Callable[[Tokens], None]
 
@@ -43,7 +43,7 @@ class Stream:
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
         self._open = set(request_ids)
         self._abort = abort
-        self._events: list[TokenEvent] = []
+        self._events: list[tuple[TokenEvent, Charge]] = []
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
         self.engines: Mapping[str, int] = {}  # where each sequence is, when there are several engines
@@ -53,8 +53,8 @@ class Stream:
         """Whether events are still to come or to be read."""
         return bool(self._open or self._events or self._error)
 
-    async def next(self) -> list[TokenEvent]:
-        """All events since the last call, at least one. Raises the error that ended the stream, if one did."""
+    async def next(self) -> list[tuple[TokenEvent, Charge]]:
+        """All events since the last call, at least one, with what each request had taken by then. Raises the error that ended the stream, if one did."""
         while not self._events:
             if self._error is not None:
                 raise self._error
@@ -69,11 +69,11 @@ class Stream:
             self._open.discard(request_id)
             self._abort(request_id)
 
-    def put(self, event: TokenEvent) -> None:
+    def put(self, event: TokenEvent, charge: Charge) -> None:
         """For the client: one more event; after an error there is none."""
         if self._error is not None:
             return
-        self._events.append(event)
+        self._events.append((event, charge))
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
         self._wake.set()
@@ -199,12 +199,12 @@ class EngineClient:
 
     def _take(self, output: Output) -> None:
         match output:
-            case Tokens(events=events, report=report):
+            case Tokens(report=report):
                 self.report = report
                 for observer in self._observers:
                     observer(output)
-                for event in events:
-                    self._hand_out(event)
+                for event, charge in output.charged():
+                    self._hand_out(event, charge)
             case Progress(text=text):
                 self._say(text)
             case Ready(info=info):
@@ -217,13 +217,13 @@ class EngineClient:
             case Failed(message=message, exit_code=exit_code):
                 self._die(message, exit_code)
 
-    def _hand_out(self, event: TokenEvent) -> None:
+    def _hand_out(self, event: TokenEvent, charge: Charge) -> None:
         stream = self._streams.get(event.request_id)
         if stream is None:
             return  # aborted here while the event was on its way
         if event.finish_reason is not None:
             del self._streams[event.request_id]
-        stream.put(event)
+        stream.put(event, charge)
 
     def _on_exit(self) -> None:
         """The process has ended: its last words first, then the end of every stream."""

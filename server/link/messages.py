@@ -6,14 +6,16 @@ Engine -> API: Progress* Ready (Tokens | TraceReply)*, or Failed and silence.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal
 
 import msgspec
 
 from server.config import Pace, Quantization
 from server.device.buckets import CompiledShapes
-from server.types import Request, StepReport, TokenEvent
+from server.types import Charge, Request, StepReport, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,11 @@ class Tokens(msgspec.Struct, tag=True, frozen=True):
 
     events: list[TokenEvent]
     report: StepReport
+    charges: list[Charge] = []  # what the request of each event has taken; none where nothing is modelled
+
+    def charged(self) -> Iterator[tuple[TokenEvent, Charge]]:
+        """Each event with what its request has taken so far."""
+        return zip(self.events, self.charges or repeat(Charge()), strict=False)
 
 
 class TraceReply(msgspec.Struct, tag=True, frozen=True):

@@ -9,8 +9,6 @@ policy's: under "continuous" the first that runs advances in every step, under "
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from server.config import SchedulerConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
@@ -20,12 +18,6 @@ from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
 from server.scheduler.step import StepDraft
 from server.types import FinishReason, Request, SampledToken, StepPlan, StepReport, StepResult, TokenEvent
-
-
-def _deadline_order(seq: Sequence) -> tuple[float, str]:
-    deadline = seq.request.deadline
-    assert deadline is not None
-    return deadline, seq.request.request_id
 
 
 class Scheduler:
@@ -41,11 +33,10 @@ class Scheduler:
         self._policy = POLICIES[config.batching]
         self._cache = cache
         self._open: dict[str, Sequence] = {}
-        self._running = OrderedQueue(attrgetter("order"))
-        self._waiting = OrderedQueue(attrgetter("order"))
-        self._deadlines = OrderedQueue(_deadline_order)
+        self._running = OrderedQueue()
+        self._waiting = OrderedQueue()
         self._step_id = 0
-        self._untold: list[TokenEvent] = []  # ends decided by schedule, told by apply
+        self._pending_events: list[TokenEvent] = []  # of ends that schedule decided, until apply returns them
         self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
 
     @property
@@ -79,8 +70,6 @@ class Scheduler:
         seq = Sequence(request, self._cache.open(request.cache_salt))
         self._open[request.request_id] = seq
         self._waiting.add(seq)
-        if request.deadline is not None:
-            self._deadlines.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request wherever it is; None when it is unknown or has ended."""
@@ -93,7 +82,6 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """The next step. An empty plan must be applied too: it may have ended requests."""
         step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
-        self._expire(step, now)
         if self._policy.mixes_phases:
             self._place_decodes(step)  # first, so that no prompt delays a token
             self._place_prompts(step, now)
@@ -107,12 +95,9 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Record what the step computed. Returns one event for each token, and each end, of this step."""
         assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
-        events, self._untold = self._untold, []
-        seqs = plan.seqs
-        for placed, share_ns in zip(seqs, result.shares_ns or (0,) * len(seqs), strict=True):
+        events, self._pending_events = self._pending_events, []
+        for placed in plan.seqs:
             seq = self._open[placed.request_id]
-            seq.device_ns += share_ns
-            seq.is_extrapolated = seq.is_extrapolated or placed.request_id in result.extrapolated
             seq.num_computed_tokens += len(placed.token_ids)
             self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
             if placed.needs_sample:
@@ -149,12 +134,6 @@ class Scheduler:
             if seq.num_pending < 1 or seq.num_computed_tokens > covered or (covered > 0) != seq.is_running:
                 problems.append(f"{seq.request.request_id}: {seq.num_computed_tokens} computed, {covered} covered")
         return problems
-
-    def _expire(self, step: StepDraft, now: float) -> None:
-        while self._deadlines and _deadline_order(self._deadlines.first)[0] <= now:
-            seq = self._deadlines.first
-            step.expired.append(seq.request.request_id)
-            self._untold.append(self._end(seq, now, "abort"))
 
     def _place_decodes(self, step: StepDraft) -> None:
         for seq in [seq for seq in self._running if seq.is_decode]:
@@ -208,7 +187,7 @@ class Scheduler:
                 return  # nobody overtakes; those who run will free blocks
             else:
                 # Alone in an empty cache and still too long: it has all it can ever get.
-                self._untold.append(self._end(seq, now, "length"))
+                self._pending_events.append(self._end(seq, now, "length"))
 
     def _fits(self, seq: Sequence) -> bool:
         """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each that runs.
@@ -264,8 +243,6 @@ class Scheduler:
             stop_reason=None if finish is None else finish.stop_reason,
             num_cached_tokens=seq.num_cached_tokens,
             logprobs=sampled.logprobs,
-            device_ns=seq.device_ns,
-            is_extrapolated=seq.is_extrapolated,
         )
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
@@ -279,13 +256,9 @@ class Scheduler:
             finish_reason=reason,
             num_cached_tokens=seq.num_cached_tokens,
             error=error,
-            device_ns=seq.device_ns,
-            is_extrapolated=seq.is_extrapolated,
         )
 
     def _close(self, seq: Sequence) -> None:
         del self._open[seq.request.request_id]
         (self._running if seq.is_running else self._waiting).remove(seq)
-        if seq.request.deadline is not None:
-            self._deadlines.remove(seq)
         self._cache.free(seq.blocks)

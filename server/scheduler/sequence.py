@@ -15,8 +15,6 @@ class Sequence:
 
     __slots__ = (
         "blocks",
-        "device_ns",
-        "is_extrapolated",
         "is_running",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -34,8 +32,6 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
-        self.device_ns = 0  # modelled time of the part, all steps so far
-        self.is_extrapolated = False  # some of it without a measurement behind it
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.

@@ -13,7 +13,6 @@ class StepDraft:
         "admitted",
         "budget",
         "decode",
-        "expired",
         "max_chunk",
         "preempted",
         "prefill",
@@ -29,7 +28,6 @@ class StepDraft:
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.preempted: list[str] = []
-        self.expired: list[str] = []
         self.admitted: list[str] = []
         self.received_time: float | None = None
 
@@ -67,7 +65,6 @@ class StepDraft:
             tuple(self.prefill),
             tuple(self.decode),
             tuple(self.preempted),
-            tuple(self.expired),
             tuple(self.admitted),
             self.time,
             self.received_time,

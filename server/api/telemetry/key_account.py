@@ -25,8 +25,8 @@ class KeyAccount:
 
     def turn(self, tokens: Tokens) -> None:
         """Add what came to be known of each sequence in a turn of an engine."""
-        for event in tokens.events:
-            name, total_ns = event.request_id, event.device_ns
+        for event, charge in tokens.charged():
+            name, total_ns = event.request_id, charge.device_ns
             self.device_ns[self._keys.get(name, NO_KEY)] += total_ns - self._told.get(name, 0)
             if event.finish_reason is None:
                 self._told[name] = total_ns
