@@ -58,7 +58,7 @@ class _Choice:
         self._keeps_stop = keeps_stop
 
     def take(self, event: TokenEvent, charge: Charge, delta: Delta) -> None:
-        """Add one event to `delta`; `charge` is what the sequence had taken by then. Raises what the engine says went wrong."""
+        """Add one event, and the charge of its step, to `delta`. Raises what the engine says went wrong."""
         if event.finish_reason == "error":
             raise GenerationFailed(f"The model failed on this request: {event.error}")
         if event.finish_reason == "abort":

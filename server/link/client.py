@@ -54,7 +54,10 @@ class Stream:
         return bool(self._open or self._events or self._error)
 
     async def next(self) -> list[tuple[TokenEvent, Charge]]:
-        """All events since the last call, at least one, with what each request had taken by then. Raises the error that ended the stream, if one did."""
+        """All events since the last call, at least one, each with what its request had taken by then.
+
+        Raises the error that ended the stream, if one did.
+        """
         while not self._events:
             if self._error is not None:
                 raise self._error

@@ -12,6 +12,7 @@ from __future__ import annotations
 from server.config import SchedulerConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
+from server.scheduler import decode_run
 from server.scheduler.batching import POLICIES
 from server.scheduler.finish import check_finish
 from server.scheduler.queue import OrderedQueue
@@ -104,6 +105,34 @@ class Scheduler:
                 events.append(self._accept(seq, result.sampled[placed.request_id], now))
         return events
 
+    @property
+    def takes_arrivals(self) -> bool:
+        """Whether a request that comes now, last in the order of service, may be admitted by the next `schedule`."""
+        return not self._waiting and len(self._running) < self._config.max_num_seqs
+
+    def count_repeats(self, plan: StepPlan) -> int:
+        """How many plans like `plan`, which was scheduled and not applied, are sure to follow it.
+
+        They are while all that run decode, nobody is added or aborted, and no token stops a sequence before its
+        length does. What waits is stuck meanwhile.
+        """
+        if plan.prefill or plan.preempted or self._pending_events or not plan.decode:
+            return 0
+        if len(plan.decode) < len(self._running):
+            return 0
+        has_slot = len(self._running) < self._config.max_num_seqs
+        stuck = self._waiting.first if self._waiting and has_slot else None
+        return decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
+
+    def repeat(self, plan: StepPlan, result: StepResult, count: int) -> None:
+        """Do what `count` turns of `apply` and `schedule` would, each with the tokens of `result`; returns no events.
+
+        Afterwards `plan` is the one to apply. `count` is at most `count_repeats(plan)`, and no token may stop.
+        """
+        seqs = [self._open[placed.request_id] for placed in plan.decode]
+        token_ids = [result.sampled[placed.request_id].token_id for placed in plan.decode]
+        decode_run.repeat(seqs, token_ids, count, self._cache)
+
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         """The state after `apply`."""
         return StepReport(
@@ -138,13 +167,14 @@ class Scheduler:
     def _place_decodes(self, step: StepDraft) -> None:
         for seq in [seq for seq in self._running if seq.is_decode]:
             if step.budget and seq.is_running and self._grow(seq, step):
-                step.place(seq)
+                step.place_decode(seq)
 
     def _place_prompts(self, step: StepDraft, now: float) -> None:
         """Those under way, then those that wait; but a step that took blocks away has none to give."""
-        for seq in self._running:
-            if not seq.is_decode and self._takes_prompts(step):
-                step.place(seq)
+        if len(step.decode) < len(self._running):
+            for seq in self._running:
+                if not seq.is_decode and self._takes_prompts(step):
+                    step.place(seq)
         if not step.preempted:
             self._admit(step, now)
 
@@ -228,21 +258,17 @@ class Scheduler:
         if sampled.error is not None:
             self._cache.discard(seq.blocks)
             return self._end(seq, now, "error", sampled.error)
-        token_ids, request = seq.token_ids, seq.request
-        token_ids.append(sampled.token_id)
+        token_ids, request, token_id = seq.token_ids, seq.request, sampled.token_id
+        token_ids.append(token_id)
+        num_generated = len(token_ids) - seq.num_prompt_tokens
         is_context_full = len(token_ids) >= self._config.max_model_len
-        finish = check_finish(request.sampling, sampled.token_id, seq.num_generated, is_context_full=is_context_full)
+        finish = check_finish(request.sampling, token_id, num_generated, is_context_full=is_context_full)
+        reason, stop_reason = finish or (None, None)
         if finish is not None:
             self._close(seq)
+        num_cached, logprobs = seq.num_cached_tokens, sampled.logprobs
         return TokenEvent(
-            request_id=request.request_id,
-            token_id=sampled.token_id,
-            index=seq.num_generated - 1,
-            time=now,
-            finish_reason=None if finish is None else finish.reason,
-            stop_reason=None if finish is None else finish.stop_reason,
-            num_cached_tokens=seq.num_cached_tokens,
-            logprobs=sampled.logprobs,
+            request.request_id, token_id, num_generated - 1, now, reason, stop_reason, num_cached, logprobs
         )
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:

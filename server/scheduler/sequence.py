@@ -42,6 +42,11 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_tokens_left(self) -> int:
+        """Tokens that it may generate still, as far as the request limits them."""
+        return self.request.sampling.max_tokens - self.num_generated
+
+    @property
     def num_pending(self) -> int:
         """Known tokens still to be computed; at least 1 while the request is open."""
         return len(self.token_ids) - self.num_computed_tokens
@@ -49,4 +54,5 @@ class Sequence:
     @property
     def is_decode(self) -> bool:
         """Past the prompt with one token to compute."""
-        return self.num_computed_tokens >= self.num_prompt_tokens and self.num_pending == 1
+        num_computed = self.num_computed_tokens
+        return num_computed >= self.num_prompt_tokens and len(self.token_ids) - num_computed == 1

@@ -55,6 +55,23 @@ class StepDraft:
         (self.decode if seq.is_decode else self.prefill).append(placed)
         self.budget -= end - start
 
+    def place_decode(self, seq: Sequence) -> None:
+        """As `place`, of a sequence that decodes."""
+        token_ids, request = seq.token_ids, seq.request
+        self.decode.append(
+            ScheduledSeq(
+                request.request_id,
+                (token_ids[-1],),
+                seq.num_computed_tokens,
+                seq.blocks.ids,
+                True,
+                request.sampling,
+                token_ids,
+                seq.num_prompt_tokens,
+            )
+        )
+        self.budget -= 1
+
     @property
     def is_empty(self) -> bool:
         return not (self.prefill or self.decode)

@@ -15,7 +15,6 @@ from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.cost.work import Runtime
 from server.errors import InvalidRequest, QueueFull
-from server.planner.simulate.lean_engine import LeanEngine
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import NEVER, Engine, Records
 from server.planner.simulate.report import SimulationReport
@@ -39,23 +38,18 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
         model, options.max_num_seqs, options.buckets(options.prefill_buckets), options.buckets(options.decode_buckets)
     )
     records = Records(len(options.workload))
-    is_lean = (
-        options.workload.prefixes is None
-        and options.batching == "continuous"
-        and options.routing != "prefix-aware"
-        and not options.step_by_step
-    )
-    kind = LeanEngine if is_lean else ScheduledEngine
-    engines: list[Engine] = [
-        kind(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
+    engines = [
+        ScheduledEngine(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
     ]
+    for engine in engines:
+        engine.is_step_by_step = options.step_by_step
     router = _router(options, engines, cache)
     Driver(engines, options.workload, records, options.scheduler, cache, router).run(options.max_concurrency)
     totals = [engine.totals for engine in engines]
     return SimulationReport(options, cache.num_blocks, records, totals, tuple(pricer.extrapolated))
 
 
-def _router(options: SimulationOptions, engines: Sequence[Engine], cache: CacheConfig) -> Router:
+def _router(options: SimulationOptions, engines: Sequence[ScheduledEngine], cache: CacheConfig) -> Router:
     if options.routing == "round-robin":
         return RoundRobin()
     if options.routing == "least-loaded":
@@ -64,8 +58,7 @@ def _router(options: SimulationOptions, engines: Sequence[Engine], cache: CacheC
         len(engines), cache, partial(request_of, options.workload, max_model_len=options.max_model_len)
     )
     for engine in engines:
-        assert isinstance(engine, ScheduledEngine)
-        engine.watch = router.tell
+        engine.is_step_by_step, engine.on_token = True, router.tell
     return router
 
 
