@@ -72,10 +72,6 @@ class ModelSpec:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.is_tied else 2)
         return self.num_layers * self.params_per_layer + embeddings + self.hidden_size
 
-    def kv_values_per_token(self, kv_heads: int) -> int:
-        """K and V elements one token adds over all layers when `kv_heads` heads are stored."""
-        return self.num_layers * 2 * kv_heads * self.head_dim
-
 
 @dataclass(frozen=True, slots=True)
 class WeightFormats:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from server.errors import SettingsError
@@ -222,15 +221,6 @@ def _values(entries: Any, names: Iterable[str]) -> dict[str, float]:
         if not 0 < value < float("inf"):
             raise ValueError(f"{name} is {value}, must be positive")
     return values
-
-
-def load_calibration(path: Path) -> Calibration:
-    """Read a stored calibration. Raises SettingsError when the file is missing or is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot read the calibration {path}: {error.strerror}") from error
-    return Calibration.from_json(text, str(path))
 
 
 @cache

@@ -18,17 +18,16 @@ from server.errors import EngineDead, NeuronserveError, RequestError, StartError
 from server.link.messages import (
     Abort,
     Add,
-    Command,
     EngineInfo,
     Failed,
+    Input,
     Output,
     Progress,
     Ready,
     ResetPrefixCache,
     Shutdown,
-    StartTrace,
-    StopTrace,
     Tokens,
+    TraceCommand,
     TraceReply,
 )
 from server.link.process import EngineProcess
@@ -162,7 +161,7 @@ class EngineClient:
         self._require_life()
         self._send(ResetPrefixCache())
 
-    async def trace(self, command: StartTrace | StopTrace) -> TraceReply:
+    async def trace(self, command: TraceCommand) -> TraceReply:
         """Start or stop recording, and what came of it. The engine must have a trace directory. Raises EngineDead."""
         self._require_life()
         answer: asyncio.Future[TraceReply] = asyncio.get_running_loop().create_future()
@@ -185,7 +184,7 @@ class EngineClient:
         self._die("the engine has been stopped")
         await asyncio.to_thread(self._engine.close)
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: Input) -> None:
         try:
             self._engine.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
         except zmq.Again:  # nobody is connected

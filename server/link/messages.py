@@ -104,7 +104,9 @@ class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. Draining beforehand is the sender's business."""
 
 
-Command = Add | Abort | ResetPrefixCache | StartTrace | StopTrace | Shutdown
+Command = Add | Abort | ResetPrefixCache | Shutdown  # what the engine loop carries out
+TraceCommand = StartTrace | StopTrace  # what stands before it carries out
+Input = Command | TraceCommand
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from server.cost.calibration import (
     GroupError,
     ServingCoefficients,
     default_calibration,
-    load_calibration,
 )
 from server.errors import SettingsError
 
@@ -49,9 +47,8 @@ def without_coefficient(name: str) -> str:
     return json.dumps(record)
 
 
-def test_storing_and_reading_gives_the_same_calibration(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(SAMPLE.to_json())
-    assert load_calibration(tmp_path / "c.json") == SAMPLE
+def test_storing_and_reading_gives_the_same_calibration() -> None:
+    assert Calibration.from_json(SAMPLE.to_json(), "c.json") == SAMPLE
 
 
 def test_a_report_that_holds_a_calibration_is_one() -> None:
@@ -87,11 +84,6 @@ def test_what_is_no_calibration_is_refused_by_name(text: str, reason: str) -> No
     with pytest.raises(SettingsError, match=r"here\.json is not a calibration of version 2: ") as refused:
         Calibration.from_json(text, "here.json")
     assert reason in str(refused.value)
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"cannot read the calibration .*none\.json: No such file"):
-        load_calibration(tmp_path / "none.json")
 
 
 def test_the_shipped_calibration_is_within_physics() -> None:

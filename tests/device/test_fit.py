@@ -129,7 +129,7 @@ def test_the_cores_together_hold_at_least_the_whole_model(model: ModelSpec, tp: 
     small = dataclasses.replace(SHAPE, max_model_len=100)
     footprint = Footprint.of(model, tp, small)
     assert tp * footprint.fixed["weights"] >= 2 * model.num_params
-    assert tp * footprint.kv_block >= 32 * 2 * model.kv_values_per_token(model.num_kv_heads)
+    assert tp * footprint.kv_block >= 32 * 2 * model.num_layers * 2 * model.num_kv_heads * model.head_dim
 
 
 @given(models(), st.sampled_from((1, 2, 8)))
