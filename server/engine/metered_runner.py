@@ -24,7 +24,7 @@ MAX_HOST_NS = 5_000_000
 
 
 class MeteredRunner:
-    """Obeys server.engine.loop.Runner."""
+    """Implements server.engine.loop.Runner."""
 
     def __init__(self, runner: Runner, pricer: StepPricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
         self._runner, self._pricer, self._meter, self._clock, self._is_paced = runner, pricer, meter, clock, is_paced

@@ -1,7 +1,7 @@
 """Records what an engine does, step by step, and writes it to a file. Wraps the three seams of the engine loop.
 
 The inbox shows when requests come, the runner what is computed, the outbox what came of it. While nothing is recorded
-each seam passes on what it gets; a server that is not told where to write has no tracer at all. Recording keeps
+each seam passes on what it gets; a server without a trace directory has no tracer at all. Recording keeps
 numbers only; events are made when the file is written, which holds up the engine for that long.
 """
 

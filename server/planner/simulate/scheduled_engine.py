@@ -19,7 +19,7 @@ from server.workload.workload import Workload
 
 
 class ScheduledEngine:
-    """Obeys server.planner.simulate.records.Engine."""
+    """Implements server.planner.simulate.records.Engine."""
 
     def __init__(
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
