@@ -44,7 +44,7 @@ class Sequence:
     @property
     def num_tokens_left(self) -> int:
         """Tokens that it may generate still, as far as the request limits them."""
-        return self.request.sampling.max_tokens - self.num_generated
+        return self.request.sampling.max_tokens + self.num_prompt_tokens - len(self.token_ids)
 
     @property
     def num_pending(self) -> int:
