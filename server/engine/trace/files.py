@@ -37,7 +37,7 @@ class Seams:
 
 
 class CommandInbox:
-    """Implements server.engine.loop.Inbox: the commands for the loop; those about traces go to `apply`, in their turn."""
+    """Implements server.engine.loop.Inbox: commands for the loop; those about traces go to `apply`, in their turn."""
 
     def __init__(self, inputs: Inputs, apply: Callable[[TraceCommand], None]) -> None:
         self._inputs, self._apply = inputs, apply
