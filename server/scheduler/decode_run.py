@@ -6,7 +6,6 @@ long as it may be, or blocks run out. Changes what single steps would change, in
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from server.kv_cache.manager import KVCacheManager
@@ -27,20 +26,26 @@ def count_repeats(
     return _count_allocatable(seqs, min(limits) - 1, cache)
 
 
-def repeat(seqs: list[Sequence], token_ids: list[int], count: int, cache: KVCacheManager) -> None:
-    """Let each of `seqs`, in order of service, compute `count` tokens more and sample its own of `token_ids`."""
-    filling: dict[int, list[Sequence]] = defaultdict(list)  # by the step that fills a block
+def compute(seqs: list[Sequence], token_ids: list[int], num_steps: int, cache: KVCacheManager) -> None:
+    """Let each of `seqs`, in order of service, compute `num_steps` tokens and sample its own of `token_ids` each time.
+
+    As between single steps, the blocks of the token after the last are the next plan's business.
+    """
+    filling: dict[int, list[Sequence]] = {}  # by the step that fills a block
+    size = cache.config.block_size
     for seq, token_id in zip(seqs, token_ids, strict=True):
-        for step in range(_steps_to_full_block(seq, cache), count + 1, cache.config.block_size):
-            filling[step].append(seq)
-        seq.token_ids += [token_id] * count
-        seq.num_computed_tokens += count
+        for step in range(size - seq.num_computed_tokens % size, num_steps + 1, size):
+            filling.setdefault(step, []).append(seq)
+        seq.token_ids += [token_id] * num_steps
+        seq.num_computed_tokens += num_steps
     for step in sorted(filling):
+        later = num_steps - step
         for seq in filling[step]:
-            cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens - count + step)
-        for seq in filling[step]:
-            is_allocated = cache.allocate(seq.blocks, seq.num_computed_tokens - count + step + 1)
-            assert is_allocated, "more steps than can be repeated"
+            cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens - later)
+        if later:
+            for seq in filling[step]:
+                is_allocated = cache.allocate(seq.blocks, seq.num_computed_tokens - later + 1)
+                assert is_allocated, "more steps than are sure to follow"
 
 
 def _steps_to_full_block(seq: Sequence, cache: KVCacheManager) -> int:

@@ -14,11 +14,20 @@ from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler import decode_run
 from server.scheduler.batching import POLICIES
-from server.scheduler.finish import check_finish
+from server.scheduler.finish import LENGTH, Finish, check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
 from server.scheduler.step import StepDraft
-from server.types import FinishReason, Request, SampledToken, StepPlan, StepReport, StepResult, TokenEvent
+from server.types import (
+    FinishReason,
+    Request,
+    SampledToken,
+    StepPlan,
+    StepReport,
+    StepResult,
+    TokenEvent,
+    TokenLogprobs,
+)
 
 
 class Scheduler:
@@ -116,22 +125,27 @@ class Scheduler:
         They are while all that run decode, nobody is added or aborted, and no token stops a sequence before its
         length does. What waits is stuck meanwhile.
         """
-        if plan.prefill or plan.preempted or self._pending_events or not plan.decode:
-            return 0
-        if len(plan.decode) < len(self._running):
+        do_all_decode = 0 < len(plan.decode) == len(self._running)
+        if not do_all_decode or plan.preempted or self._pending_events:
             return 0
         has_slot = len(self._running) < self._config.max_num_seqs
         stuck = self._waiting.first if self._waiting and has_slot else None
         return decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
 
-    def repeat(self, plan: StepPlan, result: StepResult, count: int) -> None:
-        """Do what `count` turns of `apply` and `schedule` would, each with the tokens of `result`; returns no events.
+    def apply_run(self, plan: StepPlan, token_ids: list[int], num_steps: int, now: float) -> list[TokenEvent]:
+        """As `apply` of `plan` and of `num_steps` - 1, at most `count_repeats(plan)`, plans like it that follow.
 
-        Afterwards `plan` is the one to apply. `count` is at most `count_repeats(plan)`, and no token may stop.
+        `token_ids` are sampled for plan.decode, the same in each step, and none is a stop token. Returns the events of
+        the sequences that end, with the last step.
         """
+        assert plan.step_id == self._step_id, "plans are applied one by one, in order"
         seqs = [self._open[placed.request_id] for placed in plan.decode]
-        token_ids = [result.sampled[placed.request_id].token_id for placed in plan.decode]
-        decode_run.repeat(seqs, token_ids, count, self._cache)
+        decode_run.compute(seqs, token_ids, num_steps, self._cache)
+        most = self._config.max_model_len
+        ended = [seq for seq in seqs if not seq.num_tokens_left or len(seq.token_ids) >= most]
+        for seq in ended:
+            self._close(seq)
+        return [self._event(seq, now, LENGTH, None) for seq in ended]
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         """The state after `apply`."""
@@ -263,26 +277,21 @@ class Scheduler:
         num_generated = len(token_ids) - seq.num_prompt_tokens
         is_context_full = len(token_ids) >= self._config.max_model_len
         finish = check_finish(request.sampling, token_id, num_generated, is_context_full=is_context_full)
-        reason, stop_reason = finish or (None, None)
         if finish is not None:
             self._close(seq)
-        num_cached, logprobs = seq.num_cached_tokens, sampled.logprobs
-        return TokenEvent(
-            request.request_id, token_id, num_generated - 1, now, reason, stop_reason, num_cached, logprobs
-        )
+        return self._event(seq, now, finish, sampled.logprobs)
+
+    def _event(self, seq: Sequence, now: float, finish: Finish | None, logprobs: TokenLogprobs | None) -> TokenEvent:
+        """Of the last token of `seq`."""
+        request_id, index, (reason, stop_reason) = seq.request.request_id, seq.num_generated - 1, finish or (None, None)
+        num_cached = seq.num_cached_tokens
+        return TokenEvent(request_id, seq.token_ids[-1], index, now, reason, stop_reason, num_cached, logprobs)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End with no token."""
         self._close(seq)
-        return TokenEvent(
-            request_id=seq.request.request_id,
-            token_id=None,
-            index=seq.num_generated,
-            time=now,
-            finish_reason=reason,
-            num_cached_tokens=seq.num_cached_tokens,
-            error=error,
-        )
+        request_id, num_cached = seq.request.request_id, seq.num_cached_tokens
+        return TokenEvent(request_id, None, seq.num_generated, now, reason, num_cached_tokens=num_cached, error=error)
 
     def _close(self, seq: Sequence) -> None:
         del self._open[seq.request.request_id]

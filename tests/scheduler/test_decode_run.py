@@ -70,6 +70,11 @@ def sample(plan: StepPlan) -> StepResult:
     return StepResult(plan.step_id, sampled, 0.0)
 
 
+def tokens(plan: StepPlan) -> list[int]:
+    """Those of `sample`, in the order of plan.decode."""
+    return [7 + int(seq.request_id[1:]) % 2 for seq in plan.decode]
+
+
 def is_like(plan: StepPlan, other: StepPlan) -> bool:
     ids = [[seq.request_id for seq in one.decode] for one in (plan, other)]
     return ids[0] == ids[1] and not (other.prefill or other.preempted or other.admitted)
@@ -82,18 +87,19 @@ def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: Scheduler, dat
     while scheduler.has_work:
         plan = scheduler.schedule(0.0)
         count = data.draw(st.integers(0, scheduler.count_repeats(plan)))
+        if not count:
+            scheduler.apply(plan, sample(plan), 0.0)
+            continue
         single, single_plan = deepcopy((scheduler, plan))
         for _ in range(count):
             events = single.apply(single_plan, sample(single_plan), 0.0)
             assert not any(one.finish_reason for one in events)
             single_plan = single.schedule(0.0)
             assert is_like(plan, single_plan)
-        if count:
-            scheduler.repeat(plan, sample(plan), count)
+        ends = [one for one in single.apply(single_plan, sample(single_plan), 0.0) if one.finish_reason]
+        assert scheduler.apply_run(plan, tokens(plan), count + 1, 0.0) == ends
         assert state(scheduler) == state(single)
         assert scheduler.audit() == []
-        ends = [one.apply(a_plan, sample(a_plan), 0.0) for one, a_plan in ((scheduler, plan), (single, single_plan))]
-        assert ends[0] == ends[1]
         total += count
     event(f"repeats={min(total, 30) // 10 * 10}+")
 
@@ -104,10 +110,9 @@ def test_the_next_plan_is_another_where_nobody_waits(scheduler: Scheduler) -> No
     while scheduler.has_work:
         plan = scheduler.schedule(0.0)
         count, is_alone = scheduler.count_repeats(plan), scheduler.num_waiting == 0
-        if count:
-            scheduler.repeat(plan, sample(plan), count)
-        ends = [one for one in scheduler.apply(plan, sample(plan), 0.0) if one.finish_reason]
-        if plan.decode and not (plan.prefill or plan.preempted) and is_alone and not ends:
+        if not count:
+            scheduler.apply(plan, sample(plan), 0.0)
+        elif not scheduler.apply_run(plan, tokens(plan), count + 1, 0.0) and is_alone:
             assert scheduler.schedule(0.0).preempted
             return
 

@@ -31,7 +31,7 @@ class ScheduledEngine:
         self._max_model_len = config.max_model_len
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
-        self._last_ns: dict[str, int] = {}  # time of the last token of each open request that has one
+        self._last_ns: dict[int, int] = {}  # time of the last token of each open request that has one
         # `_num_steps` equal steps of `_step_ns` from `_start_ns` on; `_decode_ns` of each are its decode.
         self._plan: StepPlan | None = None
         self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
@@ -67,18 +67,46 @@ class ScheduledEngine:
 
     def apply(self) -> None:
         assert self._plan is not None
-        plan, num_steps = self._plan, self._num_steps
-        self.totals.count(num_steps, self._step_ns, len(plan.decode))
-        self._charge_decodes(plan)
+        plan = self._plan
+        self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
+        decoding = [int(seq.request_id) for seq in plan.decode]
+        self._charge_decodes(decoding)
+        if self._num_steps == 1:
+            self._apply_step(plan)
+        else:
+            self._apply_run(plan, decoding)
+        self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
+
+    def _apply_step(self, plan: StepPlan) -> None:
         sampled = {seq.request_id: SampledToken(-1 - int(seq.request_id)) for seq in plan.seqs if seq.needs_sample}
-        result = StepResult(plan.step_id, sampled, 0.0)
-        if num_steps > 1:
-            self.scheduler.repeat(plan, result, num_steps - 1)
-        for event in self.scheduler.apply(plan, result, self.end_ns / NS):
-            self._record(event)
+        for event in self.scheduler.apply(plan, StepResult(plan.step_id, sampled, 0.0), self.end_ns / NS):
+            index = int(event.request_id)
+            if event.index == 0:
+                self._records.first_token_ns[index] = self.end_ns
+                self._records.num_cached[index] = event.num_cached_tokens
+            else:
+                self._records.gaps[self.end_ns - self._last_ns[index]] += 1
+            self._last_ns[index] = self.end_ns
+            self._note_end(event)
             if self.on_token is not None:
                 self.on_token(event)
-        self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
+
+    def _apply_run(self, plan: StepPlan, decoding: list[int]) -> None:
+        last_ns, gaps, end_ns = self._last_ns, self._records.gaps, self.end_ns
+        first_end_ns = self._start_ns + self._step_ns
+        for index in decoding:
+            gaps[first_end_ns - last_ns[index]] += 1
+            last_ns[index] = end_ns
+        gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
+        token_ids = [-1 - index for index in decoding]
+        for event in self.scheduler.apply_run(plan, token_ids, self._num_steps, end_ns / NS):
+            self._note_end(event)
+
+    def _note_end(self, event: TokenEvent) -> None:
+        if event.finish_reason is not None:
+            index = int(event.request_id)
+            self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
+            del self._last_ns[index]
 
     def _count_repeats(self, plan: StepPlan, context: int) -> int:
         """Steps like `plan` that follow it and take as long, if nobody comes."""
@@ -96,27 +124,12 @@ class ScheduledEngine:
             total_ns += prefill_ns
         return total_ns
 
-    def _charge_decodes(self, plan: StepPlan) -> None:
-        if plan.decode:
-            share = self._num_steps * (self._decode_ns * SHARES // len(plan.decode))
-            for seq in plan.decode:
-                self._records.decode_shares[int(seq.request_id)] += share
-            if self._num_steps > 1:
-                self._records.gaps[self._step_ns] += (self._num_steps - 1) * len(plan.decode)
-
-    def _record(self, event: TokenEvent) -> None:
-        """The last token of the steps that are applied; gaps between those of a run are counted already."""
-        records, index = self._records, int(event.request_id)
-        assert event.token_id is not None
-        if event.index == 0:
-            records.first_token_ns[index] = self.end_ns
-            records.num_cached[index] = event.num_cached_tokens
-        else:
-            records.gaps[self._start_ns + self._step_ns - self._last_ns[event.request_id]] += 1
-        self._last_ns[event.request_id] = self.end_ns
-        if event.finish_reason is not None:
-            records.finish_ns[index], records.num_output[index] = self.end_ns, event.index + 1
-            del self._last_ns[event.request_id]
+    def _charge_decodes(self, decoding: list[int]) -> None:
+        if decoding:
+            shares = self._records.decode_shares
+            share = self._num_steps * (self._decode_ns * SHARES // len(decoding))
+            for index in decoding:
+                shares[index] += share
 
 
 def request_of(workload: Workload, index: int, max_model_len: int) -> Request:
