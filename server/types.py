@@ -1,14 +1,15 @@
 """The records that cross floors, in the order a request meets them.
 
 Request -> StepPlan -> StepResult -> TokenEvent. All are frozen; the mutable `Sequence` of the scheduler is not here
-because it never leaves it. Times are seconds of the host's monotonic clock.
+because it never leaves it. Those made for each sequence in each step are named tuples, which are a quarter of the work
+to make. Times are seconds of the host's monotonic clock.
 """
 
 from __future__ import annotations
 
 import collections.abc
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from server.clock import NS
 
@@ -46,13 +47,11 @@ class Request:
     sampling: SamplingParams
     arrival_time: float
     priority: int = 0  # lower runs first
-    deadline: float | None = None  # finish with "abort" when it passes
     cache_salt: str = ""  # prefix-cache blocks are shared only under the same salt
     received_time: float | None = None  # of the HTTP request, before its body was read; None = was none
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSeq:
+class ScheduledSeq(NamedTuple):
     """What the runner computes for one sequence in one step."""
 
     request_id: str
@@ -67,13 +66,12 @@ class ScheduledSeq:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: what to compute, and who lost or gave up their place."""
+    """One step: what to compute, and who lost their place."""
 
     step_id: int
     prefill: tuple[ScheduledSeq, ...]  # all others: inside the prompt, or recomputing what was generated
     decode: tuple[ScheduledSeq, ...]  # exactly one token each, past the prompt, and sampled
     preempted: tuple[str, ...] = ()
-    expired: tuple[str, ...] = ()
     admitted: tuple[str, ...] = ()  # placed for the first time; not those that come back after a preemption
     time: float = 0.0  # when this was decided
     received_time: float | None = None  # the earliest of `admitted`
@@ -103,8 +101,7 @@ class TokenLogprobs:
     top_logprobs: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """What the runner gives back for one sequence that needed a sample."""
 
     token_id: int
@@ -144,27 +141,29 @@ class StepResult:
     sampled: dict[str, SampledToken]
     seconds: float  # host time the step took
     device: DeviceStep | None = None  # None: nothing is modelled
-    shares_ns: tuple[int, ...] = ()  # of each of the plan's seqs in device.busy_ns, which is their sum
-    extrapolated: frozenset[str] = frozenset()  # ids whose share has no measurement behind it
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One generated token, or the end of a request, on its way to the client.
 
-    `token_id` is None where a request ends with no token of this step (abort, error, deadline).
+    `token_id` is None where a request ends with no token of this step (abort, error).
     """
 
     request_id: str
     token_id: int | None
-    index: int  # 0 for the first generated token
+    index: int  # type: ignore[assignment]  # 0 for the first generated token; hides the method of tuples
     time: float
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop_token_id that ended it; None for the model's own end token
     num_cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     error: str | None = None
-    device_ns: int = 0  # of the modelled part, all that the request has taken so far
+
+
+class Charge(NamedTuple):
+    """What one request has taken of the modelled part, all steps so far."""
+
+    device_ns: int = 0
     is_extrapolated: bool = False  # no measurement stands behind some of device_ns
 
 

@@ -6,7 +6,7 @@ what the published measurements cover.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from server.cost.calibration import Calibration, default_calibration
 from server.cost.shape import matrix_params
@@ -19,11 +19,6 @@ CALIBRATED_CHIPS = ("Inferentia2", "Trainium1")
 MAX_TP = 32
 MAX_BATCH = 256
 MAX_CONTEXT = 16_512
-
-# Share of the tensor-engine peak that encoders reach, all overheads included: SDK inf2-performance.rst, inf2.xlarge at
-# 128 tokens, BERT-base 2,900 texts/s (34 %) and BERT-large 850 texts/s (35 %).
-ENCODER_EFFICIENCY = 0.345
-ENCODER_REASON = "encoders are priced by two published figures, of BERT-base and BERT-large at 128 tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,6 @@ class StepCost:
     link_s: float
     overhead_s: float
     elapsed_s: float
-    padding: float  # share of the step's tokens that nobody asked for, 0 to 1
     extrapolated: str = ""  # why the prediction has no measurement behind it; empty when it has
 
     @property
@@ -57,8 +51,8 @@ class CostModel:
         self.calibration, self.step_work = calibration, step_work
         self._prices = prices(calibration.coefficients)
         self._extrapolated = _why_extrapolated(step_work, instance, calibration)
-        self._decoded: dict[tuple[int, int, int], StepCost] = {}
-        self._prefilled: dict[tuple[int, int], StepCost] = {}
+        self._decoded: dict[tuple[int, int], StepCost] = {}
+        self._prefilled: dict[int, StepCost] = {}
 
     @classmethod
     def of(
@@ -76,38 +70,30 @@ class CostModel:
         step_work = StepWork(model, instance, tp, runtime or Runtime())
         return cls(calibration or default_calibration(), step_work, instance)
 
-    def decode(self, batch: int, bucket: int, active: int | None = None) -> StepCost:
-        """One token for each slot of a graph compiled for `batch` slots and `bucket` positions, `active` of them busy.
+    def decode(self, batch: int, bucket: int) -> StepCost:
+        """One token for each slot of a graph compiled for `batch` slots and `bucket` positions.
 
-        The graph reads its whole bucket for every slot: busy slots and live contexts change padding, not time.
+        The graph reads its whole bucket for every slot, busy or not.
         """
-        busy = batch if active is None else active
-        key = (batch, bucket, busy)
+        key = (batch, bucket)
         if key not in self._decoded:
-            if not (batch >= 1 and bucket >= 1 and 0 <= busy <= batch):
-                raise ValueError(f"cannot decode {busy} active of {batch} slots over {bucket} positions")
+            if not (batch >= 1 and bucket >= 1):
+                raise ValueError(f"cannot decode {batch} slots over {bucket} positions")
             work = self.step_work.decode(batch, bucket)
-            self._decoded[key] = self._price(work, batch, 1 - busy / batch, self._reason(batch, bucket))
+            self._decoded[key] = self._price(work, batch, self._reason(batch, bucket))
         return self._decoded[key]
 
     def prefill(self, tokens: int, bucket: int) -> StepCost:
-        """One prompt of `tokens` tokens in a graph compiled for `bucket`; prompts of a batch follow each other."""
-        key = (tokens, bucket)
-        if key not in self._prefilled:
-            if not 1 <= tokens <= bucket:
-                raise ValueError(f"cannot prefill {tokens} tokens in a bucket of {bucket}")
-            work = self.step_work.prefill(bucket)
-            self._prefilled[key] = self._price(work, bucket, 1 - tokens / bucket, self._reason(1, bucket))
-        return self._prefilled[key]
+        """One prompt of `tokens` tokens in a graph compiled for `bucket`, which it costs whatever it fills.
 
-    def encode(self, batch: int, bucket: int) -> StepCost:
-        """One forward pass of an encoder (BERT class) over `batch` texts padded to `bucket` tokens, under full load."""
-        if batch < 1 or bucket < 1:
-            raise ValueError(f"cannot encode {batch} texts of {bucket} tokens")
-        cost = self._price(self.step_work.prefill(bucket, batch), batch * bucket, 0.0, ENCODER_REASON)
-        compute_s = cost.flops / self.step_work.core.tp * self.step_work.flop_s / ENCODER_EFFICIENCY
-        elapsed_s = max(compute_s, cost.memory_s) + cost.link_s
-        return replace(cost, compute_s=compute_s, overhead_s=0.0, elapsed_s=elapsed_s)
+        Prompts of a batch follow each other.
+        """
+        if not 1 <= tokens <= bucket:
+            raise ValueError(f"cannot prefill {tokens} tokens in a bucket of {bucket}")
+        if bucket not in self._prefilled:
+            work = self.step_work.prefill(bucket)
+            self._prefilled[bucket] = self._price(work, bucket, self._reason(1, bucket))
+        return self._prefilled[bucket]
 
     def _reason(self, batch: int, bucket: int) -> str:
         reasons = [self._extrapolated] if self._extrapolated else []
@@ -117,7 +103,7 @@ class CostModel:
             reasons.append(f"bucket {bucket} is above the measured {MAX_CONTEXT}")
         return "; ".join(reasons)
 
-    def _price(self, work: Work, tokens: int, padding: float, reason: str) -> StepCost:
+    def _price(self, work: Work, tokens: int, reason: str) -> StepCost:
         cost = [amount * price for amount, price in zip(work, self._prices, strict=True)]
         load, tp = self.step_work, self.step_work.core.tp
         compute_s, memory_s, link_s, overhead_s = (sum(cost[part]) for part in (COMPUTE, MEMORY, LINKS, OVERHEAD))
@@ -130,7 +116,6 @@ class CostModel:
             link_s=link_s,
             overhead_s=overhead_s,
             elapsed_s=max(compute_s, memory_s) + link_s + overhead_s,
-            padding=padding,
             extrapolated=reason,
         )
 

@@ -65,14 +65,13 @@ class StepCharge:
         each, rest = divmod(self.decode.ns, self.decode.num_tokens)
         return prefills + (each + 1,) * rest + (each,) * (self.decode.num_tokens - rest)
 
-
-def extrapolated_ids(plan: StepPlan, charge: StepCharge) -> frozenset[str]:
-    """The sequences of `plan` whose charge has no measurement behind it."""
-    prompts = zip(plan.prefill, charge.prefills, strict=True)
-    ids = [seq.request_id for seq, run in prompts if run.cost.is_extrapolated]
-    if charge.decode is not None and charge.decode.cost.is_extrapolated:
-        ids += [seq.request_id for seq in plan.decode]
-    return frozenset(ids)
+    def extrapolated_ids(self, plan: StepPlan) -> frozenset[str]:
+        """The sequences of `plan`, whose charge this is, with no measurement behind their share."""
+        prompts = zip(plan.prefill, self.prefills, strict=True)
+        ids = [seq.request_id for seq, run in prompts if run.cost.is_extrapolated]
+        if self.decode is not None and self.decode.cost.is_extrapolated:
+            ids += [seq.request_id for seq in plan.decode]
+        return frozenset(ids)
 
 
 class StepPricer:

@@ -1,4 +1,4 @@
-"""When the steps of the modelled part begin and end. Pure: told the time in whole nanoseconds, it never waits.
+"""When the steps of the modelled part begin and end. Pure: given the time in whole nanoseconds, it never waits.
 
 A step follows the one before it at once, or after a pause with nothing to do. Under pacing the ends are deadlines on
 the host's clock, each worked out from the one before, so that what the host takes between two steps, and errors of its

@@ -35,11 +35,6 @@ class Instance:
     is_user_given: bool = False  # a figure of it or of its chip is from a user's file
 
     @property
-    def has_neuronlink(self) -> bool:
-        """True when its chips are linked without the host between them."""
-        return self.link is not None
-
-    @property
     def num_cores(self) -> int:
         """NeuronCores of the instance."""
         return self.num_chips * self.chip.cores_per_chip

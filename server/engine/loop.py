@@ -9,7 +9,7 @@ from typing import Protocol
 
 from server.clock import Clock
 from server.engine.grammar_queue import Gate
-from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, StartTrace, StopTrace, Tokens
+from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import StepPlan, StepResult, TokenEvent
 
@@ -66,9 +66,9 @@ class EngineLoop:
             pass
 
     def step(self) -> bool:
-        """One turn; False once Shutdown has been obeyed. Waits for commands only when there is nothing to do."""
+        """One turn; False after Shutdown. Waits for commands only when there is nothing to do."""
         timeout_s = 0.0 if self._scheduler.has_work else self._gate.wait_s(IDLE_WAIT_S)
-        events = self._obey(self._inbox.drain(timeout_s))
+        events = self._carry_out(self._inbox.drain(timeout_s))
         for request in self._gate.release():
             self._scheduler.add(request)
         if events or self._scheduler.has_work:
@@ -82,7 +82,7 @@ class EngineLoop:
         events += self._scheduler.apply(plan, result, now)
         self._outbox.put(Tokens(events, self._scheduler.report(plan, result, now)))
 
-    def _obey(self, commands: list[Command]) -> list[TokenEvent]:
+    def _carry_out(self, commands: list[Command]) -> list[TokenEvent]:
         """Carry out commands in the order they came; returns the events of those that ended a request."""
         events: list[TokenEvent] = []
         for command in commands:
@@ -94,8 +94,6 @@ class EngineLoop:
                     events += self._abort(request_id)
                 case ResetPrefixCache():
                     self._scheduler.reset_prefix_cache()
-                case StartTrace() | StopTrace():
-                    pass  # server/engine/trace/tracer.py takes them on their way, where there is one
                 case Shutdown():
                     self._is_stopped = True
         if self._is_stopped:

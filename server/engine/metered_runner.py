@@ -1,4 +1,5 @@
-"""A runner around a runner that says what each step would take on the modelled part, and takes that long if asked to.
+"""A runner around a runner that says what each step would take on the modelled part, and takes that long if asked to;
+and an outbox around an outbox that says what each request has taken. The engine loop knows nothing of either.
 
 Prices the plan, never looks at the result. Without pacing a step ends when the host has computed it, and only the time
 without work counts as idle: modelled time and the host's are two accounts.
@@ -9,9 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.clock import NS, Waiter
-from server.cost.pricer import StepCharge, StepPricer, extrapolated_ids
+from server.cost.meter import Meter
+from server.cost.pricer import StepCharge, StepPricer
 from server.cost.timeline import Timeline
-from server.engine.loop import Runner
+from server.engine.loop import Outbox, Runner
+from server.link.messages import Tokens
 from server.types import DeviceStep, StepPlan, StepResult
 
 PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
@@ -21,10 +24,10 @@ MAX_HOST_NS = 5_000_000
 
 
 class MeteredRunner:
-    """Obeys server.engine.loop.Runner."""
+    """Implements server.engine.loop.Runner."""
 
-    def __init__(self, runner: Runner, pricer: StepPricer, clock: Waiter, is_paced: bool) -> None:
-        self._runner, self._pricer, self._clock, self._is_paced = runner, pricer, clock, is_paced
+    def __init__(self, runner: Runner, pricer: StepPricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
+        self._runner, self._pricer, self._meter, self._clock, self._is_paced = runner, pricer, meter, clock, is_paced
         self._timeline = Timeline(self._now_ns())
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -33,12 +36,8 @@ class MeteredRunner:
         due_ns = self._timeline.step(charge.ns)
         result = self._runner.execute(plan)
         late_ns = self._end(due_ns)
-        return replace(
-            result,
-            device=_report(charge, idle_ns, lag_ns, late_ns),
-            shares_ns=charge.shares_ns,
-            extrapolated=extrapolated_ids(plan, charge),
-        )
+        self._meter.add(plan, charge)
+        return replace(result, device=_report(charge, idle_ns, lag_ns, late_ns))
 
     def _begin(self, plan: StepPlan) -> tuple[int, int]:
         """Idle and lost nanoseconds before the step."""
@@ -67,6 +66,16 @@ class MeteredRunner:
 
     def _now_ns(self) -> int:
         return round(self._clock.now() * NS)
+
+
+class MeteredOutbox:
+    """An outbox that sends with each event what its request has taken so far."""
+
+    def __init__(self, outbox: Outbox, meter: Meter) -> None:
+        self._outbox, self._meter = outbox, meter
+
+    def put(self, tokens: Tokens) -> None:
+        self._outbox.put(Tokens(tokens.events, tokens.report, self._meter.read(tokens.events)))
 
 
 def _report(charge: StepCharge, idle_ns: int, lag_ns: int, late_ns: int | None) -> DeviceStep:

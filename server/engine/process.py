@@ -12,15 +12,16 @@ import zmq
 
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.cost.meter import Meter
 from server.cost.pricer import StepPricer
 from server.engine.grammar_queue import Gate, Grammars
 from server.engine.loop import EngineLoop, Runner
-from server.engine.metered_runner import MeteredRunner
-from server.engine.trace.files import Seams, require_directory, traced
+from server.engine.metered_runner import MeteredOutbox, MeteredRunner
+from server.engine.trace.files import require_directory, traced
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.link.handle import Addresses, connected_socket
-from server.link.messages import Command, EngineInfo, Failed, Output, Progress, Ready, Tokens
+from server.link.messages import EngineInfo, Failed, Input, Output, Progress, Ready, Tokens
 from server.scheduler.scheduler import Scheduler
 
 log = logging.getLogger("neuronserve.engine")
@@ -47,15 +48,15 @@ class LoadedEngine(Protocol):
 Loader = Callable[[EngineConfig, Callable[[str], None]], LoadedEngine]
 
 
-class _SocketInbox:
-    """Commands from the socket, for the engine loop."""
+class _SocketInputs:
+    """All that the API sends, from the socket."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
-        self._decoder = msgspec.msgpack.Decoder(Command)
+        self._decoder = msgspec.msgpack.Decoder(Input)
 
-    def drain(self, timeout_s: float) -> list[Command]:
-        commands: list[Command] = []
+    def drain(self, timeout_s: float) -> list[Input]:
+        commands: list[Input] = []
         if self._socket.poll(int(timeout_s * 1000)):
             with contextlib.suppress(zmq.Again):
                 while True:
@@ -87,12 +88,13 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
-        seams = Seams(_SocketInbox(inbox), loaded.runner, outputs)
-        with traced(config.trace, loaded.info, loaded.runner, seams, outputs.send) as seen:
+        inputs = _SocketInputs(inbox)
+        with traced(config.trace, loaded.info, inputs, loaded.runner, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), Gate(loaded.grammars)
-            runner = MeteredRunner(seen.runner, loaded.pricer, clock, is_paced=config.pace == "device")
-            EngineLoop(scheduler, runner, clock, seen.inbox, seen.outbox, gate).run()
+            meter = Meter()
+            runner = MeteredRunner(seams.runner, loaded.pricer, meter, clock, is_paced=config.pace == "device")
+            EngineLoop(scheduler, runner, clock, seams.inbox, MeteredOutbox(seams.outbox, meter), gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

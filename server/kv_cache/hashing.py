@@ -9,6 +9,8 @@ import struct
 from collections.abc import Sequence
 from hashlib import sha256
 
+TOKEN_BYTES = 4
+
 
 def root_digest(cache_salt: str) -> bytes:
     """Parent digest of a sequence's first block: requests share blocks only under the same salt."""
@@ -16,13 +18,11 @@ def root_digest(cache_salt: str) -> bytes:
     return sha256(b"neuronserve:" + cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
-def block_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """sha256 of the parent's digest and the block's tokens as little-endian int32."""
-    return sha256(parent + struct.pack(f"<{len(token_ids)}i", *token_ids)).digest()
-
-
 class HashChain:
-    """The digests of a sequence's full blocks, each computed once as the sequence grows."""
+    """The digests of a sequence's full blocks, each computed once as the sequence grows.
+
+    A digest is the sha256 of the one before it and the block's tokens as little-endian int32.
+    """
 
     __slots__ = ("_block_size", "_root", "digests")
 
@@ -33,7 +33,10 @@ class HashChain:
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Name the first `num_blocks` blocks of `token_ids`; those already named keep their digests."""
-        size = self._block_size
-        for block in range(len(self.digests), num_blocks):
-            parent = self.digests[-1] if self.digests else self._root
-            self.digests.append(block_digest(parent, token_ids[block * size : (block + 1) * size]))
+        digests, size = self.digests, self._block_size
+        new = token_ids[len(digests) * size : num_blocks * size]
+        packed = struct.pack(f"<{len(new)}i", *new)
+        parent = digests[-1] if digests else self._root
+        for begin in range(0, len(packed), size * TOKEN_BYTES):
+            parent = sha256(parent + packed[begin : begin + size * TOKEN_BYTES]).digest()
+            digests.append(parent)

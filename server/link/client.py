@@ -19,20 +19,19 @@ from server.link.handle import EngineHandle
 from server.link.messages import (
     Abort,
     Add,
-    Command,
     EngineInfo,
     Failed,
+    Input,
     Output,
     Progress,
     Ready,
     ResetPrefixCache,
     Shutdown,
-    StartTrace,
-    StopTrace,
     Tokens,
+    TraceCommand,
     TraceReply,
 )
-from server.types import Request, StepReport, TokenEvent
+from server.types import Charge, Request, StepReport, TokenEvent
 
 Observer = Callable[[Tokens], None]
 
@@ -43,7 +42,7 @@ class Stream:
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
         self._open = set(request_ids)
         self._abort = abort
-        self._events: list[TokenEvent] = []
+        self._events: list[tuple[TokenEvent, Charge]] = []
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
         self.engines: Mapping[str, int] = {}  # where each sequence is, when there are several engines
@@ -53,8 +52,11 @@ class Stream:
         """True while events are still to come or to be read."""
         return bool(self._open or self._events or self._error)
 
-    async def next(self) -> list[TokenEvent]:
-        """All events since the last call, at least one. Raises the error that ended the stream, if one did."""
+    async def next(self) -> list[tuple[TokenEvent, Charge]]:
+        """All events since the last call, at least one, each with what its request had taken by then.
+
+        Raises the error that ended the stream, if one did.
+        """
         while not self._events:
             if self._error is not None:
                 raise self._error
@@ -69,11 +71,11 @@ class Stream:
             self._open.discard(request_id)
             self._abort(request_id)
 
-    def put(self, event: TokenEvent) -> None:
-        """Add an event (called by the client); ignored after an error."""
+    def put(self, event: TokenEvent, charge: Charge) -> None:
+        """Add an event and its charge (called by the client); ignored after an error."""
         if self._error is not None:
             return
-        self._events.append(event)
+        self._events.append((event, charge))
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
         self._wake.set()
@@ -159,7 +161,7 @@ class EngineClient:
         self._require_alive()
         self._send(ResetPrefixCache())
 
-    async def trace(self, command: StartTrace | StopTrace) -> TraceReply:
+    async def trace(self, command: TraceCommand) -> TraceReply:
         """Start or stop recording; the engine must have a trace directory. Raises EngineDead."""
         self._require_alive()
         reply: asyncio.Future[TraceReply] = asyncio.get_running_loop().create_future()
@@ -182,7 +184,7 @@ class EngineClient:
         self._end("the engine has been stopped")
         await asyncio.to_thread(self._engine.close)
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: Input) -> None:
         try:
             self._engine.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
         except zmq.Again:  # nobody is connected
@@ -199,12 +201,12 @@ class EngineClient:
 
     def _take(self, output: Output) -> None:
         match output:
-            case Tokens(events=events, report=report):
+            case Tokens(report=report):
                 self.report = report
                 for observer in self._observers:
                     observer(output)
-                for event in events:
-                    self._deliver(event)
+                for event, charge in output.charged():
+                    self._deliver(event, charge)
             case Progress(text=text):
                 self._report_progress(text)
             case Ready(info=info):
@@ -217,13 +219,13 @@ class EngineClient:
             case Failed(message=message, exit_code=exit_code):
                 self._end(message, exit_code)
 
-    def _deliver(self, event: TokenEvent) -> None:
+    def _deliver(self, event: TokenEvent, charge: Charge) -> None:
         stream = self._streams.get(event.request_id)
         if stream is None:
             return  # aborted here while the event was on its way
         if event.finish_reason is not None:
             del self._streams[event.request_id]
-        stream.put(event)
+        stream.put(event, charge)
 
     def _on_exit(self) -> None:
         """Read what the ended process still sent, then end every stream."""

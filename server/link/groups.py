@@ -15,7 +15,7 @@ from server.device.visible_cores import core_ranges
 from server.errors import EngineDead, InvalidRequest, RequestError
 from server.link.client import EngineClient, Stream
 from server.link.handle import EngineHandle
-from server.link.messages import EngineInfo, StartTrace, StopTrace, Tokens, TraceReply
+from server.link.messages import EngineInfo, Tokens, TraceCommand, TraceReply
 from server.scheduler.router import Router
 from server.types import Request
 
@@ -100,7 +100,7 @@ class EngineGroups:
             if client.is_alive or not self.is_alive:
                 client.reset_prefix_cache()
 
-    async def trace(self, command: StartTrace | StopTrace) -> list[TraceReply]:
+    async def trace(self, command: TraceCommand) -> list[TraceReply]:
         """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
         living = [client for client in self.clients if client.is_alive] or self.clients
         return await asyncio.gather(*(client.trace(command) for client in living))
@@ -125,7 +125,7 @@ class EngineGroups:
 
         def record(tokens: Tokens) -> None:
             for event in tokens.events:
-                router.tell(event)
+                router.notify(event)
 
         for client in self.clients:
             client.observe(record)

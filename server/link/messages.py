@@ -6,14 +6,16 @@ Engine -> API: Progress* Ready (Tokens | TraceReply)*, and Failed as the last on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal
 
 import msgspec
 
 from server.config import Pace, Quantization
 from server.device.buckets import CompiledShapes
-from server.types import Request, StepReport, TokenEvent
+from server.types import Charge, Request, StepReport, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
 
 
-Command = Add | Abort | ResetPrefixCache | StartTrace | StopTrace | Shutdown
+Command = Add | Abort | ResetPrefixCache | Shutdown  # what the engine loop carries out
+TraceCommand = StartTrace | StopTrace  # what stands before it carries out
+Input = Command | TraceCommand
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -123,6 +127,11 @@ class Tokens(msgspec.Struct, tag=True, frozen=True):
 
     events: list[TokenEvent]
     report: StepReport
+    charges: list[Charge] = []  # what the request of each event has taken; none where nothing is modelled
+
+    def charged(self) -> Iterator[tuple[TokenEvent, Charge]]:
+        """Each event with what its request has taken so far."""
+        return zip(self.events, self.charges or repeat(Charge()), strict=False)
 
 
 class TraceReply(msgspec.Struct, tag=True, frozen=True):

@@ -1,4 +1,4 @@
-"""What a step may hold together: policies as data, which the scheduler obeys. Decides nothing about sequences.
+"""What a step may hold together: policies as data, read by scheduler and planner. Decides nothing of sequences.
 
 Tokens are the same under each of them, because a sequence's tokens do not depend on what it shares a step with.
 """

@@ -1,7 +1,7 @@
 """Which of several engines takes a request: the one that has most of its prompt cached, unless it is overloaded.
 
-The server's data-parallel engines and those of a simulation are chosen by it. Pure: it is told what is sent,
-generated and ended, and asks no clock and no engine. Only the router places requests, so its account of open tokens
+The server's data-parallel engines and those of a simulation are chosen by it. Pure: its caller reports what is sent,
+generated and ended, and it asks no clock and no engine. Only the router places requests, so its account of open tokens
 is exact; what an engine has cached is a belief (prefix_index.py).
 """
 
@@ -104,8 +104,8 @@ class Router:
         self._open[request.request_id] = (index, num_tokens)
         return index
 
-    def tell(self, event: TokenEvent) -> None:
-        """What an engine says of a request: a token more, or its end."""
+    def notify(self, event: TokenEvent) -> None:
+        """Count what an engine reports of a request: a token more, or its end."""
         if event.finish_reason is not None:
             self.end(event.request_id)
         else:
@@ -125,7 +125,7 @@ class Router:
             self._engines[index].num_open_tokens -= num_tokens
 
     def lose(self, index: int) -> None:
-        """An engine has died, and its requests with it. May be told twice."""
+        """An engine has died, and its requests with it. May be reported twice."""
         engine = self._engines[index]
         if engine.is_alive:
             engine.is_alive, engine.num_open_tokens = False, 0

@@ -9,23 +9,25 @@ policy's: under "continuous" the first that runs advances in every step, under "
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from server.config import SchedulerConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
+from server.scheduler import decode_run
 from server.scheduler.batching import POLICIES
-from server.scheduler.finish import check_finish
+from server.scheduler.finish import LENGTH, Finish, check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
 from server.scheduler.step import StepDraft
-from server.types import FinishReason, Request, SampledToken, StepPlan, StepReport, StepResult, TokenEvent
-
-
-def _deadline_order(seq: Sequence) -> tuple[float, str]:
-    deadline = seq.request.deadline
-    assert deadline is not None
-    return deadline, seq.request.request_id
+from server.types import (
+    FinishReason,
+    Request,
+    SampledToken,
+    StepPlan,
+    StepReport,
+    StepResult,
+    TokenEvent,
+    TokenLogprobs,
+)
 
 
 class Scheduler:
@@ -41,11 +43,10 @@ class Scheduler:
         self._policy = POLICIES[config.batching]
         self._cache = cache
         self._open: dict[str, Sequence] = {}
-        self._running = OrderedQueue(attrgetter("order"))
-        self._waiting = OrderedQueue(attrgetter("order"))
-        self._deadlines = OrderedQueue(_deadline_order)
+        self._running = OrderedQueue()
+        self._waiting = OrderedQueue()
         self._step_id = 0
-        self._untold: list[TokenEvent] = []  # ends decided by schedule, told by apply
+        self._pending_events: list[TokenEvent] = []  # of ends that schedule decided, until apply returns them
         self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
 
     @property
@@ -79,8 +80,6 @@ class Scheduler:
         seq = Sequence(request, self._cache.open(request.cache_salt))
         self._open[request.request_id] = seq
         self._waiting.add(seq)
-        if request.deadline is not None:
-            self._deadlines.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
         """End a request wherever it is; None when it is unknown or has ended."""
@@ -93,7 +92,6 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """The next step. An empty plan must be applied too: it may have ended requests."""
         step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
-        self._expire(step, now)
         if self._policy.mixes_phases:
             self._place_decodes(step)  # first, so that no prompt delays a token
             self._place_prompts(step, now)
@@ -107,17 +105,47 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Record what the step computed. Returns one event for each token, and each end, of this step."""
         assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
-        events, self._untold = self._untold, []
-        seqs = plan.seqs
-        for placed, share_ns in zip(seqs, result.shares_ns or (0,) * len(seqs), strict=True):
+        events, self._pending_events = self._pending_events, []
+        for placed in plan.seqs:
             seq = self._open[placed.request_id]
-            seq.device_ns += share_ns
-            seq.is_extrapolated = seq.is_extrapolated or placed.request_id in result.extrapolated
             seq.num_computed_tokens += len(placed.token_ids)
             self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
             if placed.needs_sample:
                 events.append(self._accept(seq, result.sampled[placed.request_id], now))
         return events
+
+    @property
+    def takes_arrivals(self) -> bool:
+        """Whether a request that comes now, last in the order of service, may be admitted by the next `schedule`."""
+        return not self._waiting and len(self._running) < self._config.max_num_seqs
+
+    def count_repeats(self, plan: StepPlan) -> int:
+        """How many plans like `plan`, which was scheduled and not applied, are sure to follow it.
+
+        They are while all that run decode, nobody is added or aborted, and no token stops a sequence before its
+        length does. What waits is stuck meanwhile.
+        """
+        do_all_decode = 0 < len(plan.decode) == len(self._running)
+        if not do_all_decode or plan.preempted or self._pending_events:
+            return 0
+        has_slot = len(self._running) < self._config.max_num_seqs
+        stuck = self._waiting.first if self._waiting and has_slot else None
+        return decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
+
+    def apply_run(self, plan: StepPlan, token_ids: list[int], num_steps: int, now: float) -> list[TokenEvent]:
+        """As `apply` of `plan` and of `num_steps` - 1, at most `count_repeats(plan)`, plans like it that follow.
+
+        `token_ids` are sampled for plan.decode, the same in each step, and none is a stop token. Returns the events of
+        the sequences that end, with the last step.
+        """
+        assert plan.step_id == self._step_id, "plans are applied one by one, in order"
+        seqs = [self._open[placed.request_id] for placed in plan.decode]
+        decode_run.compute(seqs, token_ids, num_steps, self._cache)
+        most = self._config.max_model_len
+        ended = [seq for seq in seqs if not seq.num_tokens_left or len(seq.token_ids) >= most]
+        for seq in ended:
+            self._close(seq)
+        return [self._event(seq, now, LENGTH, None) for seq in ended]
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         """The state after `apply`."""
@@ -150,22 +178,17 @@ class Scheduler:
                 problems.append(f"{seq.request.request_id}: {seq.num_computed_tokens} computed, {covered} covered")
         return problems
 
-    def _expire(self, step: StepDraft, now: float) -> None:
-        while self._deadlines and _deadline_order(self._deadlines.first)[0] <= now:
-            seq = self._deadlines.first
-            step.expired.append(seq.request.request_id)
-            self._untold.append(self._end(seq, now, "abort"))
-
     def _place_decodes(self, step: StepDraft) -> None:
         for seq in [seq for seq in self._running if seq.is_decode]:
             if step.budget and seq.is_running and self._grow(seq, step):
-                step.place(seq)
+                step.place_decode(seq)
 
     def _place_prompts(self, step: StepDraft, now: float) -> None:
         """Those under way, then those that wait; but a step that took blocks away has none to give."""
-        for seq in self._running:
-            if not seq.is_decode and self._takes_prompts(step):
-                step.place(seq)
+        if len(step.decode) < len(self._running):
+            for seq in self._running:
+                if not seq.is_decode and self._takes_prompts(step):
+                    step.place(seq)
         if not step.preempted:
             self._admit(step, now)
 
@@ -208,7 +231,7 @@ class Scheduler:
                 return  # nobody overtakes; those who run will free blocks
             else:
                 # Alone in an empty cache and still too long: it has all it can ever get.
-                self._untold.append(self._end(seq, now, "length"))
+                self._pending_events.append(self._end(seq, now, "length"))
 
     def _fits(self, seq: Sequence) -> bool:
         """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each that runs.
@@ -249,43 +272,28 @@ class Scheduler:
         if sampled.error is not None:
             self._cache.discard(seq.blocks)
             return self._end(seq, now, "error", sampled.error)
-        token_ids, request = seq.token_ids, seq.request
-        token_ids.append(sampled.token_id)
+        token_ids, request, token_id = seq.token_ids, seq.request, sampled.token_id
+        token_ids.append(token_id)
+        num_generated = len(token_ids) - seq.num_prompt_tokens
         is_context_full = len(token_ids) >= self._config.max_model_len
-        finish = check_finish(request.sampling, sampled.token_id, seq.num_generated, is_context_full=is_context_full)
+        finish = check_finish(request.sampling, token_id, num_generated, is_context_full=is_context_full)
         if finish is not None:
             self._close(seq)
-        return TokenEvent(
-            request_id=request.request_id,
-            token_id=sampled.token_id,
-            index=seq.num_generated - 1,
-            time=now,
-            finish_reason=None if finish is None else finish.reason,
-            stop_reason=None if finish is None else finish.stop_reason,
-            num_cached_tokens=seq.num_cached_tokens,
-            logprobs=sampled.logprobs,
-            device_ns=seq.device_ns,
-            is_extrapolated=seq.is_extrapolated,
-        )
+        return self._event(seq, now, finish, sampled.logprobs)
+
+    def _event(self, seq: Sequence, now: float, finish: Finish | None, logprobs: TokenLogprobs | None) -> TokenEvent:
+        """Of the last token of `seq`."""
+        request_id, index, (reason, stop_reason) = seq.request.request_id, seq.num_generated - 1, finish or (None, None)
+        num_cached = seq.num_cached_tokens
+        return TokenEvent(request_id, seq.token_ids[-1], index, now, reason, stop_reason, num_cached, logprobs)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End with no token."""
         self._close(seq)
-        return TokenEvent(
-            request_id=seq.request.request_id,
-            token_id=None,
-            index=seq.num_generated,
-            time=now,
-            finish_reason=reason,
-            num_cached_tokens=seq.num_cached_tokens,
-            error=error,
-            device_ns=seq.device_ns,
-            is_extrapolated=seq.is_extrapolated,
-        )
+        request_id, num_cached = seq.request.request_id, seq.num_cached_tokens
+        return TokenEvent(request_id, None, seq.num_generated, now, reason, num_cached_tokens=num_cached, error=error)
 
     def _close(self, seq: Sequence) -> None:
         del self._open[seq.request.request_id]
         (self._running if seq.is_running else self._waiting).remove(seq)
-        if seq.request.deadline is not None:
-            self._deadlines.remove(seq)
         self._cache.free(seq.blocks)

@@ -15,8 +15,6 @@ class Sequence:
 
     __slots__ = (
         "blocks",
-        "device_ns",
-        "is_extrapolated",
         "is_running",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -34,8 +32,6 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
-        self.device_ns = 0  # modelled time of the part, all steps so far
-        self.is_extrapolated = False  # some of it without a measurement behind it
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
@@ -46,6 +42,11 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_tokens_left(self) -> int:
+        """Tokens that it may generate still, as far as the request limits them."""
+        return self.request.sampling.max_tokens + self.num_prompt_tokens - len(self.token_ids)
+
+    @property
     def num_pending(self) -> int:
         """Known tokens still to be computed; at least 1 while the request is open."""
         return len(self.token_ids) - self.num_computed_tokens
@@ -53,4 +54,5 @@ class Sequence:
     @property
     def is_decode(self) -> bool:
         """Past the prompt with one token to compute."""
-        return self.num_computed_tokens >= self.num_prompt_tokens and self.num_pending == 1
+        num_computed = self.num_computed_tokens
+        return num_computed >= self.num_prompt_tokens and len(self.token_ids) - num_computed == 1

@@ -13,7 +13,6 @@ class StepDraft:
         "admitted",
         "budget",
         "decode",
-        "expired",
         "max_chunk",
         "preempted",
         "prefill",
@@ -29,7 +28,6 @@ class StepDraft:
         self.prefill: list[ScheduledSeq] = []
         self.decode: list[ScheduledSeq] = []
         self.preempted: list[str] = []
-        self.expired: list[str] = []
         self.admitted: list[str] = []
         self.received_time: float | None = None
 
@@ -57,6 +55,23 @@ class StepDraft:
         (self.decode if seq.is_decode else self.prefill).append(placed)
         self.budget -= end - start
 
+    def place_decode(self, seq: Sequence) -> None:
+        """As `place`, of a sequence that decodes."""
+        token_ids, request = seq.token_ids, seq.request
+        self.decode.append(
+            ScheduledSeq(
+                request.request_id,
+                (token_ids[-1],),
+                seq.num_computed_tokens,
+                seq.blocks.ids,
+                True,
+                request.sampling,
+                token_ids,
+                seq.num_prompt_tokens,
+            )
+        )
+        self.budget -= 1
+
     @property
     def is_empty(self) -> bool:
         return not (self.prefill or self.decode)
@@ -67,7 +82,6 @@ class StepDraft:
             tuple(self.prefill),
             tuple(self.decode),
             tuple(self.preempted),
-            tuple(self.expired),
             tuple(self.admitted),
             self.time,
             self.received_time,

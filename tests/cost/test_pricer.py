@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from server.clock import NS
 from server.cost.model import CostModel
-from server.cost.pricer import StepPricer, extrapolated_ids
+from server.cost.pricer import StepPricer
 from server.cost.shape import matrix_params
 from server.device.buckets import powers_of_two, smallest
 from server.device.catalog import instance
@@ -91,12 +91,12 @@ def test_only_what_lies_behind_a_chunk_of_a_measured_model_is_extrapolated() -> 
     charge = pricer.charge(step)
     assert "cached or earlier part" in charge.prefills[1].cost.extrapolated
     assert not charge.prefills[0].cost.extrapolated
-    assert extrapolated_ids(step, charge) == {"p1"}
+    assert charge.extrapolated_ids(step) == {"p1"}
 
 
 def test_everything_of_a_model_far_smaller_than_the_measured_ones_is_extrapolated() -> None:
     step = plan([(0, 100)], [5])
-    assert extrapolated_ids(step, PRICER.charge(step)) == {"p0", "d0"}
+    assert PRICER.charge(step).extrapolated_ids(step) == {"p0", "d0"}
     size = f"{matrix_params(SMALL) / 1e6:.3g}M parameters are outside of the 6.7B to 70.6B"
     assert any(size in reason for reason in PRICER.why_extrapolated())
     assert any("hidden size 256 is outside of the 4096 to 8192" in reason for reason in PRICER.why_extrapolated())

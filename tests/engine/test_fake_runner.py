@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from server.config import CacheConfig
@@ -46,7 +44,7 @@ def test_every_token_of_the_prefix_matters() -> None:
 @pytest.mark.parametrize("table", [[1, 2, 3], [4, 2, 3], [1, 4, 3], [1, 2, 4], [2, 1, 3]])
 def test_a_wrong_block_anywhere_in_the_table_changes_the_token(table: list[int]) -> None:
     runner, known = FakeRunner(CACHE, VOCAB), [*PROMPT, 1]
-    run(runner, replace(seq([1, 2], 0, [4]), request_id="other"))
+    run(runner, seq([1, 2], 0, [4])._replace(request_id="other"))
     run(runner, seq(PROMPT, 0, [1, 2, 3]))
     token_id = run(runner, seq([1], len(PROMPT), table, known))
     assert (token_id == expected_tokens(known, 1, VOCAB)[0]) == (table == [1, 2, 3])
@@ -64,7 +62,7 @@ def test_the_null_block_is_never_used() -> None:
 
 def test_logprobs_are_of_the_sampled_token_and_of_as_many_as_were_asked_for() -> None:
     runner = FakeRunner(CACHE, VOCAB)
-    asked = replace(seq(PROMPT, 0, [1, 2, 3]), sampling=SamplingParams(max_tokens=1, logprobs=3))
+    asked = seq(PROMPT, 0, [1, 2, 3])._replace(sampling=SamplingParams(max_tokens=1, logprobs=3))
     sampled = runner.execute(StepPlan(1, (asked,), ())).sampled["r"]
     assert sampled.logprobs is not None
     assert len(sampled.logprobs.top_token_ids) == len(sampled.logprobs.top_logprobs) == 3

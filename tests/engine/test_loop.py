@@ -67,8 +67,8 @@ class Engine:
         return self.loop.step()
 
 
-def request(request_id: str = "r", max_tokens: int = 3, deadline: float | None = None) -> Request:
-    return Request(request_id, (1, 2, 3), SamplingParams(max_tokens), arrival_time=100.0, deadline=deadline)
+def request(request_id: str = "r", max_tokens: int = 3) -> Request:
+    return Request(request_id, (1, 2, 3), SamplingParams(max_tokens), arrival_time=100.0)
 
 
 def test_a_request_gets_its_tokens_one_a_turn_and_a_report_with_each() -> None:
@@ -108,15 +108,6 @@ def test_a_request_aborted_before_its_first_turn_computes_nothing() -> None:
     engine.step(Add(request()), Abort("r"))
     assert [event.finish_reason for event in engine.outbox.events("r")] == ["abort"]
     assert engine.outbox.sent[0].report.num_prefill_tokens == 0
-
-
-def test_the_clock_decides_when_a_deadline_has_passed() -> None:
-    engine = Engine()
-    engine.step(Add(request(deadline=101.0)))
-    engine.clock.advance(1.0)
-    engine.step()
-    last = engine.outbox.events("r")[-1]
-    assert (last.finish_reason, last.token_id, last.time) == ("abort", None, 101.0)
 
 
 def test_the_prefix_cache_is_forgotten_on_command() -> None:

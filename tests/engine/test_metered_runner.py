@@ -9,8 +9,9 @@ import pytest
 
 from server.clock import NS, ManualClock
 from server.config import CacheConfig, SchedulerConfig
+from server.cost.meter import Meter
 from server.engine.loop import EngineLoop
-from server.engine.metered_runner import MAX_HOST_NS, MeteredRunner
+from server.engine.metered_runner import MAX_HOST_NS, MeteredOutbox, MeteredRunner
 from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Abort, Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
@@ -56,7 +57,7 @@ class Sent:
 
     def device_ns(self) -> dict[str, int]:
         """The last figure that was told of each request."""
-        return {event.request_id: event.device_ns for one in self.tokens for event in one.events}
+        return {event.request_id: charge.device_ns for one in self.tokens for event, charge in one.charged()}
 
 
 class SlowHost:
@@ -75,9 +76,11 @@ class Engine:
         self.clock = ManualClock(1000.0)
         self.inbox, self.outbox = Script(self.clock), Sent(self.clock, turn_s)
         self.host = SlowHost(self.clock, step_s)
-        runner = MeteredRunner(self.host, PRICER, self.clock, is_paced)
+        self.meter = Meter()
+        runner = MeteredRunner(self.host, PRICER, self.meter, self.clock, is_paced)
         scheduler = Scheduler(LIMITS, KVCacheManager(CACHE))
-        self.loop = EngineLoop(scheduler, runner, self.clock, self.inbox, self.outbox)
+        outbox = MeteredOutbox(self.outbox, self.meter)
+        self.loop = EngineLoop(scheduler, runner, self.clock, self.inbox, outbox)
 
     def run(self, *commands: tuple[float, Command], until: float) -> None:
         self.inbox.commands = [(1000.0 + time, command) for time, command in commands]
@@ -202,6 +205,7 @@ def test_ten_minutes_of_mixed_work_are_attributed_or_idle_to_the_nanosecond(is_p
     assert len(used) == 2500
     assert sum(one.report.num_preempted for one in engine.outbox.tokens) > 0
     assert attributed == busy
+    assert engine.meter.num_accounts == 0
     assert busy > 60 * NS < idle
     if is_paced:
         last = [one.report for one in engine.outbox.tokens if one.report.device is not None][-1]

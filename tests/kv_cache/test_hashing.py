@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.kv_cache.hashing import HashChain, block_digest, root_digest
+from server.kv_cache.hashing import HashChain, root_digest
 
 tokens = st.lists(st.integers(0, 3), max_size=9)
 salts = st.sampled_from(["", "a", "b"])
@@ -39,9 +39,8 @@ def test_a_chain_grown_in_pieces_equals_one_made_at_once(
 
 
 def test_a_digest_names_the_value_of_a_token_and_not_its_digits() -> None:
-    root = root_digest("")
-    assert block_digest(root, (1, 23)) != block_digest(root, (12, 3))
-    assert block_digest(root, (151_935,)) != block_digest(root, (151_935 - 65_536,))
+    assert digests([1, 23], "", 2) != digests([12, 3], "", 2)
+    assert digests([151_935], "", 1) != digests([151_935 - 65_536], "", 1)
 
 
 def test_a_salt_may_hold_a_lone_surrogate() -> None:

@@ -62,7 +62,7 @@ def request(name: str = "a", max_tokens: int = 8, prompt: tuple[int, ...] = (1, 
 async def read_all(stream: Stream) -> list[TokenEvent]:
     events: list[TokenEvent] = []
     while stream.is_open:
-        events += await asyncio.wait_for(stream.next(), PATIENCE_S)
+        events += [event for event, _ in await asyncio.wait_for(stream.next(), PATIENCE_S)]
     return events
 
 

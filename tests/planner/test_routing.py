@@ -65,8 +65,8 @@ def test_prefix_aware_routing_is_the_servers_router() -> None:
         assert mine.choose(index, [0] * 4) == server.place(asked(index))
         if index % 3 == 0:
             event = TokenEvent(asked(index).request_id, 1, 0, 0.0, "length" if index % 2 else None)
-            mine.tell(event)
-            server.tell(event)
+            mine.notify(event)
+            server.notify(event)
         if index % 5 == 0:
             mine.refused(index)
             server.end(asked(index).request_id)
@@ -86,7 +86,7 @@ def test_the_router_of_a_simulation_hears_of_every_token_and_every_end(monkeypat
             self.num_generated += 1
             super().generated(request_id)
 
-    monkeypatch.setattr("server.scheduler.router.Router", kept)
+    monkeypatch.setattr("server.planner.simulate.routing.Router", kept)
     report = run_simulation(replace(TALK, routing="prefix-aware", max_num_queued_reqs=9))
     (router,) = routers
     assert isinstance(router, Watched)

@@ -1,9 +1,8 @@
-"""The lean engine decides as the server's scheduler does: every record equal, bit by bit, on random small workloads."""
+"""Runs of equal steps change nothing: every record as it is step by step, bit by bit, on random small workloads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.device.catalog import instance
 from server.models.spec import ModelSpec
-from server.planner.simulate.lean_cache import LeanCache, Owner
-from server.planner.simulate.lean_engine import LeanEngine
 from server.planner.simulate.records import NEVER, EngineTotals, Records
 from server.planner.simulate.scheduled_engine import ScheduledEngine
 from server.planner.simulate.simulator import Driver
@@ -38,11 +35,12 @@ class Case:
     decode_buckets: tuple[int, ...]
     num_engines: int
     max_concurrency: int | None = None
+    prefixes: tuple[tuple[int, ...], ...] | None = None  # of two tokens each
 
     @property
     def workload(self) -> Workload:
         gaps, inputs, outputs = (np.array(column, dtype=np.int64) for column in zip(*self.requests, strict=True))
-        return Workload("case", np.cumsum(gaps), inputs, outputs)
+        return Workload("case", np.cumsum(gaps), inputs, outputs, self.prefixes, prefix_block=2)
 
 
 @st.composite
@@ -51,48 +49,55 @@ def cases(draw: st.DrawFn) -> Case:
     gap = st.one_of(st.just(0), st.just(STEP_NS), st.integers(0, 40 * STEP_NS))
     length = st.integers(1, max_model_len // 2)
     one_full = max_model_len // block_size + 2
+    requests = draw(st.lists(st.tuples(gap, length, length), min_size=1, max_size=30))
+    names = st.lists(st.integers(0, 1), max_size=max_model_len // 4).map(tuple)
+    shared = st.lists(names, min_size=len(requests), max_size=len(requests)).map(tuple)
     return Case(
-        requests=draw(st.lists(st.tuples(gap, length, length), min_size=1, max_size=30)),
+        requests=requests,
         config=SchedulerConfig(
             max_model_len=max_model_len,
             max_num_seqs=seqs,
             max_num_batched_tokens=draw(st.one_of(st.integers(seqs, 20), st.just(max_model_len + seqs))),
             max_num_queued_reqs=draw(st.sampled_from([3, 1000])),
+            batching=draw(st.sampled_from(["continuous", "continuous", "neuron"])),
         ),
         cache=CacheConfig(draw(st.integers(one_full // 2 + 1, 3 * one_full)), block_size, draw(st.booleans())),
         decode_buckets=draw(st.sampled_from([(max_model_len,), (8, max_model_len), (4, 8, 12, max_model_len)])),
         num_engines=draw(st.integers(1, 3)),
         max_concurrency=draw(st.sampled_from([None, None, 1, 4])),
+        prefixes=draw(st.none() | shared),
     )
 
 
-def simulate(case: Case, kind: type[LeanEngine] | type[ScheduledEngine]) -> tuple[Records, list[Any]]:
+def simulate(case: Case, is_step_by_step: bool = False) -> tuple[Records, list[ScheduledEngine]]:
     workload = case.workload
     records = Records(len(workload))
     pricer = StepPricer(COST, case.config.max_num_seqs, (8, 16, 64), case.decode_buckets)
-    engines = [kind(case.config, case.cache, pricer, workload, records) for _ in range(case.num_engines)]
+    engines = [ScheduledEngine(case.config, case.cache, pricer, workload, records) for _ in range(case.num_engines)]
+    for engine in engines:
+        engine.is_step_by_step = is_step_by_step
     Driver(engines, workload, records, case.config, case.cache).run(case.max_concurrency)
     return records, engines
 
 
-def totals(engines: list[Any]) -> list[dict[str, int]]:
+def totals(engines: list[ScheduledEngine]) -> list[dict[str, int]]:
     found: list[EngineTotals] = [engine.totals for engine in engines]
     return [vars(one) for one in found]
 
 
 @given(cases())
-def test_the_lean_engine_records_what_the_scheduler_records(case: Case) -> None:
-    lean, lean_engines = simulate(case, LeanEngine)
-    real, real_engines = simulate(case, ScheduledEngine)
-    assert vars(lean) == vars(real)
-    assert totals(lean_engines) == totals(real_engines)
-    for engine in real_engines:
+def test_runs_of_equal_steps_record_what_single_steps_record(case: Case) -> None:
+    records, engines = simulate(case)
+    single_records, single_engines = simulate(case, is_step_by_step=True)
+    assert vars(records) == vars(single_records)
+    assert totals(engines) == totals(single_engines)
+    for engine in engines:
         assert engine.scheduler.audit() == []
 
 
 @given(cases())
 def test_every_request_ends_once_and_in_order(case: Case) -> None:
-    records, engines = simulate(case, LeanEngine)
+    records, engines = simulate(case)
     ended = [i for i in range(len(case.requests)) if records.finish_ns[i] != NEVER]
     assert len(ended) + records.refused.total() == len(case.requests)
     assert all(engine.num_open == 0 and engine.end_ns == NEVER for engine in engines)
@@ -111,7 +116,7 @@ def test_every_request_ends_once_and_in_order(case: Case) -> None:
 
 @given(cases())
 def test_device_time_of_the_requests_is_the_busy_time_of_the_engines(case: Case) -> None:
-    records, engines = simulate(case, LeanEngine)
+    records, engines = simulate(case)
     attributed = (sum(records.prefill_shares) + sum(records.decode_shares)) / 1e6
     assert attributed == pytest.approx(sum(engine.totals.busy_ns for engine in engines), rel=1e-9)
 
@@ -124,18 +129,18 @@ def pressed(is_caching: bool) -> Case:
 
 @pytest.mark.parametrize("is_caching", [True, False])
 def test_preemption_is_part_of_what_is_compared(is_caching: bool) -> None:
-    lean, lean_engines = simulate(pressed(is_caching), LeanEngine)
-    real, real_engines = simulate(pressed(is_caching), ScheduledEngine)
-    assert totals(lean_engines)[0]["num_preemptions"] > 0
-    assert vars(lean) == vars(real)
-    assert totals(lean_engines) == totals(real_engines)
+    records, engines = simulate(pressed(is_caching))
+    single_records, single_engines = simulate(pressed(is_caching), is_step_by_step=True)
+    assert totals(engines)[0]["num_preemptions"] > 0
+    assert vars(records) == vars(single_records)
+    assert totals(engines) == totals(single_engines)
 
 
 def test_a_run_of_equal_steps_is_one_event_and_an_arrival_ends_it_at_the_next_step() -> None:
     config = SchedulerConfig(max_model_len=64, max_num_seqs=4, max_num_batched_tokens=68)
     workload = Workload("one", np.array([0, 0]), np.array([5, 5]), np.array([40, 40]))
     pricer = StepPricer(COST, 4, (64,), (64,))
-    engine = LeanEngine(config, CacheConfig(100, 4), pricer, workload, Records(2))
+    engine = ScheduledEngine(config, CacheConfig(100, 4), pricer, workload, Records(2))
     engine.add(0, 0)
     engine.plan(0)
     start = engine.end_ns
@@ -151,35 +156,6 @@ def test_an_arrival_at_the_very_end_of_a_step_joins_the_next(offset_ns: int) -> 
     config = SchedulerConfig(max_model_len=64, max_num_seqs=4, max_num_batched_tokens=68)
     prefill_ns = StepPricer(COST, 4, (8, 16, 64), (64,)).prefill_ns(0, 5)
     case = Case([(0, 5, 30), (prefill_ns + 3 * STEP_NS + offset_ns, 5, 9)], config, CacheConfig(100, 4), (64,), 1)
-    lean, _ = simulate(case, LeanEngine)
-    assert vars(lean) == vars(simulate(case, ScheduledEngine)[0])
-    assert lean.scheduled_ns[1] == prefill_ns + (3 + (offset_ns > 0)) * STEP_NS
-
-
-class TestLeanCache:
-    def test_unnamed_blocks_are_taken_before_those_that_may_be_found_again(self) -> None:
-        cache, owner = LeanCache(11), Owner()
-        cache.take(6)
-        cache.release(4, 2, owner)
-        cache.take(6)
-        assert (cache.num_free, owner.num_cached) == (4, 4)
-        cache.take(1)
-        assert cache.revive(owner) == 3
-        assert cache.num_free == 0
-
-    def test_the_oldest_release_is_evicted_first(self) -> None:
-        cache, first, second = LeanCache(5), Owner(), Owner()
-        cache.take(4)
-        cache.release(2, 0, first)
-        cache.release(2, 0, second)
-        cache.take(3)
-        assert (first.num_cached, second.num_cached) == (0, 1)
-
-    def test_blocks_of_the_finished_are_nobodys(self) -> None:
-        cache = LeanCache(5)
-        cache.take(4)
-        cache.release(2, 0)
-        cache.release(1, 1)
-        assert cache.num_free == 4
-        cache.take(4)
-        assert cache.num_free == 0
+    records, _ = simulate(case)
+    assert vars(records) == vars(simulate(case, is_step_by_step=True)[0])
+    assert records.scheduled_ns[1] == prefill_ns + (3 + (offset_ns > 0)) * STEP_NS

@@ -16,7 +16,7 @@ VOCAB = 11
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
     """A request; keyword arguments go to `Request` where it has such a field, to `SamplingParams` otherwise."""
-    own = {k: fields.pop(k) for k in ("arrival_time", "priority", "deadline", "cache_salt") if k in fields}
+    own = {k: fields.pop(k) for k in ("arrival_time", "priority", "cache_salt") if k in fields}
     own.setdefault("arrival_time", 0.0)
     return Request(request_id, tuple(prompt), SamplingParams(max_tokens, **fields), **own)
 
@@ -89,7 +89,7 @@ class Bench:
         assert self.scheduler.num_running <= self.config.max_num_seqs
         ids = [seq.request_id for seq in plan.seqs]
         assert len(ids) == len(set(ids))
-        assert not set(ids) & {*plan.preempted, *plan.expired}
+        assert not set(ids) & {*plan.preempted}
         running = self.scheduler.running_ids
         assert set(ids) <= set(running)
         if self.config.batching == "neuron":

@@ -22,7 +22,7 @@ def sequence(request_id: str, arrival_time: float = 0.0, priority: int = 0) -> S
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), min_size=1, max_size=20), st.data())
 def test_it_is_in_order_whatever_is_added_and_removed(rows: list[tuple[int, int]], data: st.DataObject) -> None:
-    queue = OrderedQueue(attrgetter("order"))
+    queue = OrderedQueue()
     inside: list[Sequence] = []
     for index, (arrival_time, priority) in enumerate(rows):
         inside.append(sequence(f"r{index}", arrival_time, priority))
@@ -37,14 +37,14 @@ def test_it_is_in_order_whatever_is_added_and_removed(rows: list[tuple[int, int]
 
 
 def test_priority_comes_before_arrival_and_arrival_before_id() -> None:
-    queue = OrderedQueue(attrgetter("order"))
+    queue = OrderedQueue()
     for seq in (sequence("b", 1), sequence("c", 0), sequence("a", 1), sequence("d", 9, priority=-1)):
         queue.add(seq)
     assert [seq.request.request_id for seq in queue] == ["d", "c", "a", "b"]
 
 
 def test_removing_another_sequence_of_the_same_name_is_a_mistake() -> None:
-    queue = OrderedQueue(attrgetter("order"))
+    queue = OrderedQueue()
     queue.add(sequence("a"))
     with pytest.raises(AssertionError):
         queue.remove(sequence("a"))

@@ -237,28 +237,6 @@ def test_a_full_context_ends_with_length_before_max_tokens() -> None:
     assert (len(b.tokens("r")), b.reason("r")) == (3, "length")
 
 
-def test_a_deadline_ends_running_and_waiting_requests_alike() -> None:
-    b = bench(max_num_seqs=1)
-    b.add(request("runs", [1], 50, deadline=3.0), request("waits", [2], deadline=3.0, arrival_time=1.0))
-    b.add(request("stays", [3], arrival_time=2.0, deadline=99.0))
-    b.step()
-    b.step()
-    assert b.tokens("runs") != []
-    plan = b.step()
-    assert set(plan.expired) == {"runs", "waits"}
-    assert ids(plan.seqs) == ["stays"]
-    assert b.reason("runs") == b.reason("waits") == "abort"
-    b.finish()
-    assert b.reason("stays") == "length"
-
-
-def test_a_step_that_only_expires_tells_so() -> None:
-    b = bench()
-    b.add(request("late", [1], deadline=0.5))
-    assert b.step().is_empty
-    assert b.reason("late") == "abort"
-
-
 def test_a_sampling_error_ends_one_request_and_nothing_it_computed_is_found_again() -> None:
     b = bench()
     b.broken = {"bad"}

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from server.api.service import Service, ServiceOf
 from server.errors import RequestError
-from server.link.messages import StartTrace, StopTrace, TraceReply
+from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
 
 router = APIRouter()
 
@@ -67,7 +67,7 @@ def _trace(reply: TraceReply) -> Trace:
     return Trace(file=reply.file or "", steps=reply.num_steps, events=reply.num_events, truncated=reply.is_truncated)
 
 
-async def _send(service: Service, command: StartTrace | StopTrace) -> list[TraceReply]:
+async def _send(service: Service, command: TraceCommand) -> list[TraceReply]:
     """The engines' replies to `command`. Raises ProfileError when one of them refuses."""
     if not service.config.has_device_traces:
         raise ProfileError("Tracing is off: start the server with --trace-dir DIRECTORY.", code="profile_disabled")

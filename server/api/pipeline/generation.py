@@ -22,7 +22,7 @@ from server.link.client import Stream
 from server.scheduler.admission import check_queue
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from server.text.tokenizer import Tokenizer
-from server.types import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
+from server.types import Charge, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -52,21 +52,24 @@ class _Choice:
         self.index = index
         self.num_tokens = 0
         self.num_cached_tokens = 0
-        self.device_ns = self.prefill_ns = 0  # of the modelled part: all, and up to the first token
-        self.is_extrapolated = False
+        self.charge = Charge()
+        self.prefill_ns = 0  # of it, up to the first token
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
 
-    def take(self, event: TokenEvent, delta: Delta) -> None:
-        """Add one event to `delta`. Raises GenerationFailed or Unavailable when the engine gave the sequence up."""
+    def take(self, event: TokenEvent, charge: Charge, delta: Delta) -> None:
+        """Add one event, and the charge of its step, to `delta`.
+
+        Raises GenerationFailed or Unavailable when the engine gave the sequence up.
+        """
         if event.finish_reason == "error":
             raise GenerationFailed(f"The model failed on this request: {event.error}")
         if event.finish_reason == "abort":
             raise Unavailable("The engine has ended this request.", code="aborted")
         self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
-        self.device_ns, self.is_extrapolated = event.device_ns, event.is_extrapolated
+        self.charge = charge
         if event.index == 0:
-            self.prefill_ns = event.device_ns
+            self.prefill_ns = charge.device_ns
         if event.token_id is not None:
             self._take_token(event.token_id, event, delta)
         if event.finish_reason is not None and delta.finish_reason is None:
@@ -156,25 +159,25 @@ class Generation:
         )
 
     def _device_usage(self) -> DeviceUsage:
-        device_ns = sum(choice.device_ns for choice in self._choices.values())
+        device_ns = sum(choice.charge.device_ns for choice in self._choices.values())
         prefill_ns = sum(choice.prefill_ns for choice in self._choices.values())
         return DeviceUsage(
             device_seconds=device_ns / NS,
             prefill_device_seconds=prefill_ns / NS,
             decode_device_seconds=(device_ns - prefill_ns) / NS,
             cost_usd=self._service.model.rate.usd(device_ns),
-            is_extrapolated=any(choice.is_extrapolated for choice in self._choices.values()),
+            is_extrapolated=any(choice.charge.is_extrapolated for choice in self._choices.values()),
         )
 
-    def _merge(self, stream: Stream, watch: RequestWatch, events: list[TokenEvent]) -> list[Delta]:
+    def _merge(self, stream: Stream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
-        for event in events:
+        for event, charge in events:
             choice = self._choices[event.request_id]
             delta = deltas.setdefault(event.request_id, Delta(choice.index))
             if delta.finish_reason is not None:
                 continue  # a stop string came first
             watch.take(event)
-            choice.take(event, delta)
+            choice.take(event, charge, delta)
             if delta.finish_reason is not None:
                 watch.end(event.request_id, delta.finish_reason)
                 stream.abort(event.request_id)

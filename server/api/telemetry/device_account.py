@@ -95,8 +95,8 @@ class KeyAccount:
 
     def record(self, tokens: Tokens) -> None:
         """Add the time that each sequence used in one turn of an engine."""
-        for event in tokens.events:
-            name, total_ns = event.request_id, event.device_ns
+        for event, charge in tokens.charged():
+            name, total_ns = event.request_id, charge.device_ns
             self.device_ns[self._keys.get(name, NO_KEY)] += total_ns - self._reported.get(name, 0)
             if event.finish_reason is None:
                 self._reported[name] = total_ns

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from server.clock import MonotonicClock
 from server.config import TraceConfig
@@ -15,7 +16,15 @@ from server.engine.loop import Inbox, Outbox, Runner
 from server.engine.trace.events import Lanes
 from server.engine.trace.tracer import DeviceRunner, Tracer
 from server.errors import SettingsError
-from server.link.messages import EngineInfo, StartTrace, StopTrace, TraceReply
+from server.link.messages import Command, EngineInfo, Input, StartTrace, TraceCommand, TraceReply
+
+
+class Inputs(Protocol):
+    """Where all that the API sends comes from."""
+
+    def drain(self, timeout_s: float) -> list[Input]:
+        """As server.engine.loop.Inbox, with commands about traces among the others."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +36,29 @@ class Seams:
     outbox: Outbox
 
 
+class CommandInbox:
+    """Implements server.engine.loop.Inbox: commands for the loop; those about traces go to `apply`, in their turn."""
+
+    def __init__(self, inputs: Inputs, apply: Callable[[TraceCommand], None]) -> None:
+        self._inputs, self._apply = inputs, apply
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        commands: list[Command] = []
+        for command in self._inputs.drain(timeout_s):
+            if isinstance(command, TraceCommand):
+                self._apply(command)
+            else:
+                commands.append(command)
+        return commands
+
+
 class TraceFiles:
     """Handles trace commands, and names and places the files."""
 
     def __init__(self, tracer: Tracer, directory: Path, reply: Callable[[TraceReply], None]) -> None:
         self._tracer, self._directory, self._reply = tracer, directory, reply
 
-    def handle(self, command: StartTrace | StopTrace) -> None:
+    def apply(self, command: TraceCommand) -> None:
         """Start or stop recording, and reply with the result."""
         is_start = isinstance(command, StartTrace)
         if is_start == self._tracer.is_recording:
@@ -78,16 +103,23 @@ def lanes_of(info: EngineInfo) -> Lanes:
 
 @contextmanager
 def traced(
-    config: TraceConfig, info: EngineInfo, device: object, seams: Seams, reply: Callable[[TraceReply], None]
+    config: TraceConfig,
+    info: EngineInfo,
+    inputs: Inputs,
+    runner: Runner,
+    outbox: Outbox,
+    reply: Callable[[TraceReply], None],
 ) -> Iterator[Seams]:
-    """Put a tracer into `seams` if there is a trace directory. `device` is the innermost runner."""
+    """What the loop works with: its part of `inputs`, `runner`, `outbox`, traced where there is a trace directory."""
     if config.directory is None:
-        yield seams
+        refusal = TraceReply(error="this engine has no trace directory")
+        yield Seams(CommandInbox(inputs, lambda _: reply(refusal)), runner, outbox)
         return
-    runner = device if isinstance(device, DeviceRunner) else None
-    tracer = Tracer(lanes_of(info), MonotonicClock(), config.max_events, runner)
+    device = runner if isinstance(runner, DeviceRunner) else None
+    tracer = Tracer(lanes_of(info), MonotonicClock(), config.max_events, device)
     files = TraceFiles(tracer, Path(config.directory), reply)
+    inbox = CommandInbox(inputs, files.apply)
     try:
-        yield Seams(tracer.inbox(seams.inbox, files.handle), tracer.runner(seams.runner), tracer.outbox(seams.outbox))
+        yield Seams(tracer.inbox(inbox), tracer.runner(runner), tracer.outbox(outbox))
     finally:
         files.close()

@@ -7,7 +7,7 @@ are made when the file is written, which holds up the engine for that long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -30,7 +30,7 @@ from server.engine.trace.events import (
     TraceEvents,
 )
 from server.kernels.program import Program
-from server.link.messages import Add, Command, StartTrace, StopTrace, Tokens, TraceReply
+from server.link.messages import Add, Command, Tokens, TraceReply
 from server.types import StepPlan, StepResult, TokenEvent
 
 
@@ -130,9 +130,9 @@ class Tracer:
         num_events = _write(file, self._events(recording), self._lanes)
         return TraceReply(str(file), len(recording.steps), num_events, recording.is_truncated)
 
-    def inbox(self, inbox: Inbox, handle: Callable[[StartTrace | StopTrace], None] | None = None) -> Inbox:
-        """Wrap `inbox`. Trace commands go to `handle`, not to the loop."""
-        return _TracedInbox(self, inbox, handle)
+    def inbox(self, inbox: Inbox) -> Inbox:
+        """Wrap `inbox`."""
+        return _TracedInbox(self, inbox)
 
     def runner(self, runner: Runner) -> Runner:
         return _TracedRunner(self, runner)
@@ -198,19 +198,14 @@ class Tracer:
 
 
 class _TracedInbox:
-    def __init__(self, tracer: Tracer, inbox: Inbox, handle: Callable[[StartTrace | StopTrace], None] | None) -> None:
-        self._tracer, self._inbox, self._handle = tracer, inbox, handle
+    def __init__(self, tracer: Tracer, inbox: Inbox) -> None:
+        self._tracer, self._inbox = tracer, inbox
 
     def drain(self, timeout_s: float) -> list[Command]:
-        commands: list[Command] = []
-        for command in self._inbox.drain(timeout_s):
-            if isinstance(command, StartTrace | StopTrace):
-                if self._handle is not None:
-                    self._handle(command)
-                continue
+        commands = self._inbox.drain(timeout_s)
+        for command in commands:
             if isinstance(command, Add):
                 self._tracer.add_request(command)
-            commands.append(command)
         return commands
 
 

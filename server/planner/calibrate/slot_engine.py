@@ -41,7 +41,7 @@ class SlotTimes:
 
 
 class SlotEngine:
-    """Obeys server.planner.simulate.records.Engine, but for cost and gaps between tokens, which no load test prints."""
+    """Implements server.planner.simulate.records.Engine, but for cost and gaps of tokens, which no load test prints."""
 
     def __init__(
         self, num_slots: int, policy: RouterPolicy, times: SlotTimes, workload: Workload, records: Records

@@ -28,6 +28,7 @@ from server.planner.plan.memory import Memory
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype, bucket
 from server.planner.plan.queueing import MAX_LOAD, Replica, Service
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from server.scheduler.batching import POLICIES
 from server.workload.workload import Workload
 
 
@@ -190,7 +191,7 @@ class _Search:
             self.demand.steps_cv2,
             later_stages_s=later_s,
             shorter=self._shorter(group, batch),
-            mixes_phases=self.options.batching == "continuous",
+            mixes_phases=POLICIES[self.options.batching].mixes_phases,
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
 

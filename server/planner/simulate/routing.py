@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, get_args
 
 from server.config import CacheConfig
-from server.scheduler import router
+from server.scheduler.router import Router
 from server.types import Request, TokenEvent
 
 Routing = Literal["least-loaded", "round-robin", "prefix-aware"]
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 
 
-class Router(Protocol):
-    """Chooses once for each request, in order of arrival."""
+class Balancer(Protocol):
+    """What stands before the engines. Chooses once for each request, in order of arrival."""
 
     def choose(self, index: int, loads: Sequence[int]) -> int:
         """The number of the engine for request `index`; `loads` are the open requests of each."""
@@ -36,7 +36,7 @@ class LeastLoaded:
 
 
 class RoundRobin:
-    """One after another, whatever their loads: what nginx does unless told otherwise."""
+    """One after another, whatever their loads: what nginx does by default."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -51,11 +51,11 @@ class RoundRobin:
 
 
 class PrefixAware:
-    """The server's own choice among its engines: open tokens, and the prefixes that each was sent before."""
+    """The server's own router: open tokens, and the prefixes that each was sent before."""
 
     def __init__(self, num_engines: int, cache: CacheConfig, request: Callable[[int], Request]) -> None:
         """`cache` is that of one engine; `request` makes the request of an index, under the id that engines use."""
-        self._router = router.Router(num_engines, cache)
+        self._router = Router(num_engines, cache)
         self._request = request
 
     def choose(self, index: int, loads: Sequence[int]) -> int:  # noqa: ARG002 - counts tokens, not requests
@@ -64,6 +64,6 @@ class PrefixAware:
     def refused(self, index: int) -> None:
         self._router.end(self._request(index).request_id)
 
-    def tell(self, event: TokenEvent) -> None:
-        """What an engine made of a request."""
-        self._router.tell(event)
+    def notify(self, event: TokenEvent) -> None:
+        """Pass on what an engine made of a request."""
+        self._router.notify(event)

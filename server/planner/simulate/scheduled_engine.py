@@ -1,7 +1,7 @@
 """An engine of the simulation that is the server's own: Scheduler and KVCacheManager, with a runner that only charges.
 
-Every step is planned, charged and applied one by one. Prompts get synthetic token ids, so the prefix cache works on
-what the workload says is shared.
+Prompts get synthetic token ids, so the prefix cache works on what the workload says is shared. Decode steps that the
+scheduler knows to be equal are taken in one go, which changes no record.
 """
 
 from __future__ import annotations
@@ -19,26 +19,33 @@ from server.workload.workload import Workload
 
 
 class ScheduledEngine:
-    """Obeys server.planner.simulate.records.Engine."""
+    """Implements server.planner.simulate.records.Engine."""
 
     def __init__(
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
     ) -> None:
         self.scheduler = Scheduler(config, KVCacheManager(cache))
         self.totals, self.end_ns = EngineTotals(), NEVER
+        self.is_step_by_step = False  # plan and apply every step, also of a run of equal ones
+        self.on_token: Callable[[TokenEvent], None] | None = None  # gets every token of an engine that is step by step
         self._max_model_len = config.max_model_len
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
-        self.watch: Callable[[TokenEvent], None] | None = None  # is told of every token
-        self._last_ns: dict[str, int] = {}  # time of the last token of each open request that has one
+        self._last_ns: dict[int, int] = {}  # time of the last token of each open request that has one
+        # `_num_steps` equal steps of `_step_ns` from `_start_ns` on; `_decode_ns` of each are its decode.
         self._plan: StepPlan | None = None
+        self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
+        self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
 
     @property
     def num_open(self) -> int:
         return len(self._arrived) + self.scheduler.num_running + self.scheduler.num_waiting
 
-    def add(self, index: int, now_ns: int) -> None:  # noqa: ARG002 - this engine stops after every step anyway
+    def add(self, index: int, now_ns: int) -> None:
         self._arrived.append(index)
+        if self._takes_arrivals:
+            self._num_steps = min(self._num_steps, -(-(now_ns - self._start_ns) // self._step_ns))
+            self.end_ns = self._start_ns + self._num_steps * self._step_ns
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
@@ -46,53 +53,83 @@ class ScheduledEngine:
         self._arrived.clear()
         if not self.scheduler.has_work:
             return
-        plan = self.scheduler.schedule(now_ns / NS)
+        self._plan = plan = self.scheduler.schedule(now_ns / NS)
         assert not plan.is_empty, "every request was found to fit before it was added"
         for request_id in plan.admitted:
             self._records.scheduled_ns[int(request_id)] = now_ns
         self.totals.num_preemptions += len(plan.preempted)
-        self._plan, self.end_ns = plan, self._charge(plan, now_ns)
-        self.totals.count(1, self.end_ns - now_ns, len(plan.decode))
+        context = max((seq.start for seq in plan.decode), default=-1) + 1
+        self._decode_ns = self._pricer.decode_ns(context) if context else 0
+        self._start_ns, self._step_ns = now_ns, self._charge_prompts(plan) + self._decode_ns
+        self._num_steps = 1 + self._count_repeats(plan, context)
+        self._takes_arrivals = self._num_steps > 1 and self.scheduler.takes_arrivals
+        self.end_ns = now_ns + self._num_steps * self._step_ns
 
     def apply(self) -> None:
         assert self._plan is not None
-        sampled = {
-            seq.request_id: SampledToken(-1 - int(seq.request_id)) for seq in self._plan.seqs if seq.needs_sample
-        }
-        for event in self.scheduler.apply(self._plan, StepResult(self._plan.step_id, sampled, 0.0), self.end_ns / NS):
-            self._record(event)
-            if self.watch is not None:
-                self.watch(event)
-        self._plan, self.end_ns = None, NEVER
+        plan = self._plan
+        self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
+        decoding = [int(seq.request_id) for seq in plan.decode]
+        self._charge_decodes(decoding)
+        if self._num_steps == 1:
+            self._apply_step(plan)
+        else:
+            self._apply_run(plan, decoding)
+        self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
 
-    def _charge(self, plan: StepPlan, now_ns: int) -> int:
-        """The end of the step, when all its tokens come, those of prompts too: a server reads results once a step."""
-        records = self._records
+    def _apply_step(self, plan: StepPlan) -> None:
+        sampled = {seq.request_id: SampledToken(-1 - int(seq.request_id)) for seq in plan.seqs if seq.needs_sample}
+        for event in self.scheduler.apply(plan, StepResult(plan.step_id, sampled, 0.0), self.end_ns / NS):
+            index = int(event.request_id)
+            if event.index == 0:
+                self._records.first_token_ns[index] = self.end_ns
+                self._records.num_cached[index] = event.num_cached_tokens
+            else:
+                self._records.gaps[self.end_ns - self._last_ns[index]] += 1
+            self._last_ns[index] = self.end_ns
+            self._note_end(event)
+            if self.on_token is not None:
+                self.on_token(event)
+
+    def _apply_run(self, plan: StepPlan, decoding: list[int]) -> None:
+        last_ns, gaps, end_ns = self._last_ns, self._records.gaps, self.end_ns
+        first_end_ns = self._start_ns + self._step_ns
+        for index in decoding:
+            gaps[first_end_ns - last_ns[index]] += 1
+            last_ns[index] = end_ns
+        gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
+        token_ids = [-1 - index for index in decoding]
+        for event in self.scheduler.apply_run(plan, token_ids, self._num_steps, end_ns / NS):
+            self._note_end(event)
+
+    def _note_end(self, event: TokenEvent) -> None:
+        if event.finish_reason is not None:
+            index = int(event.request_id)
+            self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
+            del self._last_ns[index]
+
+    def _count_repeats(self, plan: StepPlan, context: int) -> int:
+        """Steps like `plan` that follow it and take as long, if nobody comes."""
+        if self.is_step_by_step:
+            return 0
+        count = self.scheduler.count_repeats(plan)
+        return min(count, self._pricer.decode_bucket(context) - context) if count else 0
+
+    def _charge_prompts(self, plan: StepPlan) -> int:
+        """Nanoseconds of the step's prompts, which run one after another; their tokens too come at its end."""
+        records, total_ns = self._records, 0
         for seq in plan.prefill:
             prefill_ns = self._pricer.prefill_ns(seq.start, len(seq.token_ids))
             records.prefill_shares[int(seq.request_id)] += prefill_ns * SHARES
-            now_ns += prefill_ns
-        if plan.decode:
-            decode_ns = self._pricer.decode_ns(max(seq.start for seq in plan.decode) + 1)
-            share = decode_ns * SHARES // len(plan.decode)
-            now_ns += decode_ns
-            for seq in plan.decode:
-                records.decode_shares[int(seq.request_id)] += share
-        return now_ns
+            total_ns += prefill_ns
+        return total_ns
 
-    def _record(self, event: TokenEvent) -> None:
-        records, index = self._records, int(event.request_id)
-        assert event.token_id is not None
-        now_ns = self.end_ns
-        if event.index == 0:
-            records.first_token_ns[index] = now_ns
-            records.num_cached[index] = event.num_cached_tokens
-        else:
-            records.gaps[now_ns - self._last_ns[event.request_id]] += 1
-        self._last_ns[event.request_id] = now_ns
-        if event.finish_reason is not None:
-            records.finish_ns[index], records.num_output[index] = now_ns, event.index + 1
-            del self._last_ns[event.request_id]
+    def _charge_decodes(self, decoding: list[int]) -> None:
+        if decoding:
+            shares = self._records.decode_shares
+            share = self._num_steps * (self._decode_ns * SHARES // len(decoding))
+            for index in decoding:
+                shares[index] += share
 
 
 def request_of(workload: Workload, index: int, max_model_len: int) -> Request:

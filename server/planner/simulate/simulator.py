@@ -1,7 +1,7 @@
 """Serving a workload in virtual time: engines that schedule as the server does, charged by the cost model.
 
 Reads no clock and draws no chance: the same options give the same report. Arrivals go to one of the engines of every
-data-parallel group on every instance, by load alone unless told otherwise (routing.py).
+data-parallel group on every instance, by load alone unless the options say otherwise (routing.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
 from server.cost.work import Runtime
 from server.errors import InvalidRequest, QueueFull
-from server.planner.simulate.lean_engine import LeanEngine
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import NEVER, Engine, Records
 from server.planner.simulate.report import SimulationReport
-from server.planner.simulate.routing import LeastLoaded, PrefixAware, RoundRobin, Router
+from server.planner.simulate.routing import Balancer, LeastLoaded, PrefixAware, RoundRobin
 from server.planner.simulate.scheduled_engine import ScheduledEngine, request_of
 from server.scheduler.admission import check_queue, resolve_max_tokens
 from server.workload.workload import Workload
@@ -39,34 +38,28 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
         model, options.max_num_seqs, options.buckets(options.prefill_buckets), options.buckets(options.decode_buckets)
     )
     records = Records(len(options.workload))
-    is_lean = (
-        options.workload.prefixes is None
-        and options.batching == "continuous"
-        and options.routing != "prefix-aware"
-        and not options.step_by_step
-    )
-    kind = LeanEngine if is_lean else ScheduledEngine
-    engines: list[Engine] = [
-        kind(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
+    engines = [
+        ScheduledEngine(options.scheduler, cache, pricer, options.workload, records) for _ in range(options.num_engines)
     ]
-    router = _router(options, engines, cache)
-    Driver(engines, options.workload, records, options.scheduler, cache, router).run(options.max_concurrency)
+    for engine in engines:
+        engine.is_step_by_step = options.step_by_step
+    balancer = _balancer(options, engines, cache)
+    Driver(engines, options.workload, records, options.scheduler, cache, balancer).run(options.max_concurrency)
     totals = [engine.totals for engine in engines]
     return SimulationReport(options, cache.num_blocks, records, totals, tuple(pricer.extrapolated))
 
 
-def _router(options: SimulationOptions, engines: Sequence[Engine], cache: CacheConfig) -> Router:
+def _balancer(options: SimulationOptions, engines: Sequence[ScheduledEngine], cache: CacheConfig) -> Balancer:
     if options.routing == "round-robin":
         return RoundRobin()
     if options.routing == "least-loaded":
         return LeastLoaded()
-    router = PrefixAware(
+    balancer = PrefixAware(
         len(engines), cache, partial(request_of, options.workload, max_model_len=options.max_model_len)
     )
     for engine in engines:
-        assert isinstance(engine, ScheduledEngine)
-        engine.watch = router.tell
-    return router
+        engine.is_step_by_step, engine.on_token = True, balancer.notify
+    return balancer
 
 
 class Driver:
@@ -79,11 +72,11 @@ class Driver:
         records: Records,
         config: SchedulerConfig,
         cache: CacheConfig,
-        router: Router | None = None,
+        balancer: Balancer | None = None,
     ) -> None:
-        """`router` is LeastLoaded unless given."""
+        """`balancer` is LeastLoaded unless given."""
         self._engines, self._records = engines, records
-        self._router = router or LeastLoaded()
+        self._balancer = balancer or LeastLoaded()
         self._arrival_ns = workload.arrival_ns.tolist()
         self._lengths = list(zip(workload.input_len.tolist(), workload.output_len.tolist(), strict=True))
         self._config, self._cache = config, cache
@@ -134,9 +127,9 @@ class Driver:
         arrivals = self._arrival_ns
         while self._next < len(arrivals) and arrivals[self._next] <= now_ns and self._num_open < self._max_open:
             index, self._next = self._next, self._next + 1
-            number = self._router.choose(index, self._loads)
+            number = self._balancer.choose(index, self._loads)
             if not self._is_welcome(index, number):
-                self._router.refused(index)
+                self._balancer.refused(index)
                 continue
             engine = self._engines[number]
             before = engine.end_ns

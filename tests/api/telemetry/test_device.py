@@ -20,7 +20,7 @@ from server.clock import NS, ManualClock
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
 from server.link.messages import Tokens
-from server.types import DeviceStep, TokenEvent
+from server.types import Charge, DeviceStep, TokenEvent
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
 from tests.api.telemetry.test_watch import report
@@ -165,9 +165,9 @@ def test_the_price_is_the_one_asked_for_or_nothing_is_said_in_dollars(
 # --- the parts, with a clock that is moved by hand
 
 
-def turn(time: float = 0.0, events: tuple[TokenEvent, ...] = (), **step: int) -> Tokens:
+def turn(time: float = 0.0, events: tuple[TokenEvent, ...] = (), used: tuple[int, ...] = (), **step: int) -> Tokens:
     device = DeviceStep(**{"prefill_ns": 0, "decode_ns": 0, "idle_ns": 0, **step})
-    return Tokens(list(events), report(time=time, device=device))
+    return Tokens(list(events), report(time=time, device=device), [Charge(device_ns) for device_ns in used])
 
 
 def test_idle_time_grows_while_nothing_is_open_and_never_falls() -> None:
@@ -204,11 +204,11 @@ def test_several_engines_share_an_instance_with_its_unused_cores() -> None:
 def test_a_key_is_charged_for_what_ran_on_after_its_answer() -> None:
     account = KeyAccount()
     account.open(["a"], "2")
-    account.record(turn(events=(TokenEvent("a", 7, 0, 0.0, device_ns=100), TokenEvent("b", 7, 0, 0.0, device_ns=5))))
-    account.record(turn(events=(TokenEvent("a", 7, 1, 0.0, device_ns=130),)))
-    account.record(turn(events=(TokenEvent("a", None, 2, 0.0, "abort", device_ns=170),)))
+    account.record(turn(events=(TokenEvent("a", 7, 0, 0.0), TokenEvent("b", 7, 0, 0.0)), used=(100, 5)))
+    account.record(turn(events=(TokenEvent("a", 7, 1, 0.0),), used=(130,)))
+    account.record(turn(events=(TokenEvent("a", None, 2, 0.0, "abort"),), used=(170,)))
     assert account.device_ns == {"2": 170, NO_KEY: 5}
-    account.record(turn(events=(TokenEvent("a", 7, 0, 0.0, device_ns=1),)))
+    account.record(turn(events=(TokenEvent("a", 7, 0, 0.0),), used=(1,)))
     assert account.device_ns[NO_KEY] == 6, "an ended id belongs to nobody"
 
 

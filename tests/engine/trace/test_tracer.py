@@ -9,17 +9,31 @@ import numpy as np
 import pytest
 
 from server.clock import ManualClock
-from server.config import CacheConfig, SchedulerConfig
+from server.config import CacheConfig, SchedulerConfig, TraceConfig
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import EngineLoop
 from server.engine.trace.events import Lanes
+from server.engine.trace.files import CommandInbox, traced
 from server.engine.trace.tracer import DeviceRunner, Tracer
 from server.kernels.program import Program
 from server.kv_cache.manager import KVCacheManager
-from server.link.messages import Add, Command, StartTrace, StopTrace, Tokens
+from server.link.messages import (
+    Abort,
+    Add,
+    Command,
+    EngineInfo,
+    Input,
+    StartTrace,
+    StopTrace,
+    Tokens,
+    TraceCommand,
+    TraceReply,
+)
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, StepPlan, StepResult
+from tests.api.serving import fake_facts
 from tests.engine.trace.trace_file import DEVICE, HOST, TraceFile
+from tests.link.test_client import config
 
 CACHE = CacheConfig(64, 16)
 LABELS = ["embed", "norm", "logits"]
@@ -185,10 +199,35 @@ def test_a_runner_without_a_device_still_shows_the_host(tmp_path: Path) -> None:
     scheduler = Scheduler(SchedulerConfig(max_model_len=512), KVCacheManager(CACHE))
     loop = EngineLoop(scheduler, bench.tracer.runner(runner), bench.clock, bench.tracer.inbox(bench), bench)
     bench.tracer.start()
-    bench.commands = [Add(Request("a", (1,), SamplingParams(max_tokens=1), 100.0)), StartTrace(), StopTrace()]
+    bench.commands = [Add(Request("a", (1,), SamplingParams(max_tokens=1), 100.0))]
     loop.step()
     bench.tracer.stop(tmp_path / "t.json")
     assert [name for (pid, _), name in TraceFile(tmp_path / "t.json").lanes.items() if pid == DEVICE] == []
+
+
+def test_commands_about_traces_never_reach_the_loop() -> None:
+    class Queue:
+        def drain(self, timeout_s: float) -> list[Input]:
+            return [StartTrace(), Abort("a"), StopTrace(), Abort("b")]
+
+    applied: list[TraceCommand] = []
+    assert CommandInbox(Queue(), applied.append).drain(0.0) == [Abort("a"), Abort("b")]
+    assert applied == [StartTrace(), StopTrace()]
+
+
+def test_an_engine_without_a_trace_directory_answers_what_it_cannot_do() -> None:
+    class Queue:
+        def drain(self, timeout_s: float) -> list[Input]:
+            return [StartTrace(), Abort("a")]
+
+    bench, replies = Bench(), list[TraceReply]()
+    facts = fake_facts(config("fast"), 512)
+    info = EngineInfo(512, 70, 16, 64, "inf2.xlarge", 1, "float32", 9, facts)
+    runner = FakeRunner(CACHE, 1000)
+    with traced(TraceConfig(), info, Queue(), runner, bench, replies.append) as seams:
+        assert seams.inbox.drain(0.0) == [Abort("a")]
+        assert (seams.runner, seams.outbox) == (runner, bench)
+    assert replies == [TraceReply(error="this engine has no trace directory")]
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:

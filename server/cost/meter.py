@@ -1,0 +1,43 @@
+"""What each open request has taken of the modelled part: whole nanoseconds, added step by step. Prices nothing.
+
+Conservation: the shares of a step are all of it, so what requests were charged is, to the nanosecond, what steps took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from server.cost.pricer import StepCharge
+from server.types import Charge, StepPlan, TokenEvent
+
+
+class Meter:
+    """The accounts of one engine's open requests. A request has one from its first step until its end is read."""
+
+    def __init__(self) -> None:
+        self._device_ns: dict[str, int] = {}
+        self._extrapolated: set[str] = set()
+
+    @property
+    def num_accounts(self) -> int:
+        return len(self._device_ns)
+
+    def add(self, plan: StepPlan, charge: StepCharge) -> None:
+        """Charge every sequence of `plan` its share of the step."""
+        used = self._device_ns
+        for seq, share_ns in zip(plan.seqs, charge.shares_ns, strict=True):
+            used[seq.request_id] = used.get(seq.request_id, 0) + share_ns
+        self._extrapolated |= charge.extrapolated_ids(plan)
+
+    def read(self, events: Iterable[TokenEvent]) -> list[Charge]:
+        """What the request of each event has taken so far; the accounts of those that end are closed."""
+        return [self._close(event) if event.finish_reason else self._of(event.request_id) for event in events]
+
+    def _of(self, request_id: str) -> Charge:
+        return Charge(self._device_ns.get(request_id, 0), request_id in self._extrapolated)
+
+    def _close(self, event: TokenEvent) -> Charge:
+        charge = self._of(event.request_id)
+        self._device_ns.pop(event.request_id, None)
+        self._extrapolated.discard(event.request_id)
+        return charge
