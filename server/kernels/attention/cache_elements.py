@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba import types
 
 from server.kernels.isa import memory, simd
+from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
 
@@ -35,14 +36,14 @@ def _all(value: int) -> Any:
 @emitted(simd.float32x16, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
     """Sixteen int8 from memory."""
-    codes = builder.load(builder.inttoptr(address, _VB.as_pointer()), align=1)
+    codes = builder.load(pointer(builder, address, _VB, READ), align=1)
     return builder.sitofp(builder.sext(codes, _VI), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def load_e4m3(builder: Any, address: Any) -> Any:
     """Sixteen float8 from memory; codes below the smallest normal number are zero."""
-    x = builder.zext(builder.load(builder.inttoptr(address, _VB.as_pointer()), align=1), _VI)
+    x = builder.zext(builder.load(pointer(builder, address, _VB, READ), align=1), _VI)
     sign = builder.shl(builder.and_(x, _all(0x80)), _all(24))
     magnitude = builder.shl(builder.and_(x, _all(0x7F)), _all(20))
     is_normal = builder.icmp_unsigned(">=", magnitude, _all(1 << 23))
@@ -61,7 +62,7 @@ def store_e4m3(builder: Any, address: Any, value: Any) -> Any:
     code = builder.sub(rounded, _all(120 << 3))
     is_normal = builder.icmp_signed(">=", code, _all(8))
     code = builder.select(is_normal, builder.or_(code, sign), _all(0))
-    builder.store(builder.trunc(code, _VB), builder.inttoptr(address, _VB.as_pointer()), align=1)
+    builder.store(builder.trunc(code, _VB), pointer(builder, address, _VB, WRITE), align=1)
     return NOTHING
 
 
