@@ -47,6 +47,12 @@ class AddressMap:
         self.version += 1
         weakref.finalize(owner, self._forget, key).atexit = False
 
+    def register_attributes(self, name: str, holder: object) -> None:
+        """Enter each array that is an attribute of `holder`."""
+        for attribute, value in vars(holder).items():
+            if isinstance(value, np.ndarray):
+                self.register(f"{name} {attribute.lstrip('_')}", value)
+
     def _forget(self, key: int) -> None:
         del self._ranges[key]
         self.version += 1

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from server.device.address_map import ADDRESSES
 from server.device.layout import round_up
 from server.kernels.attention.items import COUNTER_BYTES
 from server.kernels.isa.jit import Kernel
@@ -75,7 +76,11 @@ def to_tiles(matrix: Array, cell: str) -> Array:
 
 
 def address(array: Array | None) -> int:
-    return 0 if array is None else int(array.ctypes.data)
+    """Where an array lies, which kernels may then touch."""
+    if array is None:
+        return 0
+    ADDRESSES.register("test array", array)
+    return int(array.ctypes.data)
 
 
 def float_bits(value: float) -> int:
