@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from server.config import Dtype, EngineConfig
+from server.settings.engine import EngineSettings
+from server.settings.sources import load_settings
 
 # A shared machine may stall for longer than any deadline of one example; no test here is about time.
 hypothesis.settings.register_profile("neuronserve", deadline=None)
@@ -47,6 +49,7 @@ def engine_logits(pytestconfig: pytest.Config) -> Callable[..., np.ndarray]:
             num_blocks_override=MAX_TOKENS // block_size + 1,  # block 0 is padding
             cpu_threads=2,
             kernel_cache_dir=kernels,
+            kernel_checks=load_settings(EngineSettings, {}).kernel_checks,  # NEURONSERVE_KERNEL_CHECKS
         )
         return load_engine(config, lambda *_: None)
 

@@ -35,10 +35,11 @@ def checked(is_on: bool) -> Iterator[None]:
         _emits_checks.reset(token)
 
 
-def pointer(builder: Any, address: Any, to: Any, kind: int) -> Any:
-    """A pointer to a `to` at `address`, which is about to be read, written or updated."""
+def pointer(builder: Any, address: Any, to: Any, kind: int, num_bytes: Any = None) -> Any:
+    """A pointer to a `to` at `address`, of which all, or the first `num_bytes`, is about to be accessed."""
     if _emits_checks.get():
-        address = _call(builder, CHECK_SYMBOL, address, _number(_size(to)), _number(kind))
+        size = _number(_size(to)) if num_bytes is None else num_bytes
+        address = _call(builder, CHECK_SYMBOL, address, size, _number(kind))
     return builder.inttoptr(address, to.as_pointer())
 
 
