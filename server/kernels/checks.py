@@ -197,7 +197,7 @@ def _step_words(step: int) -> list[int]:
 
 def _error(found: CheckRecord, program: Program, index: int, step: int) -> KernelAccessError:
     kernel, label = program.kernels[index].name, program.labels[index]
-    operand, place = _nearest(found, program, index, step)
+    operand, place = _nearest(found, list(_operands(program, index, step)))
     times = f" (the first of {found.num_faults})" if found.num_faults > 1 else ""
     return KernelAccessError(
         f"kernel {kernel} {_VERBS[found.kind]} {found.size} bytes at {found.address:#x}{times}, {place}; "
@@ -208,42 +208,47 @@ def _error(found: CheckRecord, program: Program, index: int, step: int) -> Kerne
     )
 
 
-def _nearest(found: CheckRecord, program: Program, index: int, step: int) -> tuple[str, str]:
-    """The operand whose memory is nearest to the access, and where the access is from there."""
-    words = [
-        (_field(program.fields[index], i), int(word), core)
-        for core, record in enumerate(program.operands[index])
-        for i, word in enumerate(record)
-    ]
-    words += [(f"step.{name}", word, -1) for name, word in zip(StepRecord._fields, _step_words(step), strict=False)]
-    is_null = found.address < _NULL_BYTES
-    words = [each for each in words if (each[1] == 0) == is_null]
-    if not words:
-        return "", "near no operand"
-    by_distance = [(_outside(found, _range_of(word)), name, word, core) for name, word, core in words]
-    distance, operand, word, _ = min(by_distance, key=lambda each: each[0])
-    if is_null:
-        names = ", ".join(sorted({name for _, name, _, _ in by_distance}))
-        return operand, f"near address 0, which these operands are: {names}"
-    cores = [str(core) for other, name, _, core in by_distance if (other, name) == (distance, operand) and core >= 0]
-    of = f" of core {', '.join(cores)}" if cores else ""
-    near = _range_of(word)
-    side = "before the beginning" if found.address < near.begin else "beyond the end"
-    size = near.end - near.begin
-    return operand, f"{distance} bytes {side} of operand {operand}{of} ({near.name}, {size} bytes)"
+class _Operand(NamedTuple):
+    """A word that a kernel is given."""
+
+    name: str
+    core: int | None  # None: the same for all
+    word: int
+    memory: AddressRange  # that it points into
+
+    def distance(self, found: CheckRecord) -> int:
+        """How far out of the memory the access reaches."""
+        return max(self.memory.begin - found.address, found.address + found.size - self.memory.end, 0)
 
 
-def _field(fields: tuple[str, ...], index: int) -> str:
-    return fields[index] if fields else f"word {index}"
+def _operands(program: Program, index: int, step: int) -> Iterator[_Operand]:
+    """What an instruction is given: its records, what is in them and in the step record."""
+    records, fields = program.operands[index], program.fields[index]
+    begin = int(records.ctypes.data)
+    yield _Operand("records", None, begin, AddressRange("one for each core", begin, begin + records.nbytes))
+    for core, record in enumerate(records):
+        for i, word in enumerate(map(int, record)):
+            yield _Operand(fields[i] if fields else f"word {i}", core, word, _memory_at(word))
+    for name, word in zip(StepRecord._fields, _step_words(step), strict=False):
+        yield _Operand(f"step.{name}", None, word, _memory_at(word))
 
 
-def _range_of(word: int) -> AddressRange:
+def _memory_at(word: int) -> AddressRange:
     return ADDRESSES.find(word) or AddressRange("memory that no one has registered", word, word)
 
 
-def _outside(found: CheckRecord, near: AddressRange) -> int:
-    """How far out of the range the access reaches."""
-    return max(near.begin - found.address, found.address + found.size - near.end, 0)
+def _nearest(found: CheckRecord, operands: list[_Operand]) -> tuple[str, str]:
+    """The operand whose memory is nearest to the access, and where the access is from there."""
+    if found.address < _NULL_BYTES:
+        names = sorted({each.name for each in operands if each.word == 0})
+        return ", ".join(names), f"near address 0, which is the value of {', '.join(names) or 'no operand'}"
+    nearest = min(operands, key=lambda each: each.distance(found))
+    alike = [each for each in operands if (each.name, each.memory) == (nearest.name, nearest.memory)]
+    cores = ", ".join(str(each.core) for each in alike if each.core is not None)
+    memory, of = nearest.memory, f" of core {cores}" if cores else ""
+    side = "before the beginning" if found.address < memory.begin else "beyond the end"
+    place = f"{nearest.distance(found)} bytes {side} of operand {nearest.name}{of}"
+    return nearest.name, f"{place} ({memory.name}, {memory.end - memory.begin} bytes)"
 
 
 def use_checks() -> None:

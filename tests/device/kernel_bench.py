@@ -75,11 +75,11 @@ def to_tiles(matrix: Array, cell: str) -> Array:
     return out
 
 
-def address(array: Array | None) -> int:
-    """Where an array lies, which kernels may then touch."""
+def address(array: Array | None, is_indirect: bool = False) -> int:
+    """Where an array lies, which kernels may then touch: by an operand, or whatever has the address."""
     if array is None:
         return 0
-    ADDRESSES.register("test array", array)
+    ADDRESSES.register("test array", array, is_indirect)
     return int(array.ctypes.data)
 
 
