@@ -39,7 +39,7 @@ class CheckRecord(NamedTuple):
     """What the check reads and writes."""
 
     ranges: int  # address of [count][2]: begin and end, in order and apart
-    count: int
+    num_ranges: int
     harmless: int  # address of bytes that no one needs
     num_stacks: int  # ranges on workers' stacks that this instruction has opened
     stacks: int  # address of [_MAX_STACKS][2]
@@ -58,7 +58,7 @@ def _parts(record: int) -> tuple[Any, Any]:
     @inline
     def is_allowed(address, size):  # type: ignore[no-untyped-def]
         ranges = load_i64(record + CHECK.ranges)
-        low, high = 0, load_i64(record + CHECK.count)
+        low, high = 0, load_i64(record + CHECK.num_ranges)
         while low < high:  # ranges before `low` begin at or before the address
             middle = (low + high) >> 1
             if load_i64(ranges + middle * 16) <= address:
@@ -146,7 +146,7 @@ class AccessChecks:
                 tables = self._tables[program] = _Tables(program, step)
             table = tables.of[index]
             self._stacks[:] = 0
-            for offset, value in ((CHECK.ranges, table.ctypes.data), (CHECK.count, len(table))):
+            for offset, value in ((CHECK.ranges, table.ctypes.data), (CHECK.num_ranges, len(table))):
                 self._record[offset // WORD] = value
             self._record[CHECK.num_stacks // WORD] = self._record[CHECK.num_faults // WORD] = 0
             yield
@@ -216,9 +216,9 @@ class _Operand(NamedTuple):
     word: int
     memory: AddressRange  # that it points into
 
-    def distance(self, found: CheckRecord) -> int:
-        """How far out of the memory the access reaches."""
-        return max(self.memory.begin - found.address, found.address + found.size - self.memory.end, 0)
+    def gap(self, found: CheckRecord) -> int:
+        """Bytes between the memory and the access."""
+        return max(self.memory.begin - found.address - found.size, found.address - self.memory.end, 0)
 
 
 def _operands(program: Program, index: int, step: int) -> Iterator[_Operand]:
@@ -238,17 +238,26 @@ def _memory_at(word: int) -> AddressRange:
 
 
 def _nearest(found: CheckRecord, operands: list[_Operand]) -> tuple[str, str]:
-    """The operand whose memory is nearest to the access, and where the access is from there."""
+    """The operand whose memory is nearest, and where the access is from that behind it and that before it."""
     if found.address < _NULL_BYTES:
         names = sorted({each.name for each in operands if each.word == 0})
         return ", ".join(names), f"near address 0, which is the value of {', '.join(names) or 'no operand'}"
-    nearest = min(operands, key=lambda each: each.distance(found))
-    alike = [each for each in operands if (each.name, each.memory) == (nearest.name, nearest.memory)]
+    behind = [each for each in operands if each.memory.begin <= found.address]
+    before = [each for each in operands if each.memory.begin > found.address]
+    sides = [min(side, key=lambda each: each.gap(found)) for side in (behind, before) if side]
+    sides.sort(key=lambda each: each.gap(found))
+    return sides[0].name, " and ".join(_place(found, side, operands) for side in sides)
+
+
+def _place(found: CheckRecord, nearest: _Operand, operands: list[_Operand]) -> str:
+    memory = nearest.memory
+    alike = [each for each in operands if (each.name, each.memory) == (nearest.name, memory)]
     cores = ", ".join(str(each.core) for each in alike if each.core is not None)
-    memory, of = nearest.memory, f" of core {cores}" if cores else ""
-    side = "before the beginning" if found.address < memory.begin else "beyond the end"
-    place = f"{nearest.distance(found)} bytes {side} of operand {nearest.name}{of}"
-    return nearest.name, f"{place} ({memory.name}, {memory.end - memory.begin} bytes)"
+    operand = f"operand {nearest.name}" + (f" of core {cores}" if cores else "")
+    where = f"{memory.begin - found.address} bytes before the beginning"
+    if found.address >= memory.begin:
+        where = f"{found.address + found.size - memory.end} bytes beyond the end"
+    return f"{where} of {operand} ({memory.name}, {memory.end - memory.begin} bytes)"
 
 
 def use_checks() -> None:
