@@ -55,6 +55,12 @@ def test_without_checks_a_kernel_has_no_trace_of_them() -> None:
     assert "neuronserve" not in code
 
 
+def test_addresses_become_pointers_in_one_place() -> None:
+    """Elsewhere only prefetches and calls make a pointer of a number."""
+    files = {path: path.read_text().count("inttoptr") for path in (ROOT / "server" / "kernels").rglob("*.py")}
+    assert {path.name: count for path, count in files.items() if count} == {"access.py": 2, "memory.py": 2}
+
+
 def test_each_row_of_a_tile_is_checked() -> None:
     """As many as are configured; nothing of it is there in unchecked mode."""
     level = {"NUMBA_CPU_NAME": TARGETS[0].cpu, "NUMBA_CPU_FEATURES": TARGETS[0].features}
