@@ -143,23 +143,21 @@ def test_memory_that_no_one_has_registered(matmul: Matmul) -> None:
     assert not stray.any()
 
 
-def test_a_token_of_no_core_reads_beyond_the_records(pool: WorkerPool) -> None:
-    table, hidden = np.ones((10, 32), np.float32), np.zeros((1, 32), np.float32)
-    tokens = np.array([10], np.int32)
+@pytest.mark.parametrize(
+    ("token_ids", "num_tokens", "place"),
+    [
+        ([1, 10], 2, r"records \(one for each core, 40 bytes\)"),  # of a core that there is not
+        ([1, 2], 3, r"step\.token_ids \(test array, 8 bytes\)"),
+    ],
+)
+def test_records_and_arrays_of_the_step_have_an_end(
+    pool: WorkerPool, token_ids: list[int], num_tokens: int, place: str
+) -> None:
+    table, hidden, tokens = np.ones((10, 32), np.float32), np.zeros((3, 32), np.float32), np.array(token_ids, np.int32)
     program = Program("test", None)
     program.add("embed", embed_rows_f32, [EmbedOperands(address(table), 0, address(hidden), 10, 32)])
-    step = np.array(step_record(num_tokens=1, token_ids=address(tokens)), np.int64)
-    with pytest.raises(KernelAccessError, match=r"beyond the end of operand records \(one for each core, 40 bytes\)"):
-        pool.run(program, step.ctypes.data)
-
-
-def test_a_step_array_that_is_too_short(pool: WorkerPool) -> None:
-    table, hidden = np.ones((10, 32), np.float32), np.zeros((3, 32), np.float32)
-    tokens = np.array([1, 2], np.int32)
-    program = Program("test", None)
-    program.add("embed", embed_rows_f32, [EmbedOperands(address(table), 0, address(hidden), 10, 32)])
-    step = np.array(step_record(num_tokens=3, token_ids=address(tokens)), np.int64)
-    with pytest.raises(KernelAccessError, match=r"reads 4 bytes .* operand step\.token_ids \(test array, 8 bytes\)"):
+    step = np.array(step_record(num_tokens=num_tokens, token_ids=address(tokens)), np.int64)
+    with pytest.raises(KernelAccessError, match=f"reads . bytes .* beyond the end of operand {place}"):
         pool.run(program, step.ctypes.data)
 
 
