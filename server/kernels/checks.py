@@ -240,8 +240,9 @@ def _memory_at(word: int) -> AddressRange:
 def _nearest(found: CheckRecord, operands: list[_Operand]) -> tuple[str, str]:
     """The operand whose memory is nearest, and where the access is from that behind it and that before it."""
     if found.address < _NULL_BYTES:
-        names = sorted({each.name for each in operands if each.word == 0})
-        return ", ".join(names), f"near address 0, which is the value of {', '.join(names) or 'no operand'}"
+        zeros = [each for each in operands if each.word == 0]
+        names = ", ".join(sorted({each.name for each in zeros if each.core is not None} or {e.name for e in zeros}))
+        return names, f"near address 0, which is the value of {names or 'no operand'}"
     behind = [each for each in operands if each.memory.begin <= found.address]
     before = [each for each in operands if each.memory.begin > found.address]
     sides = [min(side, key=lambda each: each.gap(found)) for side in (behind, before) if side]
