@@ -68,7 +68,7 @@ def _parts(record: int) -> tuple[Any, Any]:
         if low > 0 and address + size <= load_i64(ranges + low * 16 - 8):
             return True
         stacks = load_i64(record + CHECK.stacks)
-        for i in range(load_i64(record + CHECK.num_stacks)):
+        for i in range(min(load_i64(record + CHECK.num_stacks), _MAX_STACKS)):
             if load_i64(stacks + i * 16) <= address and address + size <= load_i64(stacks + i * 16 + 8):
                 return True
         return False
@@ -160,10 +160,10 @@ class _Tables:
 
     def __init__(self, program: Program, step: int) -> None:
         self._key = ADDRESSES.version, step, len(program)
-        shared = [*_step_words(step)], [(each.begin, each.end) for each in ADDRESSES.ranges if each.is_indirect]
+        words, shared = _step_words(step), [(each.begin, each.end) for each in ADDRESSES.ranges if each.is_indirect]
         if step:
-            shared[1].append((step, step + size_of(StepRecord)))
-        self.of = [_table(operands, *shared) for operands in program.operands]
+            shared.append((step, step + size_of(StepRecord)))
+        self.of = [_table(operands, words, shared) for operands in program.operands]
 
     def is_stale(self, program: Program, step: int) -> bool:
         return self._key != (ADDRESSES.version, step, len(program))

@@ -31,7 +31,7 @@ class Program:
         self.kernels.append(kernel)
         self.collectives.append(is_collective)
         self.operands.append(np.array(operands, np.int64))
-        self.fields.append(getattr(operands[0], "_fields", ()))
+        self.fields.append(getattr(operands[0], "_fields", ()) if operands else ())
         self._table = None
 
     def __len__(self) -> int:
