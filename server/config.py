@@ -133,6 +133,7 @@ class EngineConfig:
     catalog: CatalogConfig = CatalogConfig()
     runtime_cores: RuntimeCores = RuntimeCores()
     trace: TraceConfig = TraceConfig()
+    kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests
 
     @property
     def asked_formats(self) -> AskedFormats:

@@ -14,7 +14,8 @@ NeuronserveError
 │   ├── PayloadTooLarge        413
 │   └── QueueFull              429
 ├── Unavailable                503: draining
-└── EngineDead                 503: the engine process has ended
+├── EngineDead                 503: the engine process has ended
+└── KernelAccessError          a kernel left the memory of its operands: our own mistake, found in checked mode only
 """
 
 from __future__ import annotations
@@ -119,3 +120,16 @@ class EngineDead(RequestError):
     status = 503
     kind = "engine_error"
     code = "engine_dead"
+
+
+class KernelAccessError(NeuronserveError):
+    """A kernel accessed memory that none of its operands points to; `operand` is the nearest of them.
+
+    Only kernels that were compiled in checked mode find out (server/kernels/checks.py).
+    """
+
+    def __init__(self, message: str, kernel: str, instruction: str, operand: str) -> None:
+        super().__init__(message)
+        self.kernel = kernel
+        self.instruction = instruction
+        self.operand = operand

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from server.config import Dtype, EngineConfig
+from server.settings.engine import EngineSettings
+from server.settings.sources import load_settings
 
 # A shared machine may stall for longer than any deadline of one example; no test here is about time.
 unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
@@ -63,6 +65,7 @@ def engine_logits(kernel_cache: str) -> Callable[..., np.ndarray]:
             num_blocks_override=MAX_TOKENS // block_size + 1,  # block 0 is padding
             cpu_threads=2,
             kernel_cache_dir=kernel_cache,
+            kernel_checks=load_settings(EngineSettings, ()).kernel_checks,  # NEURONSERVE_KERNEL_CHECKS
         )
         return load_engine(config, lambda *_: None)
 

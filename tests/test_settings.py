@@ -76,6 +76,12 @@ def test_switches() -> None:
     assert load("--disable-access-log").disable_access_log is True
 
 
+def test_kernels_are_checked_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load().engine_config(DEFAULT_MODEL).kernel_checks is False
+    monkeypatch.setenv("NEURONSERVE_KERNEL_CHECKS", "1")
+    assert load().engine_config(DEFAULT_MODEL).kernel_checks is True
+
+
 def test_a_kubernetes_service_link_is_not_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEURONSERVE_PORT", "tcp://10.0.0.7:8000")
     assert load().port == 8000

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.config import WeightFormat
+from server.device.address_map import ADDRESSES
 from server.device.hbm import Hbm
 from server.device.layout import round_up
 from server.kernels.bandwidth_probe import ReadOperands, read_memory
@@ -31,6 +32,7 @@ class BandwidthProbe:
         memory = Hbm(num_bytes).allocate(num_bytes)
         memory.bytes[::4096] = 1  # make every page real
         sums = np.zeros(16 * pool.num_threads, np.float32)
+        ADDRESSES.register("sums", sums)
         self._program = Program("read probe", (memory, sums))
         operands = ReadOperands(memory.address, num_bytes // 64, sums.ctypes.data)
         self._program.add("read", read_memory, [operands])

@@ -18,4 +18,4 @@ class NeuronCore:
     def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
         """Zeroed memory aligned to a cache line. Raises DeviceMemoryError, changing nothing, when it does not fit."""
         self._ledger.reserve(self.index, use, name, round_up(num_bytes, ALIGNMENT))
-        return self._hbm.allocate(num_bytes)
+        return self._hbm.allocate(num_bytes, f"{use} {name}")

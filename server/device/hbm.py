@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from server.device.address_map import ADDRESSES
 from server.errors import HostMemoryError
 
 ALIGNMENT = 64  # a cache line: tile rows that straddle two cost half the speed
@@ -54,10 +55,12 @@ class Hbm:
     def used_bytes(self) -> int:
         return self._used
 
-    def allocate(self, num_bytes: int) -> Buffer:
+    def allocate(self, num_bytes: int, name: str = "core memory") -> Buffer:
         """Allocate zeroed bytes, aligned to a cache line. Raises ValueError beyond the mapping."""
         begin = -(-self._used // ALIGNMENT) * ALIGNMENT
         if begin + num_bytes > self._bytes.size:
             raise ValueError(f"{num_bytes} bytes asked, {self._bytes.size - begin} mapped and free")
         self._used = begin + num_bytes
-        return Buffer(self._bytes[begin : begin + num_bytes])
+        buffer = Buffer(self._bytes[begin : begin + num_bytes])
+        ADDRESSES.register(name, buffer.bytes)
+        return buffer

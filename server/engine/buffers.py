@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig, KVCacheDtype
+from server.device.address_map import ADDRESSES
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES
@@ -46,7 +47,12 @@ class KVPool:
         """Raises DeviceMemoryError when the blocks do not fit."""
         size = cache.num_blocks * kv_block_bytes(spec, shard, kv_dtype, cache.block_size)
         shards = tuple(core.allocate("kv", "blocks", size) for core in cores)
-        return cls(shards, size // (2 * spec.num_layers))
+        tensor_bytes = size // (2 * spec.num_layers)
+        for shard_bytes in (each.bytes for each in shards):  # beyond one layer's blocks are the next one's
+            for i in range(2 * spec.num_layers):
+                tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
+                ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {i // 2}", tensor)
+        return cls(shards, tensor_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from server.device.address_map import ADDRESSES
 from server.engine.grammar_store import GrammarStore
 from server.engine.logits import num_generated
 from server.text.grammar import GrammarError, reason
@@ -36,6 +37,8 @@ class Guides:
         self._masks: Words = np.zeros((num_rows, -(-vocab_size // 32)), np.uint32)
         self._vocab_size = vocab_size
         self.addresses: npt.NDArray[np.int64] = np.zeros(num_rows, np.int64)  # of each row's bits; 0 = no grammar
+        ADDRESSES.register("grammar masks", self._masks, is_indirect=True)
+        ADDRESSES.register("addresses of grammar masks", self.addresses)
         self._guides: dict[str, _Guide] = {}
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> dict[int, str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from server.device.address_map import ADDRESSES
 from server.engine.grammar_masks import Guides
 from server.engine.grammar_store import GrammarStore
 from server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
@@ -32,6 +33,7 @@ class Sampler:
         self._scratch = np.zeros((pool.num_threads, scratch_floats(width)), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
         self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
+        ADDRESSES.register_attributes("sampler", self)
         self.program = Program("sampler", self)
         self.program.add("sample", sample, [self._operands()])
 

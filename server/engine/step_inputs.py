@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from server.device.address_map import ADDRESSES
 from server.engine.attention_work import AttentionWork
 from server.errors import StepTooLarge
 from server.kernels.attention.items import COUNTER_BYTES
@@ -37,6 +38,7 @@ class StepInputs:
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
         self._counters: npt.NDArray[np.int64] = np.zeros(work.num_workers * COUNTER_BYTES // WORD, np.int64)
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
+        ADDRESSES.register_attributes("step", self)
 
     def _addresses(self) -> StepRecord:
         return StepRecord(

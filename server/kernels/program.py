@@ -21,7 +21,8 @@ class Program:
         self.labels: list[str] = []  # what each instruction does, for people
         self.kernels: list[Kernel] = []
         self.collectives: list[bool] = []  # whether it adds up what the cores have left for each other
-        self._operands: list[npt.NDArray[np.int64]] = []
+        self.operands: list[npt.NDArray[np.int64]] = []  # [cores, words] of each
+        self.fields: list[tuple[str, ...]] = []  # names of the words, where operands are records
         self._table: npt.NDArray[np.int64] | None = None
 
     def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]], is_collective: bool = False) -> None:
@@ -29,7 +30,8 @@ class Program:
         self.labels.append(label)
         self.kernels.append(kernel)
         self.collectives.append(is_collective)
-        self._operands.append(np.array(operands, np.int64))
+        self.operands.append(np.array(operands, np.int64))
+        self.fields.append(getattr(operands[0], "_fields", ()) if operands else ())
         self._table = None
 
     def __len__(self) -> int:
@@ -41,7 +43,7 @@ class Program:
         if self._table is None:
             rows = [
                 Instruction(kernel.address, operands.ctypes.data, len(operands))
-                for kernel, operands in zip(self.kernels, self._operands, strict=True)
+                for kernel, operands in zip(self.kernels, self.operands, strict=True)
             ]
             self._table = np.array(rows, np.int64).reshape(len(rows), len(Instruction._fields))
         return int(self._table.ctypes.data)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from server.errors import DeviceError
 from server.kernels import executor
+from server.kernels.checks import AccessChecks
 from server.kernels.program import Program
 
 
@@ -59,21 +60,34 @@ class WorkerPool:
         self._fields[offset // 8] = value
 
     def run(self, program: Program, step: int) -> None:
-        """Run `program` on the step record at address `step`; returns when every worker is done. Releases the GIL."""
-        self._set(executor.CONTROL.program, program.address)
-        self._set(executor.CONTROL.length, len(program))
-        self._set(executor.CONTROL.step, step)
-        begin = time.perf_counter()
-        executor.run_step(self._control)
-        self.busy_s += time.perf_counter() - begin
+        """Run `program` on the step record at address `step`; returns when every worker is done. Releases the GIL.
+
+        In checked mode raises KernelAccessError after the instruction that has left its operands' memory.
+        """
+        self._run(program, step, None)
 
     def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
         """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""
         times = np.zeros((len(program) + 1, executor.TIMESPEC_BYTES // 8), np.int64)
-        self._set(executor.CONTROL.trace, times.ctypes.data)
-        self.run(program, step)
-        self._set(executor.CONTROL.trace, 0)
+        self._run(program, step, times)
         return times[:, 0] + times[:, 1] * 1e-9
+
+    def _run(self, program: Program, step: int, times: npt.NDArray[np.int64] | None) -> None:
+        self._set(executor.CONTROL.step, step)
+        begin, checks = time.perf_counter(), AccessChecks.active
+        if checks is None:
+            self._run_part(program, 0, len(program), times)
+        else:
+            for i in range(len(program)):
+                with checks.guard(program, i, step):
+                    self._run_part(program, i, 1, times)
+        self.busy_s += time.perf_counter() - begin
+
+    def _run_part(self, program: Program, first: int, count: int, times: npt.NDArray[np.int64] | None) -> None:
+        self._set(executor.CONTROL.program, program.address + first * executor.INSTRUCTION_BYTES)
+        self._set(executor.CONTROL.length, count)
+        self._set(executor.CONTROL.trace, 0 if times is None else times[first:].ctypes.data)
+        executor.run_step(self._control)
 
 
 def _stop(control: int, threads: list[threading.Thread], _memory: object) -> None:

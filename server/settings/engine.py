@@ -47,6 +47,7 @@ class EngineSettings(ModelSettings, CatalogSettings):
         le=50_000_000,
         description="events in a trace file, about 100 bytes each; the first are kept",
     )
+    kernel_checks: bool = Field(False, description="hold every access of a kernel to its operands' memory; very slow")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
 
     @model_validator(mode="after")
@@ -75,4 +76,5 @@ class EngineSettings(ModelSettings, CatalogSettings):
             catalog=self.catalog_config,
             runtime_cores=runtime_cores(),
             trace=TraceConfig(None, self.trace_max_events),
+            kernel_checks=self.kernel_checks,
         )

@@ -4,13 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from server.kernels.checks import use_checks
 from server.kernels.isa import jit
 from server.kernels.workers import WorkerPool
+from server.settings.engine import EngineSettings
+from server.settings.sources import load_settings
 from tests.depth import representative
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _kernel_cache(kernel_cache: str) -> None:
+    if load_settings(EngineSettings, ()).kernel_checks:
+        use_checks()
     jit.use_cache(kernel_cache)
 
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from server.device.address_map import ADDRESSES
 from server.device.layout import round_up
 from server.kernels.attention.items import COUNTER_BYTES
 from server.kernels.isa.jit import Kernel
@@ -74,8 +75,12 @@ def to_tiles(matrix: Array, cell: str) -> Array:
     return out
 
 
-def address(array: Array | None) -> int:
-    return 0 if array is None else int(array.ctypes.data)
+def address(array: Array | None, is_indirect: bool = False) -> int:
+    """Where an array lies, which kernels may then touch: by an operand, or whatever has the address."""
+    if array is None:
+        return 0
+    ADDRESSES.register("test array", array, is_indirect)
+    return int(array.ctypes.data)
 
 
 def float_bits(value: float) -> int:

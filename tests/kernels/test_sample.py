@@ -31,7 +31,7 @@ def draw(pool: WorkerPool, logits: Array, masks: dict[int, Array] | None = None,
         row: np.packbits(np.resize(allowed, -(-vocab // 32) * 32), bitorder="little")
         for row, allowed in (masks or {}).items()
     }
-    pointers = np.array([address(words[row]) if row in words else 0 for row in range(rows)], np.int64)
+    pointers = np.array([address(words[row], is_indirect=True) if row in words else 0 for row in range(rows)], np.int64)
     operands = SampleOperands(
         *(address(padded), ldc, vocab, address(scratch), scratch.shape[1]),
         *(address(arrays[name]) for name in defaults),

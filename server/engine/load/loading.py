@@ -29,6 +29,7 @@ from server.engine.runner import ModelRunner
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
+from server.kernels.checks import use_checks
 from server.kernels.dispatch import linear_kernels
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.sample.sample import sample
@@ -101,6 +102,8 @@ class _Loading:
         self._require_host()
 
     def run(self) -> LoadedEngine:
+        if self._config.kernel_checks:
+            use_checks()
         use_cache(self._config.kernel_cache_dir)
         ledger, cores = self._cores()
         begin = time.perf_counter()

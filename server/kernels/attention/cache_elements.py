@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba import types
 
 from server.kernels.isa import memory, simd
+from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
 
@@ -35,14 +36,14 @@ def _all(value: int) -> Any:
 @emitted(simd.float32x16, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
     """Sixteen int8 from memory."""
-    codes = builder.load(builder.inttoptr(address, _VB.as_pointer()), align=1)
+    codes = builder.load(pointer(builder, address, _VB, READ), align=1)
     return builder.sitofp(builder.sext(codes, _VI), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def load_e4m3(builder: Any, address: Any) -> Any:
     """Sixteen float8 from memory; codes below the smallest normal number are zero."""
-    x = builder.zext(builder.load(builder.inttoptr(address, _VB.as_pointer()), align=1), _VI)
+    x = builder.zext(builder.load(pointer(builder, address, _VB, READ), align=1), _VI)
     sign = builder.shl(builder.and_(x, _all(0x80)), _all(24))
     magnitude = builder.shl(builder.and_(x, _all(0x7F)), _all(20))
     is_normal = builder.icmp_unsigned(">=", magnitude, _all(1 << 23))
@@ -61,8 +62,19 @@ def store_e4m3(builder: Any, address: Any, value: Any) -> Any:
     code = builder.sub(rounded, _all(120 << 3))
     is_normal = builder.icmp_signed(">=", code, _all(8))
     code = builder.select(is_normal, builder.or_(code, sign), _all(0))
-    builder.store(builder.trunc(code, _VB), builder.inttoptr(address, _VB.as_pointer()), align=1)
+    builder.store(builder.trunc(code, _VB), pointer(builder, address, _VB, WRITE), align=1)
     return NOTHING
+
+
+@emitted(simd.float32x16, types.int64, types.int64)
+def _load_first(builder: Any, address: Any, count: Any) -> Any:
+    """The first `count` of sixteen float32 from memory, zeros in the other lanes; what lies behind is not touched."""
+    one = builder.insert_element(ir.Constant(_VI, ir.Undefined), builder.trunc(count, _I32), ir.Constant(_I32, 0))
+    every = builder.shuffle_vector(one, ir.Constant(_VI, ir.Undefined), _all(0))
+    mask = builder.icmp_signed("<", ir.Constant(_VI, list(range(simd.LANES))), every)
+    place = pointer(builder, address, _V, READ, builder.mul(count, ir.Constant(ir.IntType(64), 4)))
+    zeros = ir.Constant(_V, [0.0] * simd.LANES)
+    return simd.call(builder, "llvm.masked.load.v16f32.p0", _V, place, ir.Constant(_I32, 4), mask, zeros)
 
 
 def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
@@ -71,7 +83,7 @@ def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
         """A float32 head to elements in place, what is written lying behind what is still to be read; its scale."""
         zero = highest = strange = simd.splat(0.0)
         for i in range(0, head_dim, 16):
-            value = simd.select_range(0, head_dim - i, simd.load(head + i * 4), zero)
+            value = _load_first(head + i * 4, min(head_dim - i, simd.LANES))
             highest = simd.larger(simd.absolute(simd.finite(value)), highest)
             strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)  # NaN where a value is not finite
         largest, inverse, scale, nan = simd.max_lanes(highest), 1.0, 1.0, 0.0
@@ -85,8 +97,8 @@ def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
         if limit == 0.0:
             plus = simd.splat(nan)
         for i in range(0, head_dim, 16):
-            value = simd.fma(simd.finite(simd.load(head + i * 4)), by, plus)
-            store(head + i * size, simd.select_range(0, head_dim - i, value, zero))
+            value = simd.finite(_load_first(head + i * 4, min(head_dim - i, simd.LANES)))
+            store(head + i * size, simd.select_range(0, head_dim - i, simd.fma(value, by, plus), zero))
         return scale + nan
 
     return encode

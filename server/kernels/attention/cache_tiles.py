@@ -8,6 +8,7 @@ from llvmlite import ir
 from numba import types
 
 from server.kernels.isa import simd
+from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted
 from server.kernels.matmul import weight_codes
@@ -19,8 +20,8 @@ def _converter(convert: Any) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def convert_line(builder: Any, codes: Any, halves: Any) -> Any:
         """32 codes to 32 bfloat16."""
-        data = builder.load(builder.inttoptr(codes, _CODES.as_pointer()), align=1)
-        builder.store(convert(builder, data), builder.inttoptr(halves, _HALVES.as_pointer()), align=2)
+        data = builder.load(pointer(builder, codes, _CODES, READ), align=1)
+        builder.store(convert(builder, data), pointer(builder, halves, _HALVES, WRITE), align=2)
         return NOTHING
 
     @inline

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from server.kernels.isa.access import READ, WRITE, stack_memory, tile_pointer
 from server.kernels.isa.memory import NOTHING, emitted
 
 TILE_ROWS = 16
@@ -45,8 +46,8 @@ def _loader(tile: int) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def load_tile(builder: Any, address: Any, stride: Any) -> Any:
         """Rows of 64 bytes, `stride` bytes apart, into the tile."""
-        pointer = builder.inttoptr(address, _I8.as_pointer())
-        return _call(builder, "llvm.x86.tileloadd64", _number(tile), pointer, stride)
+        rows = tile_pointer(builder, tile, address, stride, READ)
+        return _call(builder, "llvm.x86.tileloadd64", _number(tile), *rows)
 
     return load_tile
 
@@ -55,8 +56,8 @@ def _storer(tile: int) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def store_tile(builder: Any, address: Any, stride: Any) -> Any:
         """The tile to rows of 64 bytes, `stride` bytes apart."""
-        pointer = builder.inttoptr(address, _I8.as_pointer())
-        return _call(builder, "llvm.x86.tilestored64", _number(tile), pointer, stride)
+        rows = tile_pointer(builder, tile, address, stride, WRITE)
+        return _call(builder, "llvm.x86.tilestored64", _number(tile), *rows)
 
     return store_tile
 
@@ -97,7 +98,7 @@ def stack_tiles(builder: Any) -> Any:
     """Address of eight tiles on the caller's stack, aligned to a cache line."""
     block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 8 * TILE_BYTES))
     block.align = 64
-    return builder.ptrtoint(block, _I64)
+    return stack_memory(builder, builder.ptrtoint(block, _I64), 8 * TILE_BYTES)
 
 
 load0, load1, load2, load3, load4, load5, load6, load7 = (_loader(i) for i in range(8))

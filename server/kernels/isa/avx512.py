@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 
 from server.kernels.isa import simd
+from server.kernels.isa.access import WRITE, pointer
 from server.kernels.isa.dot_product import BFloat
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted
@@ -24,7 +25,7 @@ _V = ir.VectorType(ir.FloatType(), simd.LANES)
 
 def _store_halves(builder: Any, address: Any, halves: Any) -> Any:
     bits = builder.bitcast(halves, ir.VectorType(_I16, halves.type.count))
-    builder.store(bits, builder.inttoptr(address, bits.type.as_pointer()), align=2)
+    builder.store(bits, pointer(builder, address, bits.type, WRITE), align=2)
     return NOTHING
 
 

@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 
 from server.kernels.isa import simd
+from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import emitted, load_f32
 
@@ -23,12 +24,12 @@ _VI = ir.VectorType(_I32, simd.LANES)
 
 def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
     """The word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
-    one = builder.load(builder.inttoptr(word, _I32.as_pointer()), align=2)
+    one = builder.load(pointer(builder, word, _I32, READ), align=2)
     if flip:
         one = builder.xor(one, ir.Constant(_I32, flip))
     first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
     every = builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), ir.Constant(_VI, [0] * simd.LANES))
-    return every, builder.load(builder.inttoptr(line, _VI.as_pointer()), align=4)
+    return every, builder.load(pointer(builder, line, _VI, READ), align=4)
 
 
 def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
@@ -124,7 +125,7 @@ def int_sums(builder: Any, sums: Any, offsets: Any) -> Any:
     has_offsets = builder.icmp_signed("!=", offsets, ir.Constant(ir.IntType(64), 0))
     with builder.if_else(has_offsets) as (then, otherwise):
         with then:
-            column = builder.load(builder.inttoptr(offsets, _VI.as_pointer()), align=4)
+            column = builder.load(pointer(builder, offsets, _VI, READ), align=4)
             less = builder.sub(total, builder.shl(column, ir.Constant(_VI, [7] * simd.LANES)))
             then_block = builder.block
         with otherwise:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import numba
 from numba import types
 
 from server.errors import SettingsError
+from server.kernels.isa import access
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
@@ -41,6 +43,23 @@ PREBUILT = KERNELS / "prebuilt"
 inline = numba.njit(error_model="numpy", forceinline=True)
 
 
+@dataclass(slots=True)
+class _Mode:
+    """How this process compiles kernels."""
+
+    is_checked: bool = False
+    has_kernels: bool = False  # at least one is compiled
+
+
+_mode = _Mode()
+
+
+def check_kernels() -> None:
+    """Compile kernels in checked mode from now on: for server/kernels/checks.py, which gives them what they call."""
+    assert not _mode.has_kernels, "there are kernels without checks in this process"
+    _mode.is_checked = True
+
+
 class Kernel:
     """A kernel by name; compiled, or loaded from the cache, when its address is first asked for."""
 
@@ -53,7 +72,9 @@ class Kernel:
     def address(self) -> int:
         """Address of the machine code, callable with SIGNATURE."""
         if self._compiled is None:
-            self._compiled = numba.cfunc(SIGNATURE, **OPTIONS)(self._function)
+            with access.checked(_mode.is_checked):
+                self._compiled = numba.cfunc(SIGNATURE, **OPTIONS)(self._function)
+            _mode.has_kernels = True
         return int(self._compiled.address)
 
     def __repr__(self) -> str:
@@ -100,7 +121,7 @@ def use_cache(directory: str, prebuilt: Path = PREBUILT) -> Path:
 
     Raises SettingsError when the directory cannot be written.
     """
-    path = Path(directory) / source_hash()
+    path = Path(directory) / (source_hash() + ("-checked" if _mode.is_checked else ""))
     try:
         if not path.exists():
             _begin_cache(path, prebuilt / path.name)

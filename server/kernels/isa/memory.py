@@ -1,7 +1,8 @@
 """Memory as kernels see it: addresses. Scalar loads and stores, atomics, prefetch and calls through a pointer.
 
-Everything on an emulated core is addressed by an int64 byte address, as in a device program; there are no arrays and no
-bounds here. Whoever builds the operands (server/kernels/program.py) owns what the addresses mean.
+Everything on an emulated core is addressed by an int64 byte address, as in a device program; there are no arrays and,
+but in checked mode (access.py), no bounds here. Whoever builds the operands (server/kernels/program.py) owns what the
+addresses mean.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from server.kernels.isa.access import READ, UPDATE, WRITE, pointer
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
@@ -40,80 +43,79 @@ def emitted(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]
     return wrap
 
 
-def _pointer(builder: Any, address: Any, to: Any) -> Any:
-    return builder.inttoptr(address, to.as_pointer())
-
-
 @emitted(types.int64, types.int64)
 def load_i64(builder: Any, address: Any) -> Any:
     """An int64 from memory."""
-    return builder.load(_pointer(builder, address, _I64), align=8)
+    return builder.load(pointer(builder, address, _I64, READ), align=8)
 
 
 @emitted(types.void, types.int64, types.int64)
 def store_i64(builder: Any, address: Any, value: Any) -> Any:
     """An int64 to memory."""
-    builder.store(value, _pointer(builder, address, _I64), align=8)
+    builder.store(value, pointer(builder, address, _I64, WRITE), align=8)
     return NOTHING
 
 
 @emitted(types.int64, types.int64)
 def load_i32(builder: Any, address: Any) -> Any:
     """An int32 from memory, widened."""
-    return builder.sext(builder.load(_pointer(builder, address, _I32), align=4), _I64)
+    return builder.sext(builder.load(pointer(builder, address, _I32, READ), align=4), _I64)
+
+
+def _copy(builder: Any, source: Any, target: Any, of: Any, align: int) -> Any:
+    value = builder.load(pointer(builder, source, of, READ), align=align)
+    builder.store(value, pointer(builder, target, of, WRITE), align=align)
+    return NOTHING
 
 
 @emitted(types.void, types.int64, types.int64)
 def copy_4_bytes(builder: Any, source: Any, target: Any) -> Any:
     """Four bytes from one place to another."""
-    builder.store(builder.load(_pointer(builder, source, _I32), align=2), _pointer(builder, target, _I32), align=2)
-    return NOTHING
+    return _copy(builder, source, target, _I32, align=2)
 
 
 @emitted(types.void, types.int64, types.int64)
 def copy_2_bytes(builder: Any, source: Any, target: Any) -> Any:
     """Two bytes from one place to another."""
-    builder.store(builder.load(_pointer(builder, source, _I16), align=2), _pointer(builder, target, _I16), align=2)
-    return NOTHING
+    return _copy(builder, source, target, _I16, align=2)
 
 
 @emitted(types.void, types.int64, types.int64)
 def copy_1_byte(builder: Any, source: Any, target: Any) -> Any:
     """One byte from one place to another."""
-    builder.store(builder.load(_pointer(builder, source, _I8), align=1), _pointer(builder, target, _I8), align=1)
-    return NOTHING
+    return _copy(builder, source, target, _I8, align=1)
 
 
 @emitted(types.float32, types.int64)
 def load_f32(builder: Any, address: Any) -> Any:
     """A float32 from memory."""
-    return builder.load(_pointer(builder, address, _F32), align=4)
+    return builder.load(pointer(builder, address, _F32, READ), align=4)
 
 
 @emitted(types.void, types.int64, types.float32)
 def store_f32(builder: Any, address: Any, value: Any) -> Any:
     """A float32 to memory."""
-    builder.store(value, _pointer(builder, address, _F32), align=4)
+    builder.store(value, pointer(builder, address, _F32, WRITE), align=4)
     return NOTHING
 
 
 @emitted(types.float32, types.int64)
 def load_bf16(builder: Any, address: Any) -> Any:
     """A bfloat16 from memory, exact in float32."""
-    half = builder.zext(builder.load(_pointer(builder, address, _I16), align=2), _I32)
+    half = builder.zext(builder.load(pointer(builder, address, _I16, READ), align=2), _I32)
     return builder.bitcast(builder.shl(half, ir.Constant(_I32, 16)), _F32)
 
 
 @emitted(types.float32, types.int64)
 def load_i8(builder: Any, address: Any) -> Any:
     """An int8 from memory."""
-    return builder.sitofp(builder.load(_pointer(builder, address, _I8), align=1), _F32)
+    return builder.sitofp(builder.load(pointer(builder, address, _I8, READ), align=1), _F32)
 
 
 def _load_float8(mantissa_bits: int, bias: int) -> Callable[[Any, Any], Any]:
     def load(builder: Any, address: Any) -> Any:
         """A float8 from memory; codes below the smallest normal number are zero."""
-        x = builder.zext(builder.load(_pointer(builder, address, _I8), align=1), _I32)
+        x = builder.zext(builder.load(pointer(builder, address, _I8, READ), align=1), _I32)
         sign = builder.shl(builder.and_(x, ir.Constant(_I32, 0x80)), ir.Constant(_I32, 24))
         magnitude = builder.shl(builder.and_(x, ir.Constant(_I32, 0x7F)), ir.Constant(_I32, 23 - mantissa_bits))
         is_normal = builder.icmp_unsigned(">=", magnitude, ir.Constant(_I32, 1 << 23))
@@ -135,26 +137,26 @@ def store_bf16(builder: Any, address: Any, value: Any) -> Any:
     rounded = builder.lshr(builder.add(bits, builder.add(odd, ir.Constant(_I32, 0x7FFF))), ir.Constant(_I32, 16))
     is_nan = builder.fcmp_unordered("uno", value, value)
     half = builder.trunc(builder.select(is_nan, ir.Constant(_I32, 0x7FC0), rounded), _I16)
-    builder.store(half, _pointer(builder, address, _I16), align=2)
+    builder.store(half, pointer(builder, address, _I16, WRITE), align=2)
     return NOTHING
 
 
 @emitted(types.int64, types.int64, types.int64)
 def fetch_add(builder: Any, address: Any, amount: Any) -> Any:
     """Add to an int64 shared by threads; the value before. Sequentially consistent."""
-    return builder.atomic_rmw("add", _pointer(builder, address, _I64), amount, "seq_cst")
+    return builder.atomic_rmw("add", pointer(builder, address, _I64, UPDATE), amount, "seq_cst")
 
 
 @emitted(types.int64, types.int64)
 def load_acquire(builder: Any, address: Any) -> Any:
     """An int64 that another thread publishes."""
-    return builder.load_atomic(_pointer(builder, address, _I64), "acquire", 8)
+    return builder.load_atomic(pointer(builder, address, _I64, READ), "acquire", 8)
 
 
 @emitted(types.void, types.int64, types.int64)
 def store_release(builder: Any, address: Any, value: Any) -> Any:
     """Publish an int64 to other threads."""
-    builder.store_atomic(value, _pointer(builder, address, _I64), "release", 8)
+    builder.store_atomic(value, pointer(builder, address, _I64, WRITE), "release", 8)
     return NOTHING
 
 
@@ -162,7 +164,7 @@ def _prefetch(builder: Any, address: Any, is_write: int, level: int = 1) -> Any:
     function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
     access, keep, data = ir.Constant(_I32, is_write), ir.Constant(_I32, 4 - level), ir.Constant(_I32, 1)
-    builder.call(function, [_pointer(builder, address, _I8), access, keep, data])
+    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), access, keep, data])
     return NOTHING
 
 
@@ -188,5 +190,5 @@ def prefetch_to_write(builder: Any, address: Any) -> Any:
 def call_kernel(builder: Any, kernel: Any, *arguments: Any) -> Any:
     """Call the kernel at an address with (operands, cores, step, worker, workers)."""
     function_type = ir.FunctionType(ir.VoidType(), [_I64] * len(arguments))
-    builder.call(_pointer(builder, kernel, function_type), arguments)
+    builder.call(builder.inttoptr(kernel, function_type.as_pointer()), arguments)
     return NOTHING

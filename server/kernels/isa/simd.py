@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import models, register_model
 
+from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted
 
@@ -67,27 +68,27 @@ def splat(builder: Any, value: Any) -> Any:
 @emitted(float32x16, types.int64)
 def load(builder: Any, address: Any) -> Any:
     """Sixteen float32 from memory."""
-    return builder.load(builder.inttoptr(address, _V.as_pointer()), align=4)
+    return builder.load(pointer(builder, address, _V, READ), align=4)
 
 
 @emitted(types.void, types.int64, float32x16)
 def store(builder: Any, address: Any, value: Any) -> Any:
     """Sixteen float32 to memory."""
-    builder.store(value, builder.inttoptr(address, _V.as_pointer()), align=4)
+    builder.store(value, pointer(builder, address, _V, WRITE), align=4)
     return NOTHING
 
 
 @emitted(float32x16, types.int64)
 def load_bf16(builder: Any, address: Any) -> Any:
     """Sixteen bfloat16 from memory, exact in float32."""
-    half = builder.load(builder.inttoptr(address, _VH.as_pointer()), align=2)
+    half = builder.load(pointer(builder, address, _VH, READ), align=2)
     return builder.bitcast(builder.shl(builder.zext(half, _VI), _const(16)), _V)
 
 
 @emitted(float32x16, types.int64)
 def load_i32(builder: Any, address: Any) -> Any:
     """Sixteen int32 from memory, as float32."""
-    return builder.sitofp(builder.load(builder.inttoptr(address, _VI.as_pointer()), align=4), _V)
+    return builder.sitofp(builder.load(pointer(builder, address, _VI, READ), align=4), _V)
 
 
 @emitted(types.void, types.int64, float32x16)
@@ -98,7 +99,7 @@ def store_i8(builder: Any, address: Any, value: Any) -> Any:
     """
     shifted = builder.fadd(value, ir.Constant(_V, [12582912.0] * LANES))
     narrow = builder.trunc(builder.bitcast(shifted, _VI), _VB)
-    builder.store(narrow, builder.inttoptr(address, _VB.as_pointer()), align=1)
+    builder.store(narrow, pointer(builder, address, _VB, WRITE), align=1)
     return NOTHING
 
 
@@ -129,7 +130,7 @@ def _round_to_bf16(builder: Any, value: Any) -> Any:
 def store_bf16(builder: Any, address: Any, value: Any) -> Any:
     """Sixteen bfloat16 to memory, rounded to nearest even."""
     half = builder.trunc(_round_to_bf16(builder, value), _VH)
-    builder.store(half, builder.inttoptr(address, _VH.as_pointer()), align=2)
+    builder.store(half, pointer(builder, address, _VH, WRITE), align=2)
     return NOTHING
 
 
@@ -211,7 +212,7 @@ def compress(builder: Any, address: Any, value: Any, bits: Any) -> Any:
     """The lanes whose bit is set to memory, side by side, and something in the rest of the sixteen places."""
     mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), LANES))
     side_by_side = call(builder, "llvm.experimental.vector.compress.v16f32", _V, value, mask, value)
-    builder.store(side_by_side, builder.inttoptr(address, _V.as_pointer()), align=4)
+    builder.store(side_by_side, pointer(builder, address, _V, WRITE), align=4)
     return NOTHING
 
 

@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 
 from server.kernels.isa import amx, dot_product, simd
+from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.jit import inline, kernel
 from server.kernels.isa.memory import emitted, load_i64
 from server.kernels.records import offsets
@@ -153,10 +154,10 @@ def _vnni(bits: int) -> Any:
     def dot_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
         """sums + the products; int32 sums travel as the bits of float32 lanes."""
         dot = cgutils.get_or_insert_function(builder.module, signature, f"llvm.x86.avx512.vpdpbusd.{bits}")
-        one = builder.load(builder.inttoptr(word, ir.IntType(32).as_pointer()), align=4)
+        one = builder.load(pointer(builder, word, ir.IntType(32), READ), align=4)
         first = builder.insert_element(ir.Constant(part, ir.Undefined), one, ir.Constant(ir.IntType(32), 0))
         every = builder.shuffle_vector(first, first, ir.Constant(part, [0] * lanes))
-        total, weights = builder.bitcast(sums, whole), builder.load(builder.inttoptr(line, whole.as_pointer()), align=4)
+        total, weights = builder.bitcast(sums, whole), builder.load(pointer(builder, line, whole, READ), align=4)
         parts = []
         for start in range(0, simd.LANES, lanes):
             order = ir.Constant(part, list(range(start, start + lanes)))

@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted
 
@@ -62,14 +63,14 @@ def _converter(convert: Callable[[Any, Any], Any]) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def convert_row(builder: Any, codes: Any, halves: Any) -> Any:
         """64 codes to 64 bfloat16."""
-        data = builder.load(builder.inttoptr(codes, _BYTES.as_pointer()), align=1)
+        data = builder.load(pointer(builder, codes, _BYTES, READ), align=1)
         zeros = ir.Constant(_BYTES, [0] * 64)
         for half in range(2):
             sources = [4 * n + 2 * half + i for n in range(16) for i in range(2)]
             order = ir.Constant(ir.VectorType(_I32, 64), [lane for source in sources for lane in (64, source)])
             high = builder.bitcast(builder.shuffle_vector(data, zeros, order), _HALVES)
             target = builder.add(halves, ir.Constant(ir.IntType(64), 64 * half))
-            builder.store(convert(builder, high), builder.inttoptr(target, _HALVES.as_pointer()), align=2)
+            builder.store(convert(builder, high), pointer(builder, target, _HALVES, WRITE), align=2)
         return NOTHING
 
     @inline
