@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -31,14 +31,15 @@ from tools.golden.oracle import Oracle
 
 pytestmark = pytest.mark.thorough
 
-FLOAT32_TOLERANCE = 2e-4  # largest error over largest logit
+FLOAT32_TOLERANCE = 5e-5  # largest error over largest logit; measured: 4e-6
 NUM_TOKENS = 48  # of each answer
 SHORT_PROMPTS = (
     "The capital of France is",
     "Once upon a time, in a small village by the sea,",
     "def fibonacci(n):\n",
 )
-# Past the 512 tokens that a local layer of Gemma sees.
+# Past the window of Gemma's local layers.
+WINDOW = 512
 LONG_PROMPT = "".join(f"Row {i}: {i} times 7 is {7 * i}.\n" for i in range(1, 41))
 
 
@@ -184,7 +185,7 @@ def test_prompts_are_the_same_tokens(reference: Reference) -> None:
 def test_prompts_leave_no_token_to_rounding(reference: Reference) -> None:
     """What the next test relies on: wherever the answers go, transformers' best token leads by more than our error."""
     assert min(reference.leads) > 2 * FLOAT32_TOLERANCE
-    assert len(reference.prompts[-1]) > 512
+    assert len(reference.prompts[-1]) > WINDOW
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -200,20 +201,36 @@ def test_float32_logits_are_those_of_transformers(reference: Reference, engine_o
             assert error <= FLOAT32_TOLERANCE * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(("quantization", "tolerance", "agreement"), [(None, 0.02, 0.95), ("int8", 0.05, 0.9)])
+class Limits(NamedTuple):
+    """How far a format may be from float32, over twice what was measured; free-running text would diverge at once."""
+
+    divergence: float  # nats: mean Kullback-Leibler divergence of the next token's distribution from transformers'
+    share: float  # of positions at which the best token is the same
+    lead: float  # logits: where transformers' best leads by more than this, ours is always the same
+
+
+# Measured: 0.0002, 0.99 and 0.02 in bfloat16 (0.0015, 0.99 and 0.09 for transformers' own); 0.061, 0.86 and 1.5 in int8.
+LIMITS = [("none", Limits(0.001, 0.96, 0.25)), ("int8", Limits(0.15, 0.75, 3.5))]
+
+
+@pytest.mark.parametrize(("quantization", "limits"), LIMITS, ids=["bfloat16", "int8"])
 def test_served_logits_are_near_those_of_transformers(
-    reference: Reference, engine_of: Engines, quantization: str | None, tolerance: float, agreement: float
+    reference: Reference, engine_of: Engines, quantization: str, limits: Limits
 ) -> None:
-    """Mean error over mean logit; share of positions with the same best token. Free-running text would diverge."""
-    errors, sizes, same = [], [], []
     with engine_of(dtype="bfloat16", quantization=quantization) as engine:
-        for sequence, expected in reference.forced:
-            got = engine.runner.logits(sequence)
-            errors.append(np.abs(got - expected).mean(axis=1))
-            sizes.append(np.abs(expected).mean(axis=1))
-            same.append(got.argmax(axis=1) == expected.argmax(axis=1))
-    error = np.concatenate(errors).mean() / np.concatenate(sizes).mean()
-    share = np.concatenate(same).mean()
-    print(quantization, error, share, len(np.concatenate(same)))
-    assert error <= tolerance
-    assert share >= agreement
+        got = np.concatenate([engine.runner.logits(sequence) for sequence, _ in reference.forced])
+    expected = np.concatenate([logits for _, logits in reference.forced])
+    ours, theirs = log_softmax(got), log_softmax(expected)
+    assert (np.exp(theirs) * (theirs - ours)).sum(axis=1).mean() <= limits.divergence
+    is_same = got.argmax(axis=1) == expected.argmax(axis=1)
+    assert is_same.mean() >= limits.share
+    second, best = np.partition(expected, -2, axis=1)[:, -2:].T
+    is_sure = best - second > limits.lead
+    assert is_sure.mean() > 0.2, "too few for what follows to say anything"
+    assert is_same[is_sure].all()
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the probabilities, of logits `[tokens, vocab]`."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
