@@ -18,10 +18,10 @@ from server.checkpoint.json_object import JsonObject, read_object
 from server.config import AskedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
-from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
+from server.typed_json import shown
 
 MANIFEST = "neuronserve.json"
 VERSION = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version

@@ -20,9 +20,9 @@ from server.checkpoint.compressed_tensors import StoredQuantization
 from server.checkpoint.json_object import read_object
 from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
 from server.errors import CheckpointError
-from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.models.tensors import EMBEDDING_WEIGHT, LM_HEAD_WEIGHT, is_known_extra, scale_name, tensor_shapes
+from server.typed_json import shown
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

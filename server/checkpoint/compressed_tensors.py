@@ -13,9 +13,9 @@ from typing import Any
 
 from server.checkpoint.json_object import JsonObject
 from server.config import Quantization
-from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules
+from server.typed_json import shown
 
 METHOD = "compressed-tensors"
 STRATEGIES = ("channel", "tensor")

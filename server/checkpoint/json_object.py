@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from server.errors import CheckpointError
-from server.models.config_values import shown
+from server.typed_json import shown
 
 
 def parse_object(text: str | bytes, file: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from server.checkpoint.json_object import parse_object
 from server.errors import CheckpointError
-from server.models.config_values import shown
+from server.typed_json import shown
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
