@@ -86,6 +86,11 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
+def shown_key(key: str) -> str:
+    """A key of a file as a part of a path: as it is when that can be printed."""
+    return key if key.isprintable() and len(key) <= MAX_SHOWN else shown(key)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -132,7 +137,7 @@ def _located(value: Any, kind: Any, place: str) -> tuple[str, Any, Any]:
             value, path = value[int(index)], f"{path}[{index}]"
         else:
             key = name or next(key for key, item in value.items() if not _is_of(item, kind))
-            value, path = value[key], f"{path}.{key if key.isprintable() and len(key) <= MAX_SHOWN else shown(key)}"
+            value, path = value[key], f"{path}.{shown_key(key)}"
     return path.removeprefix("."), value, kind
 
 
