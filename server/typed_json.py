@@ -128,16 +128,19 @@ def _translated(message: str, value: Any, record: Any, path: str) -> str:
 def _located(value: Any, kind: Any, place: str) -> tuple[str, Any, Any]:
     """The dotted path, the value and the type at msgspec's `place`, such as `.files[0].entries[...].offset`.
 
-    msgspec writes [...] for any key of a dict; it stopped at the first whose value is not of the type.
+    msgspec writes [...] for any key of a dict; it stopped at the first whose value is not of the type. The path ends
+    above an empty key.
     """
     path = ""
     for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.{3})\]", place):
-        kind = _part(kind, name, index)
-        if index and index != "...":
-            value, path = value[int(index)], f"{path}[{index}]"
-        else:
-            key = name or next(key for key, item in value.items() if not _is_of(item, kind))
-            value, path = value[key], f"{path}.{shown_key(key)}"
+        part, key = _part(kind, name, index), name
+        if index == "...":
+            items = value.items() if isinstance(value, dict) else ()
+            key = next((each for each, item in items if not _is_of(item, part)), "")
+            if not key:
+                break
+        value, kind = value[key or int(index)], part
+        path += f".{shown_key(key)}" if key else f"[{index}]"
     return path.removeprefix("."), value, kind
 
 

@@ -20,6 +20,8 @@ class Tree(Struct):
     kind: Literal["fir", "yew"] | None = None
     named: dict[str, Leaf] = {}
     share: Annotated[float, Meta(gt=0)] | None = None
+    pair: tuple[str, Leaf] | None = None
+    colours: set[str] = set()
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,10 @@ class Tree(Struct):
         ('{"share": "' + "x" * 200 + '"}', "share is '" + "x" * 79 + "...: expected `float | null`, got `str`"),
         ('{"share": 1' + "0" * 400 + "}", "share is an integer of over 77 digits: number out of range"),
         ('{"named": {"x": {"size": 1}, "\\u001b": {"size": 0}}}', "named.'\\x1b'.size is 0: expected `int` >= 1"),
+        ('{"pair": ["x", {"size": 9}]}', "pair[1].size is 9: expected `int` <= 8"),
+        ('{"pair": ["x"]}', "pair is ['x']: expected `array` of length 2, got 1"),
+        ('{"colours": ["red", 3]}', "colours[1] is 3: expected `str`, got `int`"),
+        ('{"named": {"": {"size": 0}}}', "named is {'': {'size': 0}}: expected `int` >= 1"),
         ('{"kind": "oak"}', "kind is 'oak': expected 'fir' or 'yew'"),
         ("[]", "expected `object`, got `array`"),
     ],

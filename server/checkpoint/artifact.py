@@ -10,7 +10,7 @@ import hashlib
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -25,7 +25,7 @@ from server.placement.shard import ShardSpec
 from server.typed_json import JsonError, complaint, convert, read, shown_key
 
 MANIFEST = "neuronserve.json"
-VERSION = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version
+VERSION: Literal[2] = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
 
@@ -72,26 +72,28 @@ class _Version(msgspec.Struct):
     format_version: Annotated[int, Meta(ge=1)]
 
 
-class _Buckets(msgspec.Struct):
+class CompiledBuckets(msgspec.Struct):
     """`BucketLists`, none of them automatic."""
 
     context_encoding: Lengths
     token_generation: Lengths
 
 
-class Manifest(msgspec.Struct):
+class Manifest(msgspec.Struct, kw_only=True):
     """What `MANIFEST` holds: what was compiled, how, and where its bytes are."""
 
-    config_sha256: str  # of config.json as it was
+    format_version: Literal[2] = VERSION
+    neuronserve_version: str = ""  # that wrote it, for people
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=MAX_CORES)]
-    model: dict[str, Any]  # `model_values`
-    padded_sizes: dict[str, Any]
     dtype: Dtype
+    quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...]
     is_rotated: bool
+    config_sha256: str  # of config.json as it was
+    model: dict[str, Any]  # `model_values`
+    padded_sizes: dict[str, Any]
+    buckets: CompiledBuckets | None = None  # None in manifests from before there were any
     files: list[CoreEntries]  # by core
-    quantization: Quantization | None = None
-    buckets: _Buckets | None = None  # None in manifests from before there were any
 
 
 class Artifact:
@@ -164,7 +166,7 @@ def _check_model(manifest: Manifest, spec: ModelSpec) -> None:
         raise JsonError(f"files has {len(manifest.files)} files, one for each of {tp} cores must be there")
 
 
-def _check_buckets(buckets: _Buckets | None, longest: int) -> None:
+def _check_buckets(buckets: CompiledBuckets | None, longest: int) -> None:
     if buckets is None:
         return
     for key in ("context_encoding", "token_generation"):
