@@ -52,7 +52,7 @@ def parse(text: str | bytes) -> Any:
     """The JSON `text` without a type. Refuses keys that appear twice, and numbers that are not finite."""
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
+        value = _DECODER.decode(text)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of surrogates is no text
     except JsonError:
@@ -109,6 +109,9 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         raise JsonError(f"is not JSON: {shown(text)} is beyond the largest float")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
 
 
 def _translated(message: str, value: Any, record: Any, path: str) -> str:
