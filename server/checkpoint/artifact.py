@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
-from server.checkpoint.json_object import JsonObject, read_object
-from server.config import AskedFormats, WeightFormats
+from server.checkpoint.json_file import refusals_of
+from server.config import AskedFormats, Dtype, Quantization, WeightFormats
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
-from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
+from server.typed_json import JsonError, complaint, convert, read, shown_key
 
 MANIFEST = "neuronserve.json"
-VERSION = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version
+VERSION: Literal[2] = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
-MAX_FILE_BYTES = 1 << 44
+
+NumBytes = Annotated[int, Meta(ge=0, le=1 << 44)]  # bytes of a file
+Lengths = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]  # in tokens, ascending
 
 
 def is_artifact(directory: Path) -> bool:
@@ -50,49 +53,77 @@ def padded_sizes(spec: ModelSpec, tp: int) -> dict[str, int]:
     return asdict(Widths.of(spec, ShardSpec.of(spec, tp)))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One piece of a core's file."""
 
-    offset: int
-    num_bytes: int
+    offset: NumBytes
+    num_bytes: NumBytes
     sha256: str
+
+
+class CoreEntries(msgspec.Struct, frozen=True):
+    """The file of one core, and what lies in it by name."""
+
+    num_bytes: NumBytes
+    entries: dict[str, Entry]
+
+
+class _Version(msgspec.Struct):
+    format_version: Annotated[int, Meta(ge=1)]
+
+
+class CompiledBuckets(msgspec.Struct):
+    """`BucketLists`, none of them automatic."""
+
+    context_encoding: Lengths
+    token_generation: Lengths
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What `MANIFEST` holds: what was compiled, how, and where its bytes are."""
+
+    format_version: Literal[2] = VERSION
+    neuronserve_version: str = ""  # that wrote it, for people
+    tensor_parallel_size: Annotated[int, Meta(ge=1, le=MAX_CORES)]
+    dtype: Dtype
+    quantization: Quantization | None = None
+    modules_to_not_convert: tuple[str, ...]
+    is_rotated: bool
+    config_sha256: str  # of config.json as it was
+    model: dict[str, Any]  # `model_values`
+    padded_sizes: dict[str, Any]
+    buckets: CompiledBuckets | None = None  # None in manifests from before there were any
+    files: list[CoreEntries]  # by core
 
 
 class Artifact:
     """An artifact whose manifest has been checked against its files, not yet their contents. Made by `open`."""
 
-    def __init__(
-        self,
-        directory: Path,
-        tp: int,
-        formats: WeightFormats,
-        buckets: BucketLists | None,
-        cores: list[dict[str, Entry]],
-    ) -> None:
-        self.directory, self.cores, self._tp = directory, cores, tp
-        self.formats, self.buckets = formats, buckets
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self.directory, self._tp = directory, manifest.tensor_parallel_size
+        self.cores = [file.entries for file in manifest.files]
+        self.formats = WeightFormats(
+            manifest.dtype, manifest.quantization, manifest.modules_to_not_convert, manifest.is_rotated
+        )
+        buckets = manifest.buckets
+        self.buckets = None if buckets is None else BucketLists(buckets.context_encoding, buckets.token_generation)
 
     @classmethod
     def open(cls, directory: Path, spec: ModelSpec) -> Artifact:
         """Raises CheckpointError for a manifest of a newer version, of another model, or that its files belie."""
-        manifest = read_object(directory / MANIFEST, MAX_MANIFEST_BYTES)
-        version = manifest.integer("format_version", None, 1, 1 << 30)
-        if version != VERSION:
-            reason = f"{version} is not the one this server reads, {VERSION}: compile the model again"
-            manifest.refuse("format_version", reason)
+        file = directory / MANIFEST
+        with refusals_of(file):
+            manifest = _read_manifest(file)
         digest = hashlib.sha256((directory / "config.json").read_bytes()).hexdigest()
-        if manifest.require("config_sha256") != digest:
+        if manifest.config_sha256 != digest:
             raise CheckpointError(str(directory / "config.json"), f"differs from the one that {MANIFEST} was made with")
-        tp = manifest.integer("tensor_parallel_size", None, 1, MAX_CORES)
-        for key, expected in (("model", model_values(spec)), ("padded_sizes", padded_sizes(spec, tp))):
-            if manifest.require(key) != expected:
-                manifest.refuse(key, "differs from what this server makes of config.json: compile the model again")
-        files = manifest.require("files")
-        if not isinstance(files, list) or len(files) != tp:
-            manifest.refuse("files", f"must list one file for each of {tp} cores")
-        cores = [_read_core(directory, manifest, core, file) for core, file in enumerate(files)]
-        return cls(directory, tp, _read_formats(manifest), _read_buckets(manifest, spec.max_position), cores)
+        with refusals_of(file):
+            _check_model(manifest, spec)
+            _check_buckets(manifest.buckets, spec.max_position)
+            _check_entries(manifest.files)
+        for core, entries in enumerate(manifest.files):
+            _check_size(directory / core_file(core), entries)
+        return cls(directory, manifest)
 
     def require(self, asked: AskedFormats, tp: int) -> None:
         """Raises SettingsError, naming both values, when something else is asked than what was compiled."""
@@ -114,64 +145,56 @@ class Artifact:
         return self.formats.quantization or "none"
 
 
-def _read_formats(manifest: JsonObject) -> WeightFormats:
-    dtype, quantization = manifest.require("dtype"), manifest.get("quantization")
-    if dtype not in ("bfloat16", "float32"):
-        manifest.refuse("dtype", f"{shown(dtype)} is unknown")
-    if quantization not in (None, "int8", "int8-weight-only", "fp8", "fp8_e5m2"):
-        manifest.refuse("quantization", f"{shown(quantization)} is unknown")
-    modules = manifest.require("modules_to_not_convert")
-    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
-        manifest.refuse("modules_to_not_convert", f"must be a list of names, not {shown(modules)}")
-    return WeightFormats(dtype, quantization, tuple(modules), manifest.require("is_rotated") is True)
+def _read_manifest(file: Path) -> Manifest:
+    """The version is looked at first: what else there is depends on it."""
+    values = read(file, MAX_MANIFEST_BYTES, dict[str, Any])
+    version = convert(values, _Version).format_version
+    if version != VERSION:
+        raise JsonError(complaint("format_version", version, f"this server reads {VERSION}: compile the model again"))
+    return convert(values, Manifest)
 
 
-def _read_buckets(manifest: JsonObject, longest: int) -> BucketLists | None:
-    """None in manifests from before there were any."""
-    buckets = manifest.child("buckets")
+def _check_model(manifest: Manifest, spec: ModelSpec) -> None:
+    tp = manifest.tensor_parallel_size
+    for key, found, expected in (
+        ("model", manifest.model, model_values(spec)),
+        ("padded_sizes", manifest.padded_sizes, padded_sizes(spec, tp)),
+    ):
+        if found != expected:
+            raise JsonError(f"{key} differs from what this server makes of config.json: compile the model again")
+    if len(manifest.files) != tp:
+        raise JsonError(f"files has {len(manifest.files)} files, one for each of {tp} cores must be there")
+
+
+def _check_buckets(buckets: CompiledBuckets | None, longest: int) -> None:
     if buckets is None:
-        return None
-    context, tokens = (_read_lengths(buckets, key, longest) for key in ("context_encoding", "token_generation"))
-    return BucketLists(context, tokens)
+        return
+    for key in ("context_encoding", "token_generation"):
+        lengths = list(getattr(buckets, key))
+        if lengths != sorted(set(lengths)) or lengths[-1] > longest:
+            raise JsonError(complaint(f"buckets.{key}", lengths, f"must rise to at most {longest}"))
 
 
-def _read_lengths(buckets: JsonObject, key: str, longest: int) -> tuple[int, ...]:
-    lengths = buckets.require(key)
-    if not isinstance(lengths, list) or not lengths or not all(type(length) is int for length in lengths):
-        buckets.refuse(key, f"must be a list of lengths, not {shown(lengths)}")
-    if lengths != sorted(set(lengths)) or not 1 <= lengths[0] <= lengths[-1] <= longest:
-        buckets.refuse(key, f"must rise from at least 1 to at most {longest}, not {shown(lengths)}")
-    return tuple(lengths)
+def _check_entries(files: list[CoreEntries]) -> None:
+    """Each piece is inside its file."""
+    for core, file in enumerate(files):
+        for name, entry in file.entries.items():
+            path = f"files[{core}].entries.{shown_key(name)}"
+            if entry.offset > file.num_bytes:
+                raise JsonError(complaint(f"{path}.offset", entry.offset, f"the file has {file.num_bytes} bytes"))
+            left = file.num_bytes - entry.offset
+            if entry.num_bytes > left:
+                raise JsonError(complaint(f"{path}.num_bytes", entry.num_bytes, f"the file has {left} from there"))
 
 
-def _read_core(directory: Path, manifest: JsonObject, core: int, values: object) -> dict[str, Entry]:
-    """The entries of one core, each inside its file, which must have the size it was written with."""
-    if not isinstance(values, dict):
-        manifest.refuse("files", f"has {shown(values)} for core {core}")
-    file, path = JsonObject(manifest.file, values, f"files[{core}]."), directory / core_file(core)
-    num_bytes = file.integer("num_bytes", None, 0, MAX_FILE_BYTES)
+def _check_size(path: Path, file: CoreEntries) -> None:
+    """The file has the size that it was written with."""
     try:
         found = os.path.getsize(path)
     except OSError as error:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
-    entries = file.child("entries")
-    if entries is None:
-        file.refuse("entries", "is missing")
-    read = {name: _read_entry(entries, name, num_bytes) for name in entries.values}
-    if found != num_bytes:
-        cut = [name for name, entry in read.items() if entry.offset + entry.num_bytes > found]
-        reason = f"has {found} bytes, compiled with {num_bytes}" + (": truncated" if found < num_bytes else "")
+    if found != file.num_bytes:
+        cut = [name for name, entry in file.entries.items() if entry.offset + entry.num_bytes > found]
+        cause = ": truncated" if found < file.num_bytes else ""
+        reason = f"has {found} bytes, compiled with {file.num_bytes}{cause}"
         raise CheckpointError(str(path), reason, cut[0] if cut else None)
-    return read
-
-
-def _read_entry(entries: JsonObject, name: str, file_bytes: int) -> Entry:
-    values = entries.child(name)
-    if values is None:
-        entries.refuse(shown(name), "is empty")
-    offset = values.integer("offset", None, 0, file_bytes)
-    num_bytes = values.integer("num_bytes", None, 0, file_bytes - offset)
-    sha256 = values.require("sha256")
-    if not isinstance(sha256, str):
-        values.refuse("sha256", f"must be text, not {shown(sha256)}")
-    return Entry(offset, num_bytes, sha256)

@@ -12,17 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16, float8_e4m3fn
 
 from server.checkpoint.compressed_tensors import StoredQuantization
-from server.checkpoint.json_object import read_object
+from server.checkpoint.json_file import read_json
 from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
 from server.errors import CheckpointError
-from server.models.config_values import shown
 from server.models.spec import ModelSpec
 from server.models.tensors import EMBEDDING_WEIGHT, LM_HEAD_WEIGHT, is_known_extra, scale_name, tensor_shapes
+from server.typed_json import shown
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -183,28 +184,36 @@ def _open_files(directory: Path) -> dict[str, SafetensorsFile]:
     raise CheckpointError(str(directory), f"has neither {WEIGHTS} nor {INDEX}")
 
 
-def _open_shards(directory: Path) -> dict[str, SafetensorsFile]:
-    index = read_object(directory / INDEX, MAX_INDEX_BYTES)
-    weight_map = index.require("weight_map")
-    if not isinstance(weight_map, dict):
-        index.refuse("weight_map", "must be an object of tensor names and file names")
-    shards: dict[str, SafetensorsFile] = {}
+class _Index(msgspec.Struct):
+    """What lies in which shard."""
+
+    weight_map: dict[str, str]  # names of tensors, and of files beside the index
+
+
+def read_weight_map(directory: Path) -> dict[str, str]:
+    """The name of the file that holds each tensor of a sharded checkpoint. Raises CheckpointError."""
+    weight_map = read_json(directory / INDEX, MAX_INDEX_BYTES, _Index).weight_map
     for name, shard in weight_map.items():
         if not is_plain(name):
-            index.refuse("weight_map", f"has a tensor named {shown(name)}")
+            raise CheckpointError(str(directory / INDEX), f"weight_map has a tensor named {shown(name)}")
         if not _is_inside(shard):
             reason = f"shard {shown(shard)} is not the name of a .safetensors file in the checkpoint's directory"
-            raise CheckpointError(index.file, reason, name)
-        if shard not in shards:
-            shards[shard] = SafetensorsFile(directory / shard)
+            raise CheckpointError(str(directory / INDEX), reason, name)
+    return weight_map
+
+
+def _open_shards(directory: Path) -> dict[str, SafetensorsFile]:
+    weight_map = read_weight_map(directory)
+    shards = {shard: SafetensorsFile(directory / shard) for shard in dict.fromkeys(weight_map.values())}
+    for name, shard in weight_map.items():
         if name not in shards[shard].tensors:
             raise CheckpointError(str(directory / shard), f"missing, though {INDEX} says it is here", name)
     return {name: shards[shard] for name, shard in weight_map.items()}
 
 
-def _is_inside(shard: object) -> bool:
+def _is_inside(shard: str) -> bool:
     """Whether a shard's name stays inside its directory. Links may lead out: the hub's cache is made of them."""
-    if not isinstance(shard, str) or not shard.endswith(".safetensors") or "\\" in shard or "\0" in shard:
+    if not shard.endswith(".safetensors") or "\\" in shard or "\0" in shard:
         return False
     path = PurePosixPath(shard)
     return not path.is_absolute() and ".." not in path.parts

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from server.checkpoint.json_object import JsonObject
+import msgspec
+from msgspec import Meta
+
 from server.config import Quantization
-from server.models.config_values import shown
+from server.models.config_values import Values
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules
+from server.typed_json import JsonError, complaint, convert, shown_key
 
 METHOD = "compressed-tensors"
-STRATEGIES = ("channel", "tensor")
+SECTION = "quantization_config"
 MAX_PATTERN = 200
 MAX_REPEATS, MAX_ALTERNATIVES = 3, 8  # in one pattern: they bound what a hostile one can cost
 # The patterns that are run: literals, ".", ".*", ".+", "\d+", "\.", anchors, and groups that nothing repeats.
 _PATTERN = re.compile(r"(?:[\w-]|\.[*+]?|\\d\+?|\\\.|\^|\$|\((?:\?:)?|\)(?![*+?{])|\|)*")
+
+Kind = Literal["int", "float"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,127 +44,123 @@ class StoredQuantization:
         return "F8_E4M3" if self.quantization == "fp8" else "I8"
 
 
-def refuse_unknown_method(config: JsonObject) -> None:
-    """Refuse weights that are quantized in another form than compressed-tensors."""
-    section = config.child("quantization_config")
-    if section is not None and section.get("quant_method") != METHOD:
-        reason = f"has quant_method {shown(section.get('quant_method'))}; served are {METHOD} and plain weights"
-        config.refuse("quantization_config", reason)
+class _Weights(msgspec.Struct):
+    """How the codes are to be read. null stands for the form's own defaults: symmetric, not dynamic."""
+
+    type: Kind
+    num_bits: Literal[8]
+    strategy: Literal["channel", "tensor"]
+    symmetric: bool | None = None
+    dynamic: bool | None = None
+    group_size: Any = None
+    block_structure: Any = None
+    actorder: Any = None
 
 
-def read_stored_quantization(config: JsonObject, spec: ModelSpec) -> StoredQuantization | None:
-    """What config.json says of its weights; None when they are not quantized. Raises CheckpointError."""
-    section = config.child("quantization_config")
-    if section is None:
+class _Activations(msgspec.Struct):
+    """How inputs are quantized when they are multiplied."""
+
+    type: Kind
+    num_bits: Literal[8]
+    strategy: Literal["token"]
+    symmetric: bool | None = None
+    dynamic: bool | None = None
+
+
+class _Group(msgspec.Struct):
+    """Modules that are quantized alike."""
+
+    targets: list[str]
+    weights: _Weights
+    input_activations: _Activations | None = None
+    output_activations: dict[str, Any] | None = None
+    format: str | None = None
+
+
+class _Sparsity(msgspec.Struct):
+    format: Literal["dense"] | None = None
+
+
+class _Section(msgspec.Struct):
+    """`quantization_config`, as far as it matters here."""
+
+    config_groups: Annotated[dict[str, _Group], Meta(min_length=1, max_length=1)]
+    format: str | None = None
+    quantization_status: Literal["compressed"] | None = None
+    ignore: list[str] | None = None
+    sparsity_config: _Sparsity | None = None
+    kv_cache_scheme: Any = None
+    transform_config: Any = None
+
+
+def require_known_method(config: Values) -> None:
+    """Raises JsonError for weights that are quantized in another form than compressed-tensors."""
+    if config.get(SECTION) is None:
+        return
+    section = convert(config[SECTION], dict[str, Any], f"{SECTION}.")
+    if section and section.get("quant_method") != METHOD:
+        reason = f"served are {METHOD} and plain weights"
+        raise JsonError(complaint(f"{SECTION}.quant_method", section.get("quant_method"), reason))
+
+
+def read_stored_quantization(config: Values, spec: ModelSpec) -> StoredQuantization | None:
+    """What the values of a config.json say of its weights; None when they are not quantized. Raises JsonError."""
+    require_known_method(config)
+    if not config.get(SECTION):
         return None
-    refuse_unknown_method(config)
-    _refuse_extras(section)
-    group = _only_group(section)
-    weights = group.child("weights")
-    if weights is None:
-        group.refuse("weights", "is missing")
-    kind = _one_of(weights, "type", ("int", "float"))
-    _check_weights(weights)
-    _check_format(section, kind)
-    _check_format(group, kind)
-    has_activations = _check_activations(group, kind)
+    section = convert(config[SECTION], _Section, f"{SECTION}.")
+    [(name, group)] = section.config_groups.items()
+    path, kind = f"{SECTION}.config_groups.{shown_key(name)}", group.weights.type
+    for key in ("kv_cache_scheme", "transform_config"):
+        _require(not getattr(section, key), f"{SECTION}.{key}", getattr(section, key), "not supported")
+    _check_format(SECTION, section.format, kind)
+    _check_format(path, group.format, kind)
+    _check_group(path, group)
+    has_activations = group.input_activations is not None
     quantization: Quantization = "fp8" if kind == "float" else "int8" if has_activations else "int8-weight-only"
-    modules = linear_modules(spec)
-    ignored = [module for module in modules if any(_matches(section, entry, module) for entry in _ignore(section))]
+    modules, entries = linear_modules(spec), section.ignore or ()
+    ignored = [module for module in modules if any(_matches(entry, module) for entry in entries)]
     tied = ["lm_head"] if spec.is_tied else []  # the embedding's own tensor, which is never quantized
     return StoredQuantization(quantization, frozenset(modules) - set(ignored), tuple(ignored + tied))
 
 
-def _refuse_extras(section: JsonObject) -> None:
-    """Whole features that this server does not have."""
-    status = section.get("quantization_status")
-    if status not in (None, "compressed"):
-        section.refuse("quantization_status", f"{shown(status)} is not supported, only 'compressed'")
-    sparsity = section.child("sparsity_config")
-    if sparsity is not None and sparsity.get("format") not in (None, "dense"):
-        sparsity.refuse("format", f"{shown(sparsity.get('format'))} is not supported, only 'dense'")
-    for key in ("kv_cache_scheme", "transform_config"):
-        if section.get(key):
-            section.refuse(key, "is set, and not supported")
+def _require(holds: bool, key: str, value: object, reason: str) -> None:
+    if not holds:
+        raise JsonError(complaint(key, value, reason))
 
 
-def _only_group(section: JsonObject) -> JsonObject:
-    groups = section.child("config_groups")
-    if groups is None or len(groups.values) != 1:
-        names = [] if groups is None else list(groups.values)
-        section.refuse("config_groups", f"{shown(names)} is not supported: exactly one group is")
-    group = groups.child(next(iter(groups.values)))
-    if group is None:
-        section.refuse("config_groups", "has an empty group")
-    if group.get("targets") != ["Linear"]:
-        group.refuse("targets", f"{shown(group.get('targets'))} is not supported, only ['Linear']")
-    return group
-
-
-def _check_format(section: JsonObject, kind: str) -> None:
+def _check_format(path: str, value: str | None, kind: str) -> None:
     allowed = (f"{kind}-quantized", "naive-quantized")
-    if section.get("format") not in (None, *allowed):
-        section.refuse("format", f"{shown(section.get('format'))} is not supported; with {kind} only {allowed[0]!r}")
+    _require(value in (None, *allowed), f"{path}.format", value, f"with {kind} only {allowed[0]!r} is supported")
 
 
-def _check_weights(weights: JsonObject) -> None:
-    _require(weights, "num_bits", 8)
-    _require(weights, "symmetric", True)
-    _require(weights, "dynamic", False)
-    _one_of(weights, "strategy", STRATEGIES)
+def _check_group(path: str, group: _Group) -> None:
+    """What types cannot say: all linear modules, symmetric, weights once and for all, activations token by token."""
+    _require(group.targets == ["Linear"], f"{path}.targets", group.targets, "only ['Linear'] is supported")
+    _require(not group.output_activations, f"{path}.output_activations", group.output_activations, "not supported")
+    weights, inputs, only = group.weights, group.input_activations, "only {} is supported"
+    _require(weights.symmetric is not False, f"{path}.weights.symmetric", weights.symmetric, only.format(True))
+    _require(not weights.dynamic, f"{path}.weights.dynamic", weights.dynamic, only.format(False))
     for key in ("group_size", "block_structure", "actorder"):
-        if weights.get(key) not in (None, False, -1):
-            weights.refuse(key, f"{shown(weights.get(key))} is not supported: scales are per channel or per tensor")
+        value = getattr(weights, key)
+        _require(value in (None, False, -1), f"{path}.weights.{key}", value, "scales are per channel or per tensor")
+    if inputs is not None:
+        path = f"{path}.input_activations"
+        _require(inputs.type == weights.type, f"{path}.type", inputs.type, only.format(repr(weights.type)))
+        _require(inputs.symmetric is not False, f"{path}.symmetric", inputs.symmetric, only.format(True))
+        _require(inputs.dynamic is True, f"{path}.dynamic", inputs.dynamic, only.format(True))
 
 
-def _check_activations(group: JsonObject, kind: str) -> bool:
-    """Whether activations are quantized; if so it must be token by token."""
-    if group.child("output_activations") is not None:
-        group.refuse("output_activations", "is set, and not supported")
-    inputs = group.child("input_activations")
-    if inputs is None:
-        return False
-    _require(inputs, "num_bits", 8)
-    _require(inputs, "type", kind)
-    _require(inputs, "symmetric", True)
-    _require(inputs, "dynamic", True)
-    _require(inputs, "strategy", "token")
-    return True
-
-
-def _require(section: JsonObject, key: str, wanted: Any) -> None:
-    """The defaults are the form's own: symmetric and not dynamic."""
-    value = section.get(key)
-    if value is None:
-        value = {"symmetric": True, "dynamic": False}.get(key)
-    if type(value) is not type(wanted) or value != wanted:
-        section.refuse(key, f"{shown(value)} is not supported, only {wanted!r}")
-
-
-def _one_of(section: JsonObject, key: str, allowed: tuple[str, ...]) -> str:
-    value = section.get(key)
-    if value not in allowed:
-        section.refuse(key, f"{shown(value)} is not supported, only {' and '.join(map(repr, allowed))}")
-    return str(value)
-
-
-def _ignore(section: JsonObject) -> list[str]:
-    entries = section.get("ignore") or []
-    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-        section.refuse("ignore", f"must be a list of names, not {shown(entries)}")
-    return entries
-
-
-def _matches(section: JsonObject, entry: str, module: str) -> bool:
+def _matches(entry: str, module: str) -> bool:
     """Whether an entry of `ignore` names `module`: exactly, or as a pattern from its beginning on after `re:`."""
     if not entry.startswith("re:"):
         return entry == module
     pattern = entry.removeprefix("re:")
     repeats = pattern.count("*") + pattern.count("+")
     is_bounded = len(pattern) <= MAX_PATTERN and repeats <= MAX_REPEATS and pattern.count("|") <= MAX_ALTERNATIVES
-    if not is_bounded or not _PATTERN.fullmatch(pattern):
-        section.refuse("ignore", f"has the pattern {shown(entry)}, which is not of the simple kind that is run")
+    is_simple = is_bounded and _PATTERN.fullmatch(pattern) is not None
+    _require(is_simple, f"{SECTION}.ignore", entry, "not a pattern of the simple kind that is run")
     try:
         return re.match(pattern, module) is not None
     except re.error as error:
-        section.refuse("ignore", f"has {shown(entry)}, which is not a pattern: {error}")
+        raise JsonError(complaint(f"{SECTION}.ignore", entry, f"not a pattern: {error}")) from None

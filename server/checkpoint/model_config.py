@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from server.checkpoint.compressed_tensors import refuse_unknown_method
-from server.checkpoint.json_object import JsonObject, read_object
-from server.errors import CheckpointError
+from server.checkpoint.compressed_tensors import require_known_method
+from server.checkpoint.json_file import read_json, refusals_of
 from server.models import families
-from server.models.config_values import ConfigError
+from server.models.config_values import Values
 from server.models.spec import ModelSpec
+from server.typed_json import JsonError
 
 MAX_CONFIG_BYTES = 4 << 20
 
 
-def read_model_spec(directory: Path) -> ModelSpec:
-    """The dimensions and options in `directory`/config.json.
+def read_model_config(path: Path) -> dict[str, Any]:
+    """The values of a file in the form of config.json. Raises CheckpointError for a missing or malformed one."""
+    values: dict[str, Any] = read_json(path, MAX_CONFIG_BYTES, dict[str, Any])
+    return values
+
+
+def read_model_spec(path: Path) -> ModelSpec:
+    """The dimensions and options that `path`, a checkpoint's directory or a file in the form of config.json, describes.
 
     Raises CheckpointError, naming the file, the key, the value and what is allowed, for a missing or malformed file,
     an unknown architecture, remote code, foreign quantization, and values that are out of range or contradictory.
     """
-    return model_spec_of(read_object(directory / "config.json", MAX_CONFIG_BYTES))
+    file = path / "config.json" if path.is_dir() else path
+    config = read_model_config(file)
+    with refusals_of(file):
+        return model_spec_of(config)
 
 
-def model_spec_of(config: JsonObject) -> ModelSpec:
-    """As `read_model_spec`, of a configuration that has been read."""
+def model_spec_of(config: Values) -> ModelSpec:
+    """As `read_model_spec`, of a configuration that has been read. Raises JsonError."""
     if config.get("compression_config"):
-        config.refuse("compression_config", "is set: this older form is not supported, only quantization_config")
-    refuse_unknown_method(config)
-    try:
-        return families.model_spec_of(config.values)
-    except ConfigError as error:
-        raise CheckpointError(config.file, str(error)) from None
+        raise JsonError("compression_config is set: this older form is not supported, only quantization_config")
+    require_known_method(config)
+    return families.model_spec_of(config)

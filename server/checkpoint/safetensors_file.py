@@ -13,25 +13,32 @@ import itertools
 import math
 import os
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
-from server.checkpoint.json_object import parse_object
+from server.checkpoint.json_file import refusals_of
 from server.errors import CheckpointError
-from server.models.config_values import shown
+from server.typed_json import JsonError, convert, decode, shown
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_DIMS = 8
 MAX_NAME = 512
 
+Dtype = Literal[
+    "F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "F8_E4M3", "F8_E5M2",
+    "F8_E8M0",
+]  # fmt: skip
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
 # Element type of each safetensors dtype.
-VIEWS: dict[str, npt.DTypeLike] = {
+VIEWS: dict[Dtype, npt.DTypeLike] = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
@@ -49,16 +56,23 @@ VIEWS: dict[str, npt.DTypeLike] = {
     "F8_E5M2": ml_dtypes.float8_e5m2,
     "F8_E8M0": ml_dtypes.float8_e8m0fnu,
 }
+ITEM_BYTES = {dtype: np.dtype(view).itemsize for dtype, view in VIEWS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One entry of the header. `begin` and `end` are bytes from the start of the data."""
+class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of the header. `data_offsets` are bytes from the start of the data: where it begins and ends."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+    dtype: Dtype
+    shape: Annotated[tuple[Natural, ...], Meta(max_length=MAX_DIMS)]
+    data_offsets: tuple[Natural, Natural]
+
+    @property
+    def begin(self) -> int:
+        return self.data_offsets[0]
+
+    @property
+    def end(self) -> int:
+        return self.data_offsets[1]
 
 
 class SafetensorsFile:
@@ -76,7 +90,7 @@ class SafetensorsFile:
         num_bytes = os.fstat(self._descriptor).st_size
         header = self._read_header(num_bytes)
         self._data_begin = LENGTH_BYTES + len(header)
-        self.tensors = _parse_header(str(path), header, num_bytes - self._data_begin)
+        self.tensors = _parse_header(path, header, num_bytes - self._data_begin)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,11 +143,29 @@ class SafetensorsFile:
         return out.tobytes()
 
 
-def _parse_header(file: str, header: bytes, data_bytes: int) -> dict[str, TensorInfo]:
-    entries = parse_object(header, file)
-    entries.pop("__metadata__", None)
-    tensors = {name: _tensor_info(file, name, entry) for name, entry in entries.items()}
-    in_order = sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end))
+def _parse_header(path: Path, header: bytes, data_bytes: int) -> dict[str, TensorInfo]:
+    with refusals_of(path):
+        entries = decode(header, dict[str, Any])
+        entries.pop("__metadata__", None)
+        for name in entries:
+            if not is_plain(name):
+                raise JsonError(f"has a tensor named {shown(name)}")
+        tensors = convert(entries, dict[str, TensorInfo])
+    for name, info in tensors.items():
+        size = math.prod(info.shape) * ITEM_BYTES[info.dtype]
+        if size != info.end - info.begin:
+            offsets = list(info.data_offsets)
+            reason = (
+                f"shape {list(info.shape)} of {info.dtype} takes {shown(size)} bytes, data_offsets {offsets} differ"
+            )
+            raise CheckpointError(str(path), reason, name)
+    _check_cover(str(path), tensors, data_bytes)
+    return tensors
+
+
+def _check_cover(file: str, tensors: dict[str, TensorInfo], data_bytes: int) -> None:
+    """Tensors lie side by side, from the first byte of the data to the last."""
+    in_order = sorted(tensors.items(), key=lambda item: item[1].data_offsets)
     for (_, before), (name, info) in itertools.pairwise(in_order):
         if info.begin < before.end:
             raise CheckpointError(file, f"begins at byte {info.begin}, inside the tensor before it", name)
@@ -148,33 +180,8 @@ def _parse_header(file: str, header: bytes, data_bytes: int) -> dict[str, Tensor
         raise CheckpointError(file, reason, name)
     if last < data_bytes:
         raise CheckpointError(file, f"{data_bytes - last} bytes after the last tensor belong to none")
-    return tensors
 
 
 def is_plain(name: str) -> bool:
     """Whether a tensor's name can be shown to a user as it is: of sane length, without control characters."""
     return len(name) <= MAX_NAME and name.isprintable()
-
-
-def _tensor_info(file: str, name: str, entry: object) -> TensorInfo:
-    if not is_plain(name):
-        raise CheckpointError(file, f"has a tensor named {shown(name)}")
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(file, "its header entry must hold dtype, shape and data_offsets", name)
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in VIEWS:
-        raise CheckpointError(file, f"dtype {shown(dtype)} is unknown", name)
-    if not _is_naturals(shape) or len(shape) > MAX_DIMS:
-        raise CheckpointError(file, f"shape {shown(shape)} is not a list of up to {MAX_DIMS} sizes", name)
-    if not _is_naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(file, f"data_offsets {shown(offsets)} are not a begin and an end", name)
-    size = math.prod(shape) * np.dtype(VIEWS[dtype]).itemsize
-    if size != offsets[1] - offsets[0]:
-        reason = f"shape {shown(shape)} of {dtype} takes {shown(size)} bytes, data_offsets {shown(offsets)} differ"
-        raise CheckpointError(file, reason, name)
-    return TensorInfo(dtype, tuple(shape), offsets[0], offsets[1])
-
-
-def _is_naturals(value: object) -> bool:
-    """Whether `value` is a list of integers of zero or more (booleans are not)."""
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from server.checkpoint.json_object import read_object
-from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of, read_model_spec
+from server.checkpoint.model_config import read_model_spec
 from server.errors import SettingsError
 from server.models.public import MODELS, NAMED, named_model
 from server.models.spec import ModelSpec
@@ -22,10 +21,8 @@ def resolve_shape(model: str) -> ModelSpec:
     CheckpointError for a configuration that cannot be served.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if path.is_dir() or path.is_file():
         return read_model_spec(path)
-    if path.is_file():
-        return model_spec_of(read_object(path, MAX_CONFIG_BYTES))
     found = named_model(model)
     if found is None:
         near = get_close_matches(model.lower(), [*NAMED, *(each.hub_id for each in MODELS)], n=2)

@@ -14,7 +14,7 @@ import msgspec
 import tokenizers
 
 from server.errors import CheckpointError
-from server.typed_json import JsonError, decode
+from server.typed_json import JsonError, read
 
 MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files are near 35 MB
 MAX_CONFIG_BYTES = 8 * 2**20
@@ -131,11 +131,8 @@ def read_json(path: Path, record: type[T]) -> T:
     """What `path` holds of `record`, all of it default when there is no such file. Raises CheckpointError otherwise."""
     if not path.is_file():
         return record()
-    size = path.stat().st_size
-    if size > MAX_CONFIG_BYTES:
-        raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {MAX_CONFIG_BYTES}")
     try:
-        return decode(path.read_bytes(), record)
+        return read(path, MAX_CONFIG_BYTES, record)
     except JsonError as error:
         raise CheckpointError(path.name, str(error)) from error
 

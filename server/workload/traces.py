@@ -7,23 +7,27 @@ or repaired. The one exception is what the formats themselves say: BurstGPT logs
 from __future__ import annotations
 
 import csv
-import json
 import math
 from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from server.clock import NS
+from server.typed_json import decode
 from server.workload.trace_file import TraceFile
 from server.workload.workload import MAX_SECONDS, MAX_TOKENS, Workload
 
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
 MOONCAKE_BLOCK = 512  # tokens of one hash id (kvcache-ai/Mooncake, README of the traces)
+
+NumTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 
 # Column names of each CSV format: time, input tokens, output tokens. Lower case.
 _COLUMNS: dict[TraceFormat, tuple[str, str, str]] = {
@@ -31,6 +35,15 @@ _COLUMNS: dict[TraceFormat, tuple[str, str, str]] = {
     "burstgpt": ("timestamp", "request tokens", "response tokens"),
     "csv": ("timestamp", "input", "output"),
 }
+
+
+class _MooncakeRequest(msgspec.Struct):
+    """One line of a Mooncake trace."""
+
+    timestamp: float  # milliseconds
+    input_length: NumTokens
+    output_length: NumTokens
+    hash_ids: tuple[Annotated[int, Meta(ge=0, le=MAX_TOKENS)], ...] = ()  # of blocks of the input
 
 
 class _Line(NamedTuple):
@@ -123,30 +136,21 @@ def _mooncake(file: TraceFile, lines: Iterator[str]) -> Iterator[tuple[int, _Lin
     for number, text in enumerate(lines, 1):
         if text.strip():
             with file.refusing(number):
-                line = _mooncake_line(json.loads(text))
+                line = _mooncake_line(text)
             yield number, line
 
 
-def _mooncake_line(value: Any) -> _Line:
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    missing = [key for key in ("timestamp", "input_length", "output_length") if key not in value]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing")
-    ids = value.get("hash_ids", [])
-    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= MAX_TOKENS for i in ids):
-        raise ValueError(f"hash_ids is not a list of whole numbers from 0 to {MAX_TOKENS}")
-    time_ns = seconds_ns(value["timestamp"], unit_s=1e-3)
-    num_input = _tokens("input_length", value["input_length"])
-    if len(ids) > -(-num_input // MOONCAKE_BLOCK):
-        raise ValueError(f"{len(ids)} hash_ids of {MOONCAKE_BLOCK} tokens are more than input_length {num_input}")
-    return _Line(time_ns, num_input, _tokens("output_length", value["output_length"]), tuple(ids))
+def _mooncake_line(text: str) -> _Line:
+    request = decode(text, _MooncakeRequest)
+    time_ns, num_input = seconds_ns(request.timestamp, unit_s=1e-3), request.input_length
+    if len(request.hash_ids) > -(-num_input // MOONCAKE_BLOCK):
+        num_ids = len(request.hash_ids)
+        raise ValueError(f"{num_ids} hash_ids of {MOONCAKE_BLOCK} tokens are more than input_length {num_input}")
+    return _Line(time_ns, num_input, request.output_length, request.hash_ids)
 
 
 def seconds_ns(value: str | float, unit_s: float = 1.0) -> int:
-    """Nanoseconds of a timestamp in units of `unit_s`. Raises ValueError or TypeError for what is none."""
-    if isinstance(value, bool):
-        raise ValueError(f"the timestamp is {value}, which is no number")
+    """Nanoseconds of a timestamp in units of `unit_s`. Raises ValueError for what is none."""
     seconds = float(value) * unit_s
     if not (math.isfinite(seconds) and abs(seconds) < 4 * MAX_SECONDS):
         raise ValueError(f"the timestamp is {value}, which is out of range")
@@ -163,7 +167,7 @@ def _date_ns(text: str) -> int:
     return int(moment.timestamp()) * NS + int(digits.ljust(9, "0")[:9] or 0)
 
 
-def _tokens(name: str, value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
+def _tokens(name: str, value: int) -> int:
+    if not 1 <= value <= MAX_TOKENS:
         raise ValueError(f"{name} is {value!r}: it must be a whole number of 1 to {MAX_TOKENS} tokens")
     return value

@@ -12,8 +12,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from server.checkpoint.json_object import JsonObject
-from server.checkpoint.model_config import model_spec_of
+from server.models.families import model_spec_of
 from server.models.tensors import linear_modules
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
@@ -68,7 +67,7 @@ def write_both(
     write_checkpoint(shape, root / "packed", Options(dtype="f32"))
     config = json.loads((root / "plain" / "config.json").read_text())
     plain, packed = load_file(root / "plain" / "model.safetensors"), {}
-    modules = set(linear_modules(model_spec_of(JsonObject("config.json", config)))) - set(ignore)
+    modules = set(linear_modules(model_spec_of(config))) - set(ignore)
     for name, tensor in plain.items():
         packed[name] = tensor
         if name.removesuffix(".weight") in modules:

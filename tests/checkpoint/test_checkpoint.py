@@ -217,12 +217,12 @@ def edit(weight_map: dict[str, str], name: str, shard: object) -> dict[str, obje
         (lambda m: edit(m, GATE, "a\\..\\x.safetensors"), "is not the name"),
         (lambda m: edit(m, GATE, "x\0.safetensors"), "is not the name"),
         (lambda m: edit(m, GATE, "pytorch_model.bin"), "'pytorch_model.bin' is not the name"),
-        (lambda m: edit(m, GATE, 3), "3 is not the name"),
+        (lambda m: edit(m, GATE, 3), f"weight_map.{GATE} is 3: expected `str`"),
         (lambda m: edit(m, GATE, "model-9.safetensors"), "model-9.safetensors: no such file"),
         (lambda m: edit(m, "model.extra", "model-1.safetensors"), "model-1.safetensors: tensor model.extra: missing"),
         (lambda m: edit(m, "\x1b[0m", "model-1.safetensors"), "has a tensor named"),
-        (list, "weight_map must be an object"),
-        (lambda m: None, "weight_map is missing"),
+        (list, "weight_map is ['model.embed_tokens.weight', "),
+        (lambda m: None, "weight_map is None: expected `object`"),
     ],
 )
 def test_indexes_that_lie_are_refused(tmp_path: Path, change: Callable[[dict[str, str]], object], named: str) -> None:

@@ -15,7 +15,6 @@ from hypothesis.extra import numpy as hnp
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import read_stored_quantization
-from server.checkpoint.json_object import JsonObject
 from server.config import AskedFormats, CompileConfig
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.model_source import open_model
@@ -25,6 +24,7 @@ from server.kernels.matmul.quantize import dequantize_rows, stored_rows
 from server.models.spec import ModelSpec
 from server.placement.matrices import packed_shapes
 from server.placement.shard import ShardSpec
+from server.typed_json import JsonError
 from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
@@ -36,7 +36,7 @@ Edit = Callable[[Any], object]
 
 
 def stored(section: Any, spec: ModelSpec = SPEC) -> Any:
-    return read_stored_quantization(JsonObject("config.json", {"quantization_config": section}), spec)
+    return read_stored_quantization({"quantization_config": section}, spec)
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -165,38 +165,56 @@ def part(name: str, **changes: Any) -> Edit:
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
-        (lambda s: s.update(quant_method="gptq"), "quantization_config has quant_method 'gptq'"),
-        (lambda s: s.update(format="pack-quantized"), "quantization_config.format 'pack-quantized' is not supported"),
-        (lambda s: s.update(quantization_status="frozen"), "quantization_status 'frozen'"),
-        (lambda s: s.update(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme is set"),
-        (lambda s: s.update(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config.format 'sparse-24"),
-        (lambda s: s["config_groups"].update(group_1={}), "config_groups ['group_0', 'group_1'] is not supported"),
-        (lambda s: s.update(config_groups={}), "config_groups [] is not supported"),
-        (group(targets=["re:.*q_proj"]), "config_groups.group_0.targets ['re:.*q_proj'] is not supported"),
-        (group(weights=None), "config_groups.group_0.weights is missing"),
-        (group(output_activations={"num_bits": 8}), "output_activations is set"),
-        (group(format="marlin-24"), "group_0.format 'marlin-24' is not supported"),
-        (part("weights", num_bits=4), "weights.num_bits 4 is not supported, only 8"),
-        (part("weights", num_bits=8.0), "weights.num_bits 8.0 is not supported"),
-        (part("weights", symmetric=False), "weights.symmetric False is not supported, only True"),
-        (part("weights", strategy="group", group_size=128), "weights.strategy 'group' is not supported"),
-        (part("weights", group_size=128), "weights.group_size 128 is not supported"),
-        (part("weights", dynamic=True), "weights.dynamic True is not supported"),
-        (part("weights", type="uint"), "weights.type 'uint' is not supported, only 'int' and 'float'"),
-        (part("input_activations", dynamic=False), "input_activations.dynamic False is not supported, only True"),
-        (part("input_activations", strategy="tensor"), "input_activations.strategy 'tensor' is not supported"),
-        (part("input_activations", type="float"), "input_activations.type 'float' is not supported, only 'int'"),
-        (part("input_activations", symmetric=False), "input_activations.symmetric False is not supported"),
-        (lambda s: s.update(ignore="lm_head"), "ignore must be a list of names"),
-        (lambda s: s.update(ignore=["re:(a+)+$"]), "ignore has the pattern 're:(a+)+$'"),
-        (lambda s: s.update(ignore=["re:" + ".*" * 20]), "not of the simple kind"),
-        (lambda s: s.update(ignore=["re:(lm"]), "which is not a pattern"),
+        (
+            lambda s: s.update(quant_method="gptq"),
+            "quantization_config.quant_method is 'gptq': served are",
+        ),
+        (
+            lambda s: s.update(format="pack-quantized"),
+            "config.format is 'pack-quantized': with int only",
+        ),
+        (lambda s: s.update(quantization_status="frozen"), "quantization_status is 'frozen': expected 'compressed'"),
+        (
+            lambda s: s.update(kv_cache_scheme={"num_bits": 8}),
+            "kv_cache_scheme is {'num_bits': 8}: not supported",
+        ),
+        (
+            lambda s: s.update(sparsity_config={"format": "sparse-24-bitmask"}),
+            "sparsity_config.format is 'sparse-24-bitmask': exp",
+        ),
+        (lambda s: s["config_groups"].update(group_1={}), "expected `object` of length <= 1"),
+        (lambda s: s.update(config_groups={}), "config_groups is {}: expected `object` of length >= 1"),
+        (
+            group(targets=["re:.*q_proj"]),
+            "config_groups.group_0.targets is ['re:.*q_proj']: only ['Linear'] is",
+        ),
+        (group(weights=None), "config_groups.group_0.weights is None: expected `object`"),
+        (group(output_activations={"num_bits": 8}), "group_0.output_activations is {'num_bits': 8}: not supported"),
+        (group(format="marlin-24"), "group_0.format is 'marlin-24': with int only"),
+        (part("weights", num_bits=4), "weights.num_bits is 4: expected 8"),
+        (part("weights", num_bits=8.0), "weights.num_bits is 8.0: expected `int`"),
+        (part("weights", symmetric=False), "weights.symmetric is False: only True is supported"),
+        (
+            part("weights", strategy="group", group_size=128),
+            "weights.strategy is 'group': expected 'channel' or",
+        ),
+        (part("weights", group_size=128), "weights.group_size is 128: scales are per channel"),
+        (part("weights", dynamic=True), "weights.dynamic is True: only False is supported"),
+        (part("weights", type="uint"), "weights.type is 'uint': expected 'int' or 'float'"),
+        (part("input_activations", dynamic=False), "input_activations.dynamic is False: only True is supported"),
+        (part("input_activations", strategy="tensor"), "input_activations.strategy is 'tensor': expected 'token'"),
+        (part("input_activations", type="float"), "input_activations.type is 'float': only 'int' is supported"),
+        (part("input_activations", symmetric=False), "input_activations.symmetric is False: only True"),
+        (lambda s: s.update(ignore="lm_head"), "ignore is 'lm_head': expected `array | null`"),
+        (lambda s: s.update(ignore=["re:(a+)+$"]), "ignore is 're:(a+)+$': not a pattern of the simple kind"),
+        (lambda s: s.update(ignore=["re:" + ".*" * 20]), "config.ignore is 're:.*.*"),
+        (lambda s: s.update(ignore=["re:(lm"]), "ignore is 're:(lm': not a pattern: "),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(edit: Edit, named: str) -> None:
     section = quantization_config("int")
     edit(section)
-    with pytest.raises(CheckpointError) as refusal:
+    with pytest.raises(JsonError) as refusal:
         stored(section)
     assert named in str(refusal.value)
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.checkpoint.json_object import JsonObject
-from server.checkpoint.model_config import model_spec_of
+from server.models.families import model_spec_of
 from server.models.tensors import tensor_shapes
 from tools.random_checkpoint.safetensors_writer import Layout, split, write_safetensors
 from tools.random_checkpoint.shapes import SHAPES
@@ -45,7 +44,7 @@ def write_checkpoint(
         raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
     config = SHAPES[shape].config(TORCH_DTYPES[options.dtype], options.layers, options.vocab)
     tokenizer = tokenizer_json(config["vocab_size"])
-    spec = model_spec_of(JsonObject("config.json", config))
+    spec = model_spec_of(config)
     shapes, norm_mean = tensor_shapes(spec), 1.0 - spec.norm_offset
     layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
     shards = split(layout, options.shards)

@@ -6,27 +6,28 @@ Holds no more of the model than the page cache does. The directory appears whole
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from server import __version__
 from server.checkpoint.artifact import (
     MANIFEST,
-    VERSION,
+    CompiledBuckets,
+    CoreEntries,
+    Entry,
+    Manifest,
     core_file,
     is_artifact,
     model_values,
     padded_sizes,
 )
-from server.config import CompileConfig, WeightFormats
+from server.config import CompileConfig
 from server.device.buckets import BucketLists
 from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
@@ -100,28 +101,21 @@ def _write(config: CompileConfig, model: ModelSource, buckets: BucketLists, dire
     WeightLoader(model.source, spec, shard, cores, model.formats).load(report)
     files = [core.close() for core in cores]
     digest = _copy_rest(Path(config.model_path), directory)
-    manifest = {
-        "format_version": VERSION,
-        "neuronserve_version": __version__,
-        "tensor_parallel_size": tp,
-        **_format_values(model.formats),
-        "config_sha256": digest,
-        "model": model_values(spec),
-        "padded_sizes": padded_sizes(spec, tp),
-        "buckets": asdict(buckets),
-        "files": files,
-    }
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    return sum(file["num_bytes"] for file in files)
-
-
-def _format_values(formats: WeightFormats) -> dict[str, Any]:
-    return {
-        "dtype": formats.dtype,
-        "quantization": formats.quantization,
-        "modules_to_not_convert": list(formats.modules_to_not_convert),
-        "is_rotated": formats.is_rotated,
-    }
+    manifest = Manifest(
+        neuronserve_version=__version__,
+        tensor_parallel_size=tp,
+        dtype=model.formats.dtype,
+        quantization=model.formats.quantization,
+        modules_to_not_convert=model.formats.modules_to_not_convert,
+        is_rotated=model.formats.is_rotated,
+        config_sha256=digest,
+        model=model_values(spec),
+        padded_sizes=padded_sizes(spec, tp),
+        buckets=CompiledBuckets(buckets.context_encoding, buckets.token_generation),
+        files=files,
+    )
+    (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    return sum(file.num_bytes for file in files)
 
 
 def _copy_rest(source: Path, directory: Path) -> str:
@@ -155,15 +149,14 @@ class CoreFile:
         self._pieces[name] = (begin, buffer)
         return buffer
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> CoreEntries:
         """Hash and cut to size; returns what the manifest says of the file."""
         entries = {
-            name: {"offset": offset, "num_bytes": buffer.num_bytes, "sha256": _sha256(buffer)}
-            for name, (offset, buffer) in self._pieces.items()
+            name: Entry(offset, buffer.num_bytes, _sha256(buffer)) for name, (offset, buffer) in self._pieces.items()
         }
         self._pieces.clear()
         os.truncate(self._path, self._used)
-        return {"num_bytes": self._used, "entries": entries}
+        return CoreEntries(self._used, entries)
 
 
 def _sha256(buffer: Buffer) -> str:

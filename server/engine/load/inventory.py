@@ -6,8 +6,7 @@ import hashlib
 from pathlib import Path
 
 from server.checkpoint.artifact import MANIFEST, is_artifact
-from server.checkpoint.checkpoint import INDEX, MAX_INDEX_BYTES, WEIGHTS
-from server.checkpoint.json_object import read_object
+from server.checkpoint.checkpoint import INDEX, WEIGHTS, read_weight_map
 from server.checkpoint.safetensors_file import LENGTH_BYTES
 from server.config import Pace, WeightFormats
 from server.cost.pricer import StepPricer
@@ -24,8 +23,7 @@ def weights_identity(directory: Path) -> WeightsIdentity:
     digest, names = hashlib.sha256(), [WEIGHTS]
     if (directory / INDEX).exists():
         digest.update((directory / INDEX).read_bytes())
-        weight_map = read_object(directory / INDEX, MAX_INDEX_BYTES).require("weight_map")
-        names = sorted(set(weight_map.values()))
+        names = sorted(set(read_weight_map(directory).values()))
     for name in names:
         path = directory / name
         with path.open("rb") as file:

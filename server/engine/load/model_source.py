@@ -8,8 +8,8 @@ from pathlib import Path
 from server.checkpoint.artifact import Artifact, is_artifact
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
-from server.checkpoint.json_object import read_object
-from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of
+from server.checkpoint.json_file import refusals_of
+from server.checkpoint.model_config import model_spec_of, read_model_config
 from server.config import AskedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.artifact_weights import ArtifactWeights
@@ -37,13 +37,16 @@ def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int =
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
     for another number of cores, than what is asked.
     """
-    config = read_object(directory / "config.json", MAX_CONFIG_BYTES)
-    spec = model_spec_of(config)
+    file = directory / "config.json"
+    config = read_model_config(file)
+    with refusals_of(file):
+        spec = model_spec_of(config)
     if is_artifact(directory):
         artifact = Artifact.open(directory, spec)
         artifact.require(asked, tp)
         return ModelSource(spec, artifact.formats, ArtifactWeights(artifact), buckets=artifact.buckets)
-    stored = read_stored_quantization(config, spec)
+    with refusals_of(file):
+        stored = read_stored_quantization(config, spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
     formats = _formats(directory, asked, stored)
     source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from server.models.config_values import ConfigError, Values, read_record, shown
+from server.models.config_values import ConfigError, Values, read_record
 from server.models.families.decoder import DecoderConfig
 from server.models.families.gemma3 import Gemma3Config
-from server.models.families.llama import LlamaConfig
 from server.models.families.mistral import MistralConfig
 from server.models.families.qwen import Qwen2Config, Qwen3Config
 from server.models.spec import ModelSpec
+from server.typed_json import shown
 
 FAMILIES: dict[str, type[DecoderConfig]] = {
-    "LlamaForCausalLM": LlamaConfig,
+    "LlamaForCausalLM": DecoderConfig,
     "MistralForCausalLM": MistralConfig,
     "Qwen2ForCausalLM": Qwen2Config,
     "Qwen3ForCausalLM": Qwen3Config,

@@ -29,7 +29,7 @@ LayerType = Literal["full_attention", "sliding_attention"]
 
 
 class DecoderConfig(msgspec.Struct, kw_only=True):
-    """Llama's keys and defaults, which most families have taken over."""
+    """Llama's keys and defaults, which most families have taken over; Llama 2 and 3 need no more."""
 
     vocab_size: Vocab = 32_000
     hidden_size: Width = 4096
