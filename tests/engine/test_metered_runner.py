@@ -17,6 +17,7 @@ from server.link.messages import Abort, Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import DeviceStep, Request, SampledToken, SamplingParams, StepPlan, StepResult
 from tests.cost.pricing import small_pricer
+from tests.depth import representative
 
 CACHE = CacheConfig(num_blocks=40, block_size=16)
 LIMITS = SchedulerConfig(max_model_len=512, max_num_seqs=4, max_num_batched_tokens=128)
@@ -185,7 +186,7 @@ def test_unpaced_steps_take_the_hosts_time_and_are_charged_the_parts() -> None:
     assert sum(step.idle_ns for step in engine.outbox.steps) == 0
 
 
-@pytest.mark.parametrize("is_paced", [True, False])
+@pytest.mark.parametrize("is_paced", representative([True, False], True))
 def test_ten_minutes_of_mixed_work_are_attributed_or_idle_to_the_nanosecond(is_paced: bool) -> None:
     chance = random.Random(5)
     commands: list[tuple[float, Command]] = []

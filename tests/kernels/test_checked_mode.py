@@ -44,6 +44,7 @@ def python(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["tests/kernels/checked_faults.py", "tests/golden/test_golden_logits.py"])
 def test_in_checked_mode(path: str) -> None:
     assert " passed" in python("-m", "pytest", "-q", path, **CHECKED)

@@ -84,6 +84,7 @@ def arguments(out: Path, *more: str) -> Namespace:
     return parser().parse_args(["--out", str(out), "--no-compile", *sizes, *more])
 
 
+@pytest.mark.thorough
 def test_a_run_ends_by_itself_and_can_be_taken_up_again(tmp_path: Path) -> None:
     Run(arguments(tmp_path)).train()
     assert {"before_decay.pt", "final.pt"} <= {path.name for path in tmp_path.iterdir()}
