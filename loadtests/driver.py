@@ -21,7 +21,7 @@ from loadtests.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class RequestFormat:
     """How turns become bodies and records."""
 
     backend: Backend
@@ -57,8 +57,8 @@ class RunOutcome:
 class LoadRun:
     """One run; `run` once. `on_record` gets each record as its request ends."""
 
-    def __init__(self, wire: Wire, speech: Speech, on_record: Callable[[RequestRecord], None]) -> None:
-        self._wire, self._speech, self._on_record = wire, speech, on_record
+    def __init__(self, wire: Wire, request_format: RequestFormat, on_record: Callable[[RequestRecord], None]) -> None:
+        self._wire, self._format, self._on_record = wire, request_format, on_record
         self._records: list[RequestRecord] = []
         self._lag = LagMeter()
         self._limit: asyncio.Semaphore | None = None
@@ -122,38 +122,38 @@ class LoadRun:
             await self._session(number, session, now)
 
     async def _session(self, number: int, session: Session, intended_s: float) -> None:
-        """All turns of a session; a turn that fails ends it, because the next would need its answer."""
-        dialogue = Dialogue(self._speech.backend, self._speech.vocabulary)
+        """All turns of a session; a turn that fails ends it, because the next would need its response."""
+        dialogue = Dialogue(self._format.backend, self._format.vocabulary)
         for index, turn in enumerate(session.turns):
             if index:
                 intended_s = self._wire.now() + turn.think_s
                 await asyncio.sleep(turn.think_s)
             record = RequestRecord(
-                request_id=f"{self._speech.request_id_prefix}{self._num_requests}",
+                request_id=f"{self._format.request_id_prefix}{self._num_requests}",
                 session=number,
                 turn=index,
                 intended_s=intended_s,
                 sent_s=intended_s,
-                phase=self._speech.phase,
+                phase=self._format.phase,
                 requested_output_tokens=turn.output_len,
             )
             self._num_requests += 1
-            answer = await self._turn(dialogue, turn, record)
+            response = await self._turn(dialogue, turn, record)
             if not record.is_ok:
                 return
             if index + 1 < len(session.turns):
-                dialogue.note(turn, answer)
+                dialogue.add_response(turn, response)
 
     async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> StreamedResponse:
-        body = self._speech.options.encode(dialogue.ask(turn), turn.output_len)
+        body = self._format.options.encode(dialogue.prompt(turn), turn.output_len)
         if not record.turn:
             self._lag.note_send(self._wire.now() - record.intended_s)
         try:
             if self._limit is None:
-                answer = await send(self._wire, record, body)
+                response = await send(self._wire, record, body)
             else:
                 async with self._limit:
-                    answer = await send(self._wire, record, body)
+                    response = await send(self._wire, record, body)
         except asyncio.CancelledError:
             if record.failure is None:  # it was still waiting for its place
                 record.sent_s = record.end_s = self._wire.now()
@@ -162,4 +162,4 @@ class LoadRun:
         finally:
             self._records.append(record)
             self._on_record(record)
-        return answer
+        return response
