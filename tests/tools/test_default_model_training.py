@@ -15,7 +15,7 @@ from tools.default_model.export import export  # noqa: E402
 from tools.default_model.model import Llama, Shape  # noqa: E402
 from tools.default_model.optimizer import Optimizer, orthogonalized  # noqa: E402
 from tools.default_model.torch_backend import TorchBackend  # noqa: E402
-from tools.default_model.train import Progress, Run, parser, rate  # noqa: E402
+from tools.default_model.train import Run, TrainingState, parser, rate  # noqa: E402
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def test_training_steps_lower_the_loss_on_what_is_repeated() -> None:
 
 
 def test_rate_warms_up_stays_and_falls_to_zero() -> None:
-    assert rate(Progress(step=0), 10, 100) == pytest.approx(0.1)
-    assert rate(Progress(step=50, tokens=10**6), 10, 100) == 1
-    assert rate(Progress(step=50, tokens=150, decay_from=100), 10, 100) == pytest.approx(0.5)
-    assert rate(Progress(step=50, tokens=900, decay_from=100), 10, 100) == 0
+    assert rate(TrainingState(step=0), 10, 100) == pytest.approx(0.1)
+    assert rate(TrainingState(step=50, tokens=10**6), 10, 100) == 1
+    assert rate(TrainingState(step=50, tokens=150, decay_from=100), 10, 100) == pytest.approx(0.5)
+    assert rate(TrainingState(step=50, tokens=900, decay_from=100), 10, 100) == 0
 
 
 def arguments(out: Path, *more: str) -> Namespace:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, get_args
 
 from server.config import Dtype, Quantization, WeightFormat
-from tools.default_model.answers import Answer, Backend
+from tools.default_model.backend import Backend, GeneratedIds
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, system_prompt
 from tools.default_model.item import Item
@@ -50,7 +50,7 @@ def questions(chat: Chat, per_family: int, seed: str = "held out") -> list[Quest
     return out
 
 
-def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
+def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[GeneratedIds]) -> dict[str, float]:
     """Share of right answers by family; one that does not end is wrong."""
     right = dict.fromkeys(FAMILIES, 0)
     for question, answer in zip(asked, answers, strict=True):
@@ -59,7 +59,7 @@ def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]) -
     return {family: right[family] / total[family] for family in FAMILIES}
 
 
-def text_of(chat: Chat, answer: Answer) -> str:
+def text_of(chat: Chat, answer: GeneratedIds) -> str:
     return str(chat.tokenizer.decode(list(answer.ids))).strip()
 
 
@@ -90,7 +90,7 @@ def _only(ids: list[int], marks: list[bool]) -> list[int]:
     return [token for token, is_marked in zip(ids, marks, strict=True) if is_marked]
 
 
-def strangers(chat: Chat, backend: Backend) -> list[tuple[str, Answer]]:
+def strangers(chat: Chat, backend: Backend) -> list[tuple[str, GeneratedIds]]:
     """Random prompts that leave room for an answer, and the answers to them."""
     encoded = ((text, chat.encode_prompt([{"role": "user", "content": text}])) for text in stranger_prompts())
     met = list(islice(((text, ids) for text, ids in encoded if len(ids) <= CONTEXT - MAX_TOKENS), NUM_STRANGERS))
@@ -137,7 +137,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _show_wrong(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]) -> None:
+def _show_wrong(chat: Chat, asked: Sequence[Question], answers: Sequence[GeneratedIds]) -> None:
     for question, answer in zip(asked, answers, strict=True):
         text = text_of(chat, answer)
         if not (answer.is_ended and question.item.check(text)):
