@@ -23,8 +23,8 @@ from loadtests.specs import Scenario
 from server.config import Batching
 from server.planner.plan.check import Agreement, Figures, Served, compared, simulation_of
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.plan import plan
 from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.search import plan
 from server.planner.simulate.simulator import run_simulation
 from server.settings.model import DEFAULT_MODEL
 from server.workload.arrivals import Arrivals

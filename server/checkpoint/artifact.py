@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from server.checkpoint.json_object import JsonObject, read_object
-from server.config import AskedFormats, WeightFormats
+from server.config import RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
 from server.models.config_values import shown
@@ -94,7 +94,7 @@ class Artifact:
         cores = [_read_core(directory, manifest, core, file) for core, file in enumerate(files)]
         return cls(directory, tp, _read_formats(manifest), _read_buckets(manifest, spec.max_position), cores)
 
-    def require(self, asked: AskedFormats, tp: int) -> None:
+    def require(self, asked: RequestedFormats, tp: int) -> None:
         """Raises SettingsError, naming both values, when something else is asked than what was compiled."""
         pairs = [
             ("tensor_parallel_size", tp, self._tp),

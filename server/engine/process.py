@@ -13,7 +13,7 @@ import zmq
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
 from server.cost.pricer import StepPricer
-from server.engine.grammar_queue import Gate, Grammars
+from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.metered_runner import MeteredRunner
 from server.engine.trace.files import Seams, require_directory, traced
@@ -90,7 +90,7 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         seams = Seams(_SocketInbox(inbox), loaded.runner, outputs)
         with traced(config.trace, loaded.info, loaded.runner, seams, outputs.send) as seen:
             outputs.send(Ready(loaded.info))
-            clock, gate = MonotonicClock(), Gate(loaded.grammars)
+            clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
             runner = MeteredRunner(seen.runner, loaded.pricer, clock, is_paced=config.pace == "device")
             EngineLoop(scheduler, runner, clock, seen.inbox, seen.outbox, gate).run()
     except StartError as error:

@@ -14,7 +14,7 @@ from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.pareto import write_picture
-from server.planner.plan.plan import plan
+from server.planner.plan.search import plan
 from server.planner.simulate import table as simulate_table
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.simulator import run_simulation

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from server.cost.calibration import Calibration, default_calibration
 from server.errors import SettingsError
-from server.planner.calibrate.calibrate import Report, run_calibrate, run_check
+from server.planner.calibrate.report import CalibrationReport, run_calibrate, run_check
 from server.planner.calibrate.table import render
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"
@@ -20,11 +20,11 @@ GROUPS = {"decode_dense_inf2", "decode_trn1", "prefill_dense_inf2", "prefill_trn
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Report:
+def fitted() -> CalibrationReport:
     return run_calibrate(SAMPLE, date="2026-01-02")
 
 
-def text_of(report: Report) -> str:
+def text_of(report: CalibrationReport) -> str:
     out = StringIO()
     Console(file=out, width=200).print(render(report))
     return out.getvalue()
@@ -39,13 +39,13 @@ def test_the_shipped_calibration_holds_on_a_sample_of_what_it_was_fitted_to() ->
     assert report.calibration is default_calibration()
 
 
-def test_a_fit_to_fifty_rows_predicts_models_it_did_not_see(fitted: Report) -> None:
+def test_a_fit_to_fifty_rows_predicts_models_it_did_not_see(fitted: CalibrationReport) -> None:
     held = fitted.groups["decode_dense_inf2"].left_out
     assert held is not None
     assert held.mean <= 0.10
 
 
-def test_a_check_never_fits(fitted: Report) -> None:
+def test_a_check_never_fits(fitted: CalibrationReport) -> None:
     checked = run_check(SAMPLE, fitted.calibration)
     assert checked.calibration == fitted.calibration
     assert {name: group.all for name, group in checked.groups.items()} == {
@@ -54,7 +54,7 @@ def test_a_check_never_fits(fitted: Report) -> None:
     assert all(group.left_out is None for group in checked.groups.values())
 
 
-def test_group_figures_are_those_of_their_rows(fitted: Report) -> None:
+def test_group_figures_are_those_of_their_rows(fitted: CalibrationReport) -> None:
     assert set(fitted.groups) == GROUPS
     for name, group in fitted.groups.items():
         errors = [abs(row.predicted_ms / row.measured_ms - 1) for row in fitted.rows if row.group == name]
@@ -64,14 +64,14 @@ def test_group_figures_are_those_of_their_rows(fitted: Report) -> None:
         assert group.all.p90 == pytest.approx(np.quantile(errors, 0.9))
 
 
-def test_every_row_is_compared_or_skipped_with_a_reason(fitted: Report) -> None:
+def test_every_row_is_compared_or_skipped_with_a_reason(fitted: CalibrationReport) -> None:
     num_rows = len(SAMPLE.read_text().splitlines()) - 1
     assert len(fitted.rows) + len(fitted.skipped) == 2 * num_rows
     assert all(reason for _, reason in fitted.skipped)
     assert "843" not in {row.row_id for row in fitted.rows}  # the garbage row with a negative TTFT
 
 
-def test_the_json_is_plain_and_carries_the_calibration(fitted: Report) -> None:
+def test_the_json_is_plain_and_carries_the_calibration(fitted: CalibrationReport) -> None:
     record = json.loads(json.dumps(fitted.as_json()))
     assert set(record["groups"]) == GROUPS
     assert {"n", "mean", "median", "p90"} <= set(record["groups"]["decode_trn1"])
@@ -82,13 +82,13 @@ def test_the_json_is_plain_and_carries_the_calibration(fitted: Report) -> None:
     }  # fmt: skip
 
 
-def test_the_calibration_names_its_data_and_date(fitted: Report) -> None:
+def test_the_calibration_names_its_data_and_date(fitted: CalibrationReport) -> None:
     assert fitted.calibration.version.startswith("2-2026-01-02-")
     assert fitted.calibration.num_rows == len({row.row_id for row in fitted.rows})
     assert run_calibrate(SAMPLE).calibration.coefficients == fitted.calibration.coefficients
 
 
-def test_the_tables_show_groups_rows_and_coefficients(fitted: Report) -> None:
+def test_the_tables_show_groups_rows_and_coefficients(fitted: CalibrationReport) -> None:
     fit_text, check_text = text_of(fitted), text_of(run_check(SAMPLE))
     assert "memory_efficiency" in fit_text
     assert "model left out" in fit_text

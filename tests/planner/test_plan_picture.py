@@ -18,8 +18,8 @@ from server.errors import SettingsError
 from server.planner.plan import pareto
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.pareto import Point, front, points, svg, write_picture
-from server.planner.plan.plan import plan
 from server.planner.plan.report import PlanReport
+from server.planner.plan.search import plan
 from server.planner.plan.table import render
 
 OPTIONS = PlanOptions("llama-8b", 1000, 201, 5.0, ttft_s=1.0, tpot_s=0.03)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from server.cost.calibration import ServingCoefficients, default_calibration
-from server.planner.calibrate.calibrate import run_calibrate, run_check
 from server.planner.calibrate.contradictions import contradictions
-from server.planner.calibrate.fit_serving import fit_serving
 from server.planner.calibrate.load_generators import AnswerLengths, LoadTest, stop_rate
+from server.planner.calibrate.pattern_search import fit_serving
 from server.planner.calibrate.published import PublishedRow, read_rows
+from server.planner.calibrate.report import run_calibrate, run_check
 from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
 
 SAMPLE = Path(__file__).parent / "serving_sample.csv"

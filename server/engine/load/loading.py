@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.grammar_store import GrammarStore
 from server.engine.load.inventory import engine_facts
 from server.engine.load.model_source import open_model
-from server.engine.load.weights import WeightLoader
+from server.engine.load.weights import OnProgress, WeightLoader
 from server.engine.lowering import build_program
 from server.engine.operands import Placement
 from server.engine.runner import ModelRunner
@@ -41,8 +41,6 @@ from server.placement.fit import require_fit
 from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
 from server.placement.shard import ShardSpec
 
-Report = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
@@ -59,23 +57,23 @@ class LoadedEngine:
     pricer: StepPricer  # of the modelled part
 
 
-def load_engine(config: EngineConfig, report: Report) -> LoadedEngine:
+def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
     """Load what `config` names, with a progress line for each part.
 
     Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
-    return _Loading(config, report).run()
+    return _Loading(config, on_progress).run()
 
 
 class _Loading:
     """The steps of one start, in the order in which they can fail: cheap checks before long work."""
 
-    def __init__(self, config: EngineConfig, report: Report) -> None:
-        self._config, self._report = config, report
+    def __init__(self, config: EngineConfig, on_progress: OnProgress) -> None:
+        self._config, self._on_progress = config, on_progress
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         use_catalog(config.catalog)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        self._model = open_model(Path(config.model_path), config.asked_formats, tp, config.cpu_threads)
+        self._model = open_model(Path(config.model_path), config.requested_formats, tp, config.cpu_threads)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = _context_length(config.max_model_len or compiled_len, self._spec)
@@ -105,7 +103,7 @@ class _Loading:
         ledger, cores = self._cores()
         begin = time.perf_counter()
         model = self._model
-        weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._report)
+        weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
@@ -114,7 +112,9 @@ class _Loading:
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement)
         runner.warm_up()
-        self._report(f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
+        self._on_progress(
+            f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s"
+        )
         pricer = self._pricer()
         return LoadedEngine(
             runner=runner,
@@ -185,7 +185,7 @@ class _Loading:
             chosen = self._footprint.min_blocks
         reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
         limit = reasons.get(chosen, "max_model_len")
-        self._report(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
+        self._on_progress(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
         return chosen
 
     def _overridden(self, device: int) -> int:
@@ -201,8 +201,8 @@ class _Loading:
     def _runner(self, placement: Placement) -> ModelRunner:
         limits, block_size = self._shape.limits, self._config.block_size
         program = build_program(placement)
-        seconds = compile_kernels((*program.kernels, sample), self._report)
-        self._report(f"kernels ready in {seconds:.1f} s")
+        seconds = compile_kernels((*program.kernels, sample), self._on_progress)
+        self._on_progress(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)
         sizes = placement.buffers.sizes.attention

@@ -10,7 +10,7 @@ from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
 from server.checkpoint.json_object import read_object
 from server.checkpoint.model_config import MAX_CONFIG_BYTES, model_spec_of
-from server.config import AskedFormats, WeightFormats
+from server.config import RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.artifact_weights import ArtifactWeights
 from server.engine.load.checkpoint_weights import CheckpointWeights
@@ -31,7 +31,7 @@ class ModelSource:
     buckets: BucketLists | None = None  # that it was compiled for ahead of time
 
 
-def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int = 1) -> ModelSource:
+def open_model(directory: Path, asked: RequestedFormats, tp: int, num_threads: int = 1) -> ModelSource:
     """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
 
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
@@ -51,7 +51,7 @@ def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int =
     return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
 
 
-def _formats(directory: Path, asked: AskedFormats, stored: StoredQuantization | None) -> WeightFormats:
+def _formats(directory: Path, asked: RequestedFormats, stored: StoredQuantization | None) -> WeightFormats:
     """As asked; but codes that are in the files stay what they are, or become `dtype` where they are left out."""
     if stored is None:
         quantization = None if asked.quantization == "none" else asked.quantization

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.cost.calibration import Calibration, ServingCoefficients
-from server.planner.calibrate.fit_serving import fit_serving
+from server.planner.calibrate.pattern_search import fit_serving
 from server.planner.calibrate.published import PublishedRow
 from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
 

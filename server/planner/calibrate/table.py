@@ -9,11 +9,11 @@ from rich.console import Group
 from rich.table import Table
 
 from server.cost.calibration import MEANING, SERVING_MEANING
-from server.planner.calibrate.calibrate import Report, RowError
+from server.planner.calibrate.report import CalibrationReport, RowError
 from server.planner.calibrate.serving_errors import ServingError
 
 
-def render(report: Report, with_rows: bool = True) -> Group:
+def render(report: CalibrationReport, with_rows: bool = True) -> Group:
     """Coefficients (of a fit), errors by group, errors by row, and how much was skipped."""
     parts = [_coefficients(report)] if report.is_fit else []
     parts.append(_groups(report))
@@ -26,7 +26,7 @@ def render(report: Report, with_rows: bool = True) -> Group:
     return Group(*parts, footer)
 
 
-def _coefficients(report: Report) -> Table:
+def _coefficients(report: CalibrationReport) -> Table:
     table = Table("coefficient", "value", "unit", "meaning", title="Coefficients")
     calibration = report.calibration
     for values, meanings in ((calibration.coefficients, MEANING), (calibration.serving, SERVING_MEANING)):
@@ -36,7 +36,7 @@ def _coefficients(report: Report) -> Table:
     return table
 
 
-def _groups(report: Report) -> Table:
+def _groups(report: CalibrationReport) -> Table:
     title = "Absolute relative error by group"
     table = Table("group", "n", "mean", "median", "p90", title=title)
     if report.is_fit:
@@ -51,12 +51,12 @@ def _groups(report: Report) -> Table:
     return table
 
 
-def _rows(report: Report) -> Table:
+def _rows(report: CalibrationReport) -> Table:
     rows = [(row, (f"{row.measured_ms:.2f}", f"{row.predicted_ms:.2f}")) for row in report.rows]
     return _errors("Rows", ("measured ms", "predicted ms"), rows, report.is_fit)
 
 
-def _serving(report: Report) -> Table:
+def _serving(report: CalibrationReport) -> Table:
     rows = [(row, (f"{row.measured:.1f}", f"{row.predicted:.1f}", row.unit)) for row in report.serving]
     return _errors("Load tests", ("measured", "predicted", "unit"), rows, report.is_fit)
 

@@ -24,7 +24,7 @@ from server.cost.calibration import (
 )
 from server.cost.shape import matrix_params
 from server.errors import SettingsError
-from server.planner.calibrate.fit import Problem, fit
+from server.planner.calibrate.least_squares import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import PublishedRow, data_hash, read_rows
 from server.planner.calibrate.serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
@@ -44,7 +44,7 @@ class RowError:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CalibrationReport:
     """The outcome of a fit or of a check."""
 
     calibration: Calibration
@@ -66,7 +66,7 @@ class Report:
         }
 
 
-def run_calibrate(data: Path, date: str | None = None) -> Report:
+def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
     """Fit all coefficients to the usable rows of `data`, and each model's rows again without that model.
 
     `date` (ISO) is stored with the fit; today when not given. Raises SettingsError when the file cannot be read as
@@ -90,7 +90,7 @@ def run_calibrate(data: Path, date: str | None = None) -> Report:
     return _report(calibration, True, groups, _rows(observations, errors, left_out), (served, skipped))
 
 
-def run_check(data: Path, calibration: Calibration | None = None) -> Report:
+def run_check(data: Path, calibration: Calibration | None = None) -> CalibrationReport:
     """Apply a stored calibration (the shipped one by default) to the usable rows of `data`. Fits nothing.
 
     Raises SettingsError when the file cannot be read as such a table or no row is usable.
@@ -110,9 +110,9 @@ def _report(
     groups: dict[str, GroupError],
     rows: tuple[RowError, ...],
     rest: tuple[ServingOutcome, tuple[tuple[str, str], ...]],
-) -> Report:
+) -> CalibrationReport:
     served, skipped = rest
-    return Report(calibration, is_fit, groups, rows, served.errors, (*skipped, *served.skipped))
+    return CalibrationReport(calibration, is_fit, groups, rows, served.errors, (*skipped, *served.skipped))
 
 
 def serving_groups(errors: Sequence[ServingError]) -> dict[str, GroupError]:
