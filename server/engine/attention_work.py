@@ -1,4 +1,4 @@
-"""How a step's attention is divided into entries that workers take: by query tokens, and long contexts by keys too.
+"""Division of a step's attention into entries that workers take: by query tokens, and long contexts by keys too.
 
 What is divided changes no result: every context is summed by partitions in one order, whoever does them (see
 server/device/attention_layout.py).
@@ -16,7 +16,7 @@ _SHARES = 4  # of each worker: one piece of work is at most such a part of what 
 
 
 class Entry(NamedTuple):
-    """Up to `tile_tokens` query tokens of one sequence."""
+    """Work of up to `tile_tokens` query tokens of one sequence."""
 
     seq: int  # index in the step
     row: int  # of its first token
@@ -32,7 +32,7 @@ class AttentionWork:
         self._tile_tokens, self._num_slots, self.num_workers = tile_tokens, num_slots, num_workers
 
     def most_entries(self, num_tokens: int, num_seqs: int) -> int:
-        """Of the largest step."""
+        """Number of entries of the largest step."""
         return num_seqs + num_tokens // self._tile_tokens + self._num_slots
 
     def divide(self, seqs: Sequence[ScheduledSeq]) -> list[Entry]:

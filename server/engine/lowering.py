@@ -40,7 +40,7 @@ def build_program(placement: Placement) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """What a column-parallel op leaves on each core for a row-parallel layer to read."""
+    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
 
     values: Sequence[Buffer] = ()
     panels: Sequence[Buffer] = ()  # where the reader has them packed
@@ -139,7 +139,7 @@ class _Lowering:
         self._leaves = _Leaves(buffers.activated, buffers.activated_panels, kernels.gated_leaves_panels)
 
     def _row_parallel(self, label: str, linear: Linear) -> None:
-        """Reads what each core has left, and leaves each core's partial sum for the all-reduce."""
+        """Add a product of the values on each core, which leaves each core's partial sum for the all-reduce."""
         matrix, leaves, stride = self._at.weights.matrix(linear), self._leaves, self._buffers.sizes.partial
         kernels = self._kernels(matrix)
         pack = kernels.repack if leaves.is_packed else kernels.pack_rows
@@ -156,7 +156,7 @@ class _Lowering:
         self._branch = Branch(self._num_cores, address_of(matrix.biases[0]) if matrix.biases else 0)
 
     def _logits(self) -> None:
-        """Only the rows that will be sampled."""
+        """Add the output layer, for the rows that will be sampled."""
         buffers, head = self._buffers, self._head
         norm = self._operands.norm(self._graph.final_norm, self._branch)
         norm = norm._replace(panels=buffers.sampled.address, rows_field=STEP.num_samples, index_field=STEP.sample_rows)

@@ -58,7 +58,7 @@ class Sampler:
         )
 
     def __call__(self, seqs: Sequence[ScheduledSeq], step: int) -> dict[str, SampledToken]:
-        """One token for each of `seqs`; `step` is the address of the step record that made the logits."""
+        """Sample one token for each of `seqs`; `step` is the address of the step record that made the logits."""
         if not seqs:
             return {}
         raw: dict[int, RawLogprobs] = {}

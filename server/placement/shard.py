@@ -1,4 +1,4 @@
-"""How the axes of a model lie over the cores of a tensor-parallel group: integers only, no weights and no bytes.
+"""Sharding of a model's axes over the cores of a tensor-parallel group: integers only, no weights and no bytes.
 
 Query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are enough and
 replicated beyond (what the Neuron libraries call REPLICATE_TO_TP_DEGREE). Every core gets the same padded sizes.
@@ -95,7 +95,7 @@ class ShardSpec:
         return self.kv_slots[core]
 
     def q_per_kv(self, core: int) -> tuple[tuple[int, int], ...]:
-        """For each local kv slot, the half-open range of local query slots that it serves."""
+        """Half-open range of local query slots that each local kv slot serves."""
         return self.groups[core]
 
     def units(self, axis: Axis) -> int:
@@ -113,7 +113,7 @@ class ShardSpec:
         return self.units(axis) * axis.unit_size
 
     def runs(self, axis: Axis, core: int) -> Iterator[Run]:
-        """Where the units of `axis` that `core` has lie on it; slots without a unit are left out."""
+        """Runs of units of `axis` on `core`, with their slots there; slots without a unit are left out."""
         if axis.name in ("query", "kv"):
             yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
             return

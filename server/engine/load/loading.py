@@ -1,4 +1,4 @@
-"""From a model's directory to an engine that can take steps: checks first, then compiles, loads and reserves."""
+"""Loading of an engine from a model's directory: checks first, then compiles, loads and reserves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from server.placement.shard import ShardSpec
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """A model on its cores, and what the scheduler and the API must know of it."""
+    """A model on its cores, and the configurations of the scheduler and the API that follow from it."""
 
     runner: ModelRunner
     grammars: GrammarStore
@@ -92,9 +92,9 @@ class _Loading:
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
         self._shard = ShardSpec.of(self._spec, tp)
-        asked = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
+        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
         self._compiled = compiled_shapes(
-            config.batching, config.max_num_seqs, self._max_model_len, asked, self._model.buckets
+            config.batching, config.max_num_seqs, self._max_model_len, requested, self._model.buckets
         )
         self._require_host()
 
@@ -168,7 +168,7 @@ class _Loading:
         return cores[group.rank * tp : (group.rank + 1) * tp]
 
     def _num_blocks(self, ledger: MemoryLedger) -> int:
-        """What the ledger has left, or the override; never more than the host can back or the limits can use."""
+        """KV blocks that the ledger has room for, or the override; no more than the host can back or the limits use."""
         device = min(ledger.free_bytes(core) for core in range(ledger.num_cores)) // self._footprint.kv_block
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
@@ -222,7 +222,7 @@ class _Loading:
         )
 
     def _pricer(self) -> StepPricer:
-        """Prices as the simulator does."""
+        """The pricer of steps, which is the simulator's."""
         formats, compiled = self._model.formats, self._compiled
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
@@ -267,10 +267,10 @@ def _core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
     return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
 
 
-def _context_length(asked: int | None, spec: ModelSpec) -> int:
-    """`asked`, or the model's own. Raises SettingsError beyond what the model was made for."""
-    if asked is None:
+def _context_length(requested: int | None, spec: ModelSpec) -> int:
+    """`requested`, or the model's own. Raises SettingsError beyond what the model was made for."""
+    if requested is None:
         return spec.max_position
-    if not 2 <= asked <= spec.max_position:
-        raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {spec.max_position} tokens")
-    return asked
+    if not 2 <= requested <= spec.max_position:
+        raise SettingsError(f"max_model_len is {requested}: this model takes 2 to {spec.max_position} tokens")
+    return requested

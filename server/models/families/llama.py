@@ -6,4 +6,4 @@ from server.models.families.decoder import DecoderConfig
 
 
 class LlamaConfig(DecoderConfig, kw_only=True):
-    """As every decoder."""
+    """Llama adds nothing to the common keys."""

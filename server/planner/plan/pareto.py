@@ -1,4 +1,4 @@
-"""What a faster answer costs: the configurations that nothing beats in both cost and time per token, as a picture.
+"""Pareto front of cost and time per token, as a picture: the configurations that no other beats in both.
 
 HTML with inline SVG needs nothing else; PNG needs matplotlib. Draws what a report holds and computes no figure.
 """
@@ -23,7 +23,7 @@ X_LABEL = "time per output token, ms"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One priced configuration: milliseconds per output token, dollars per million tokens in and out together."""
+    """A priced configuration: milliseconds per output token, dollars per million tokens in and out together."""
 
     tpot_ms: float
     usd: float
@@ -39,7 +39,7 @@ class Point:
 
 
 def points(report: PlanReport) -> list[Point]:
-    """Every configuration with a price by the report's basis and with time between tokens, at the report's rate."""
+    """Configurations with a price by the report's basis and with time between tokens, at the report's rate."""
     found = []
     for candidate in report.candidates:
         price = candidate.at_rate[report.options.price_basis]
@@ -49,7 +49,7 @@ def points(report: PlanReport) -> list[Point]:
 
 
 def front(found: Iterable[Point]) -> list[Point]:
-    """Those that no other one beats in cost without being slower, fastest first; those within the limits if any are."""
+    """Points that no other beats in cost without being slower, fastest first; those within the limits if any are."""
     every = list(found)
     within = [point for point in every if point.candidate.meets_slo] or every
     best: list[Point] = []

@@ -1,8 +1,8 @@
-"""How long requests wait at one replica: a prompt stops all decoding, slots are few, arrivals are Poisson.
+"""Queueing model of one replica: a prompt stops all decoding, slots are few, arrivals are Poisson.
 
 Neuron encodes prompts one at a time and never together with a decode step, so a replica is one server that alternates.
 A scheduler that mixes phases runs the prompts that wait, and one decode, before it gives out any of their tokens.
-Formulas with their reasons: docs/plan.md. Knows no hardware and no prices.
+Formulas with their reasons: docs/plan.md. Neither hardware nor prices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One tensor-parallel group that serves requests of one kind. All rates are requests a second of this replica."""
+    """A tensor-parallel group that serves requests of one kind. All rates are requests a second of this replica."""
 
     prefill_s: float  # of one prompt
     decode_s: float  # of one step, all slots, over their full length
