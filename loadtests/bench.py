@@ -1,4 +1,4 @@
-"""One measurement: meet the server, warm it up, run, and put the result together. Writes no file."""
+"""A measurement: meet the server, warm it up, run, and put the result together. Writes no file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnRecord = Callable[[RequestRecord], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A run and all that it was a run of."""
+    """A run with its scenario, its plan and its server."""
 
     scenario: Scenario
     plan: Plan

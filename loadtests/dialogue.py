@@ -1,4 +1,4 @@
-"""One session's side of a conversation: what each turn's request says, given the turns and answers before it."""
+"""Conversation of one session: the prompt of each turn's request, with the turns and responses before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.vocabulary import Vocabulary
 
 
 class Dialogue:
-    """Grows by a turn and its answer at a time."""
+    """Turns and responses so far, which grow by one of each at a time."""
 
     def __init__(self, backend: Backend, vocabulary: Vocabulary) -> None:
         self._is_chat = backend == "openai-chat"
@@ -35,7 +35,7 @@ class Dialogue:
         return {"prompt": IdPrompt(tuple(self._parts)).flat()}
 
     def add_response(self, turn: Turn, response: StreamedResponse) -> None:
-        """Keep the answer for the turns to come. Where a server returns no ids, ids of our own keep the length."""
+        """Keep the response for the turns to come. Where a server returns no ids, ids of our own keep the length."""
         if self._is_chat:
             self._messages.append(assistant_message(response.text))
         elif response.token_ids:

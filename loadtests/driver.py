@@ -1,4 +1,4 @@
-"""Sending a workload: open loop at given times whatever the server does, or closed loop by a number of workers."""
+"""Sends a workload: open loop at given times whatever the server does, or closed loop by a number of workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loadtests.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """How turns become bodies and records."""
+    """Format of a run's requests, and how their records are named."""
 
     backend: Backend
     vocabulary: Vocabulary
@@ -33,7 +33,7 @@ class RequestFormat:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When sessions start: at `offsets` (seconds, one a session), or when None as soon as a worker is free.
+    """Start times of sessions: `offsets` (seconds, one a session); None = as soon as a worker is free.
 
     `max_concurrency` requests are open at most: the number of workers, or with offsets what holds requests back.
     No session starts after `stop_after_s`.
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """All that a run gives."""
+    """Records and duration of a run, and how the generator itself did."""
 
     records: list[RequestRecord]
     duration_s: float  # from the start until the last request has ended
@@ -55,7 +55,7 @@ class RunOutcome:
 
 
 class LoadRun:
-    """One run; `run` once. `on_record` gets each record as its request ends."""
+    """Carries out one run; `run` once. `on_record` gets each record as its request ends."""
 
     def __init__(self, wire: Wire, request_format: RequestFormat, on_record: Callable[[RequestRecord], None]) -> None:
         self._wire, self._format, self._on_record = wire, request_format, on_record
@@ -67,7 +67,7 @@ class LoadRun:
         self._is_interrupted = False
 
     async def run(self, sessions: Sequence[Session], schedule: Schedule) -> RunOutcome:
-        """Send everything and wait for its end. An interrupted run still gives what there is."""
+        """Send everything and wait for its end. An interrupted run still returns what there is."""
         gc.collect()
         gc.freeze()  # the prompts: a collection that walks them all would stop the generator for milliseconds
         self._wire = replace(self._wire, origin=time.monotonic())
@@ -122,7 +122,7 @@ class LoadRun:
             await self._session(number, session, now)
 
     async def _session(self, number: int, session: Session, intended_s: float) -> None:
-        """All turns of a session; a turn that fails ends it, because the next would need its response."""
+        """Send all turns of a session; a turn that fails ends it, because the next would need its response."""
         dialogue = Dialogue(self._format.backend, self._format.vocabulary)
         for index, turn in enumerate(session.turns):
             if index:

@@ -20,7 +20,7 @@ import ml_dtypes
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES
 from server.engine.load.weights import PackedMatrix
-from server.engine.operands import Branch, Heads, Operands, Placement, address_of, addresses_of, float_bits
+from server.engine.operands import Branch, HeadOps, Operands, Placement, address_of, addresses_of, float_bits
 from server.errors import DeviceError
 from server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
 from server.kernels.matmul.epilogue import ACTIVATIONS
@@ -85,7 +85,7 @@ class _Lowering:
                 case Rope():
                     rope = op
                 case Attention() if linear is not None:
-                    self._attention(i, linear, Heads(heads, rope, op))
+                    self._attention(i, linear, HeadOps(heads, rope, op))
                 case Gated() if linear is not None:
                     self._gated(label, linear, op)
                 case Linear():
@@ -116,7 +116,7 @@ class _Lowering:
         operands = [self._operands.norm(op, self._branch)]
         self._program.add(label, self._kernels(reader).reduce_norm, operands, self._branch.num_partials > 1)
 
-    def _attention(self, i: int, qkv: Linear, heads: Heads) -> None:
+    def _attention(self, i: int, qkv: Linear, heads: HeadOps) -> None:
         buffers, cores, matrix = self._buffers, range(self._num_cores), self._at.weights.matrix(qkv)
         operands = self._operands.matmul(matrix, self._operands.normed(), addresses_of(buffers.qkv), buffers.widths.qkv)
         self._program.add(f"layer {i} qkv", self._kernels(matrix).matmul, operands)

@@ -50,7 +50,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadOps:
     """The ops around attention, which are one with it."""
 
     norm: HeadNorm | None
@@ -135,7 +135,7 @@ class Operands:
         """Panels of each core's own."""
         return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
 
-    def rope(self, core: int, i: int, qkv: PackedMatrix, heads: Heads) -> RopeOperands:
+    def rope(self, core: int, i: int, qkv: PackedMatrix, heads: HeadOps) -> RopeOperands:
         """Operands that rotate the outputs of `qkv` on `core` and write K and V of layer `i`."""
         norm = heads.norm
         table = self._at.tables.ropes[None if heads.rope is None else heads.rope.spec]

@@ -19,7 +19,7 @@ VOCAB_MULTIPLE = 16  # the n extent of a matmul tile
 PAD = -1  # a slot that holds no head
 
 
-class Run(NamedTuple):
+class UnitRun(NamedTuple):
     """`length` neighbouring units of an axis, from unit `first` on, in as many slots of a core from `slot` on."""
 
     slot: int
@@ -112,7 +112,7 @@ class ShardSpec:
         """Elements of `axis` that each core has room for, padding included."""
         return self.units(axis) * axis.unit_size
 
-    def runs(self, axis: Axis, core: int) -> Iterator[Run]:
+    def runs(self, axis: Axis, core: int) -> Iterator[UnitRun]:
         """Runs of units of `axis` on `core`, with their slots there; slots without a unit are left out."""
         if axis.name in ("query", "kv"):
             yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
@@ -121,7 +121,7 @@ class ShardSpec:
         first = per_core * core if axis.name in ("ffn", "vocab") else 0
         count = min(per_core, axis.units - first)
         if count > 0:
-            yield Run(0, first, count)
+            yield UnitRun(0, first, count)
 
 
 def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, int], ...]:
@@ -133,11 +133,11 @@ def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, i
     return tuple(ranges)
 
 
-def _runs(heads: Sequence[int]) -> Iterator[Run]:
+def _runs(heads: Sequence[int]) -> Iterator[UnitRun]:
     """Runs of neighbouring slots with neighbouring heads."""
     begin = 0
     for slot in range(1, len(heads) + 1):
         if slot == len(heads) or heads[slot] != heads[begin] + slot - begin or heads[begin] < 0:
             if heads[begin] >= 0:
-                yield Run(begin, heads[begin], slot - begin)
+                yield UnitRun(begin, heads[begin], slot - begin)
             begin = slot

@@ -26,7 +26,7 @@ class LengthRange:
 
     @classmethod
     def parse(cls, text: str, name: str) -> LengthRange:
-        """Read "512" or "256:1024". Raises SettingsError that speaks of `name`."""
+        """Read "512" or "256:1024". Raises SettingsError that names `name`."""
         low, _, high = text.partition(":")
         try:
             ends = int(low), int(high or low)

@@ -156,7 +156,7 @@ class CoreFile:
         return buffer
 
     def close(self) -> dict[str, Any]:
-        """Hash and cut to size; returns what the manifest says of the file."""
+        """Hash and cut to size; returns the manifest's entry of the file."""
         entries = {
             name: {"offset": offset, "num_bytes": buffer.num_bytes, "sha256": _sha256(buffer)}
             for name, (offset, buffer) in self._pieces.items()

@@ -28,7 +28,7 @@ NOTHING: Work = (0.0,) * len(Term)
 
 
 class Unusable(Exception):
-    """The row cannot be compared with the model; the message says why."""
+    """The row cannot be compared with the model; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import fields
 from math import isfinite, log, log1p
 
 from server.cost.calibration import ServingCoefficients
-from server.planner.calibrate.serving import QUANTITIES, Figures, ServingRow, with_coefficient
+from server.planner.calibrate.serving import QUANTITIES, ServingFigures, ServingRow, with_coefficient
 
 SCALE = 0.15
 FACTORS = (1.6, 1.2)  # steps of the search, from coarse to fine
@@ -26,7 +26,7 @@ class _Objective:
     def __init__(self, rows: Sequence[ServingRow]) -> None:
         self._rows = rows
         self._start = ServingCoefficients()
-        self._figures: dict[tuple[object, ...], Figures] = {}
+        self._figures: dict[tuple[object, ...], ServingFigures] = {}
 
     def loss(self, coefficients: ServingCoefficients) -> float:
         total = sum(self._row_loss(row, coefficients) for row in self._rows)

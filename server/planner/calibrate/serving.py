@@ -40,7 +40,7 @@ TGI_2 = RouterPolicy(0.3, 20)
 VLLM = RouterPolicy(0.0, 0, max_prompts=1)
 
 QUANTITIES = ("throughput", "ttft", "itl")
-Figures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
+ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class ServingRow:
         clients = (c.client_spacing_s, c.stop_rate) if self.test.is_waves else (0.0, 0.0)
         return c.request_host_s, c.slot_host_s, c.sampling_logit_s if is_host_sampled else 0.0, *clients
 
-    def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> Figures:
+    def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
         """The figures that the tool of the row would print; of `num_waves` waves instead of all."""
         times, answers = self.times(coefficients), OutputLengths.of(self.row, coefficients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS

@@ -98,7 +98,7 @@ def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ServiceFigures:
     """Latencies and cost of requests: means in seconds, output tokens a second of everything, dollars (None: no price).
 
     `tpot_s` is 0 when outputs have one token.
@@ -110,14 +110,14 @@ class Figures:
     usd_per_million_tokens: float | None  # in and out together
 
     @classmethod
-    def planned(cls, report: PlanReport, candidate: Candidate) -> Figures:
+    def planned(cls, report: PlanReport, candidate: Candidate) -> ServiceFigures:
         """Figures of the plan."""
         price = candidate.at_rate[report.options.price_basis]
         tokens_s = candidate.instances * candidate.output_tokens_s
         return cls(candidate.ttft_s, candidate.tpot_s, tokens_s, None if price is None else price.total_usd)
 
     @classmethod
-    def steady(cls, served: Served, tokens: Demand, hourly_usd: float | None) -> Figures:
+    def steady(cls, served: RequestTimes, tokens: Demand, hourly_usd: float | None) -> ServiceFigures:
         """Figures between the sending of the first fifth and of the last request, in simulated or real time.
 
         This leaves out the filling and the emptying of a deployment.
@@ -138,7 +138,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RequestTimes:
     """Times of each request, sent, first token and last, ordered by the first; a time below 0 never came."""
 
     sent_s: FloatArray
@@ -147,14 +147,14 @@ class Served:
     num_output: IntArray
 
     @classmethod
-    def of(cls, records: Records) -> Served:
+    def of(cls, records: Records) -> RequestTimes:
         """Times that a simulation recorded."""
         times = (records.sent_ns, records.first_token_ns, records.finish_ns)
         sent, first, finish = (np.array(ns, dtype=np.float64) / NS for ns in times)
         return cls(sent, first, finish, np.array(records.num_output, dtype=np.int64))
 
 
-def compared(planned: Figures, simulated: Figures) -> tuple[Agreement, ...]:
+def compared(planned: ServiceFigures, simulated: ServiceFigures) -> tuple[Agreement, ...]:
     """Pairs of figures that exist: no time per token for outputs of one token, no dollars without a price."""
     names = ("tpot_s", "ttft_s", "output_tokens_s", "usd_per_million_tokens")
     return tuple(
@@ -166,8 +166,8 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
     """The plan's figures beside those of a simulation of its `candidate`."""
     price = candidate.at_rate[report.options.price_basis]
     hourly_usd = None if price is None else price.hourly_usd
-    figures = Figures.steady(Served.of(simulated.records), report.demand, hourly_usd)
-    return compared(Figures.planned(report, candidate), figures)
+    figures = ServiceFigures.steady(RequestTimes.of(simulated.records), report.demand, hourly_usd)
+    return compared(ServiceFigures.planned(report, candidate), figures)
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:

@@ -19,7 +19,7 @@ from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
 
 
-class Tokens(Protocol):
+class MeanTokens(Protocol):
     """Tokens of a mean request."""
 
     @property
@@ -40,7 +40,7 @@ class TokenPrice:
     total_usd: float  # all dollars over input and output tokens together
 
     @classmethod
-    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: Tokens) -> TokenPrice:
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: MeanTokens) -> TokenPrice:
         """`request_rate` requests a second are served for `hourly_usd` an hour."""
         request_usd = hourly_usd / 3600 / request_rate
         return cls(

@@ -26,7 +26,7 @@ from server.planner.model_names import resolve_shape
 from server.planner.plan.demand import Demand
 from server.planner.plan.memory import Memory
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype, bucket
-from server.planner.plan.queueing import MAX_LOAD, Replica, Service
+from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from server.workload.workload import Workload
 
@@ -241,7 +241,7 @@ def _prices(
     }
 
 
-def _misses(alone: Service, loaded: Service, options: PlanOptions) -> Iterator[str]:
+def _misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
     """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
     if alone.within(options.ttft_limit_s, options.tpot_limit_s) and loaded.within(
         options.ttft_limit_s, options.tpot_limit_s
