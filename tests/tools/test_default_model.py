@@ -21,7 +21,7 @@ from server.models.tensors import num_params
 from tools.default_model import evaluate
 from tools.default_model.backend import END_IDS, GeneratedIds, until_end
 from tools.default_model.batches import BatchPlan, steps
-from tools.default_model.card import BitsPerByte, Result, card
+from tools.default_model.card import BitsPerByte, EvaluationResult, card
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, stream, training_item
 from tools.default_model.families import arithmetic, letters, unknown
@@ -244,7 +244,8 @@ def test_transcript_shows_every_role_unedited() -> None:
 def test_card_shows_every_family_in_every_format() -> None:
     families = dict.fromkeys(FAMILIES, 0.5)
     results = [
-        Result(dtype, 8, 0.25, families, 0.995, BitsPerByte(0.125, 0.0625), 1.0) for dtype in ("bfloat16", "int8")
+        EvaluationResult(dtype, 8, 0.25, families, 0.995, BitsPerByte(0.125, 0.0625), 1.0)
+        for dtype in ("bfloat16", "int8")
     ]
     text = card(results, "It took an hour.", "### Talk")
     assert all(f"| {family} | 50.0% | 50.0% |" in text for family in FAMILIES)

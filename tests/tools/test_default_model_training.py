@@ -15,7 +15,7 @@ from tools.default_model.export import export  # noqa: E402
 from tools.default_model.model import Llama, Shape  # noqa: E402
 from tools.default_model.optimizer import Optimizer, orthogonalized  # noqa: E402
 from tools.default_model.torch_backend import TorchBackend  # noqa: E402
-from tools.default_model.train import Run, TrainingState, parser, rate  # noqa: E402
+from tools.default_model.train import TrainingRun, TrainingState, parser, rate  # noqa: E402
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def arguments(out: Path, *more: str) -> Namespace:
 
 
 def test_a_run_ends_by_itself_and_can_be_taken_up_again(tmp_path: Path) -> None:
-    Run(arguments(tmp_path)).train()
+    TrainingRun(arguments(tmp_path)).train()
     assert {"before_decay.pt", "final.pt"} <= {path.name for path in tmp_path.iterdir()}
-    longer = Run(arguments(tmp_path, "--resume", str(tmp_path / "before_decay.pt"), "--tokens", "12000"))
+    longer = TrainingRun(arguments(tmp_path, "--resume", str(tmp_path / "before_decay.pt"), "--tokens", "12000"))
     begun = longer.progress.tokens
     assert 0 < begun < 12000
     longer.train()
@@ -94,7 +94,7 @@ def test_a_run_ends_by_itself_and_can_be_taken_up_again(tmp_path: Path) -> None:
 
 
 def test_a_pause_is_not_counted_as_training_time(tmp_path: Path) -> None:
-    run = Run(arguments(tmp_path))
+    run = TrainingRun(arguments(tmp_path))
     for seconds in (1.0, 1.0, 1.0, 3600.0):
         run._account(seconds, 10)
     assert run.progress.seconds == pytest.approx(7.0)
@@ -102,7 +102,7 @@ def test_a_pause_is_not_counted_as_training_time(tmp_path: Path) -> None:
 
 
 def test_sigterm_saves_what_was_learned(tmp_path: Path) -> None:
-    run = Run(arguments(tmp_path))
+    run = TrainingRun(arguments(tmp_path))
     run.stop()
     run.train()
     assert (tmp_path / "latest.pt").exists()

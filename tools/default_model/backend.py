@@ -1,4 +1,4 @@
-"""What a backend gives back, whichever computes it."""
+"""Interface of the backends that generate, whichever computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Backend(Protocol):
     """Greedy generation and likelihoods over token ids."""
 
     def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
-        """One answer of at most `max_tokens` tokens for each prompt, in order."""
+        """Generate at most `max_tokens` tokens for each prompt, in order."""
         ...
 
     def nats(self, ids: list[int]) -> list[float]:

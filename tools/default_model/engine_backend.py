@@ -21,7 +21,7 @@ QUANTIZED: dict[str, Quantization] = {name: name for name in get_args(Quantizati
 
 
 class EngineBackend:
-    """One engine on one emulated inf2.xlarge."""
+    """An engine on one emulated inf2.xlarge."""
 
     def __init__(self, directory: Path, weights: WeightFormat, kernel_cache_dir: Path) -> None:
         config = EngineConfig(

@@ -34,7 +34,7 @@ class Question:
 
     @property
     def has_room(self) -> bool:
-        """Whether an answer of full length fits in the context after the prompt; a longer prompt is not asked."""
+        """True when an answer of full length fits in the context after the prompt; longer prompts are left out."""
         return len(self.prompt_ids) <= CONTEXT - MAX_TOKENS
 
 
@@ -64,13 +64,13 @@ def text_of(chat: Chat, answer: GeneratedIds) -> str:
 
 
 def mean_accuracy(families: dict[str, float]) -> float:
-    """Over the families whose answers can be verified."""
+    """Mean over the families whose answers can be verified."""
     verified = [share for family, share in families.items() if not FAMILIES[family].is_open]
     return sum(verified) / len(verified)
 
 
 def bits_per_byte(chat: Chat, backend: Backend, seed: str = "held-out text") -> dict[str, float]:
-    """Of held-out conversations: over all of their text, and over the assistant's alone."""
+    """Bits per byte of held-out conversations: over all of their text, and over the assistant's alone."""
     rng = Random(seed)
     nats = dict.fromkeys(("all", "answers"), 0.0)
     size = dict.fromkeys(("all", "answers"), 0)
@@ -99,7 +99,7 @@ def strangers(chat: Chat, backend: Backend) -> list[tuple[str, GeneratedIds]]:
 
 
 def backend_of(name: str, directory: Path, dtype: WeightFormat) -> Backend:
-    """Each backend is imported only when asked for: torch is no dependency of the server, nor the engine of torch."""
+    """Make a backend, which is imported only now: torch is no dependency of the server, nor the engine of torch."""
     if name == "torch":
         from tools.default_model.torch_backend import TorchBackend
 

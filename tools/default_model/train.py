@@ -44,8 +44,8 @@ def rate(progress: TrainingState, warmup_steps: int, decay_tokens: int) -> float
     return min(1.0, (progress.step + 1) / warmup_steps)
 
 
-class Run:
-    """One training run and its checkpoints in `args.out`."""
+class TrainingRun:
+    """A training run and its checkpoints in `args.out`."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -173,7 +173,7 @@ def main() -> None:
     args = parser().parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "pid").write_text(f"{os.getpid()}\n")
-    run = Run(args)
+    run = TrainingRun(args)
     signal.signal(signal.SIGTERM, run.stop)
     run.train()
 
