@@ -21,7 +21,7 @@ from benchmarks import report
 from benchmarks.interleave import CaseResult, Limits
 from benchmarks.peers import OURS, PEERS, Installed
 from benchmarks.records import Case, Kind
-from benchmarks.session import Session
+from benchmarks.session import Comparison
 
 ENVIRONMENT = "NEURONSERVE_BENCH_"
 PATHS = {
@@ -46,17 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         **{_field(flag): _path(args, flag) for flag in PATHS},
     )
     console = Console(stderr=True)
-    session = Session(
+    session = Comparison(
         installed,
         Limits(args.repetitions, args.max_seconds),
         args.peers,
-        say=lambda line: console.print(line, highlight=False),
+        on_line=lambda line: console.print(line, highlight=False),
     )
     results = [result for kind, cases in _cases(args).items() for result in session.run(kind, cases)]
     return _report(results, session, installed, args.json)
 
 
-def _report(results: list[CaseResult], session: Session, installed: Installed, json_file: Path | None) -> int:
+def _report(results: list[CaseResult], session: Comparison, installed: Installed, json_file: Path | None) -> int:
     console = Console()
     console.print(report.table(results))
     for line in report.notes(results):
@@ -67,7 +67,7 @@ def _report(results: list[CaseResult], session: Session, installed: Installed, j
 
 
 def _cases(args: argparse.Namespace) -> dict[Kind, list[Case]]:
-    """What to measure, by kind."""
+    """Cases to measure, by kind."""
     cases: dict[Kind, list[Case]] = {}
     for kind in args.workload:
         if kind == "http":

@@ -1,4 +1,4 @@
-"""This engine in a process of its own: loads once, then measures what each line of stdin asks for."""
+"""This engine in a process of its own: loads once, then measures the case of each line of stdin."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def figures(kind: str, steps: list[StepTime]) -> Figures:
 
 
 def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
-    """An engine with room for every workload, and what it says of itself."""
+    """An engine with room for every workload, and its facts."""
     settings = EngineSettings(
         model=str(args.model),
         quantization=args.quantization,
@@ -61,12 +61,12 @@ def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
     return EngineDriver(engine), engine.info.notes[-1] if engine.info.notes else ""
 
 
-def say(answer: dict[str, Any]) -> None:
-    print(PREFIX + json.dumps(answer), flush=True)
+def write_reply(reply: dict[str, Any]) -> None:
+    print(PREFIX + json.dumps(reply), flush=True)
 
 
-class _Asked(msgspec.Struct):
-    """One line of standard input."""
+class _CaseLine(msgspec.Struct):
+    """A case to measure: one line of standard input."""
 
     kind: Kind
 
@@ -81,14 +81,14 @@ def main() -> None:
     try:
         drives, note = driver(args)
     except StartError as error:
-        say({"error": str(error)})
+        write_reply({"error": str(error)})
         return
-    say({"version": __version__, "quantization": args.quantization, "threads": args.threads, "engine": note})
+    write_reply({"version": __version__, "quantization": args.quantization, "threads": args.threads, "engine": note})
     for line in sys.stdin:
-        kind = decode(line, _Asked).kind
+        kind = decode(line, _CaseLine).kind
         if kind == "prefill":  # llama-bench warms up in each call too; the other runs are long
             drives.run(WORKLOADS[kind])
-        say(figures(kind, drives.run(WORKLOADS[kind])))
+        write_reply(figures(kind, drives.run(WORKLOADS[kind])))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who runs when: every contender once a round, the order turned from round to round, all others standing still."""
+"""Turns of the contenders: every one once a round, the order turned from round to round, all others standing still."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WARM_UP_SEED = 1_000_000  # far from the seeds of rounds
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often to measure: `repetitions` rounds, fewer when `max_seconds` are over before one begins."""
+    """Limits of a case: `repetitions` rounds, fewer when `max_seconds` are over before one begins."""
 
     repetitions: int
     max_seconds: float | None = None
@@ -37,11 +37,11 @@ class Interleaved:
     """Measures cases on contenders that have started and stand still."""
 
     def __init__(self, contenders: Sequence[Contender], limits: Limits, on_turn: Callable[[str], None]) -> None:
-        """`on_turn` is told each measurement before it begins."""
+        """`on_turn` is called with each measurement before it begins."""
         self._contenders, self._limits, self._on_turn = list(contenders), limits, on_turn
 
     def measure(self, case: Case) -> CaseResult:
-        """A warm-up that does not count, then the rounds. A contender that fails is left out of the whole case."""
+        """Run a warm-up that does not count, then the rounds. A contender that fails is left out of the whole case."""
         result = CaseResult(case)
         present = [c for c in self._contenders if self._turn(c, case, WARM_UP_SEED, result) is not None]
         result.rounds = {contender.name: [] for contender in present}
@@ -59,7 +59,7 @@ class Interleaved:
         return limit is not None and time.monotonic() - begin > limit
 
     def _round(self, order: Sequence[Contender], case: Case, number: int, result: CaseResult) -> list[Contender]:
-        """Everyone's turn; returns those that failed."""
+        """Give each contender its turn; returns those that failed."""
         failed = []
         for contender in order:
             figures = self._turn(contender, case, number, result)

@@ -13,8 +13,8 @@ from server.typed_json import JsonError, decode
 TIMEOUT_S = 600.0
 
 
-class Entry(msgspec.Struct):
-    """One measurement of `llama-bench -o json`."""
+class BenchEntry(msgspec.Struct):
+    """A measurement of `llama-bench -o json`."""
 
     n_prompt: int
     n_gen: int
@@ -25,7 +25,7 @@ class Entry(msgspec.Struct):
 
 
 class LlamaBench:
-    """One call of llama-bench a measurement; nothing of it stays between."""
+    """Calls llama-bench once a measurement; nothing of it stays between."""
 
     name = "llama.cpp"
 
@@ -71,10 +71,10 @@ class LlamaBench:
         return done.stdout
 
 
-def parse(output: str, prompt: int, generated: int) -> Entry:
+def parse(output: str, prompt: int, generated: int) -> BenchEntry:
     """The entry for this many prompt and generated tokens. Raises BenchmarkError."""
     try:
-        entries = decode(output, list[Entry])
+        entries = decode(output, list[BenchEntry])
     except JsonError as error:
         raise BenchmarkError(f"what llama-bench printed: {error}") from error
     for entry in entries:

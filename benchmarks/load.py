@@ -1,4 +1,4 @@
-"""What loading a model costs: `python -m benchmarks.load MODEL --quantization int8`. Reads argv and /proc: Linux only.
+"""Cost of loading a model: `python -m benchmarks.load MODEL --quantization int8`. Reads argv and /proc: Linux only.
 
 Starts the engine process of a server, with the server's own defaults, and looks at it from the outside when it says
 that it is ready: seconds since it was started, and the kernel's account of its memory.
@@ -32,8 +32,8 @@ TIMEOUT_S = 1800.0  # of one start; the first may compile kernels
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """One start of the engine process."""
+class StartFigures:
+    """Figures of one start of the engine process."""
 
     seconds: float  # from the start of the process until it is ready
     peak_bytes: int  # VmHWM: the most that was resident at once, shared libraries and mapped files included
@@ -49,7 +49,7 @@ class Load:
 
     @property
     def full_ratio(self) -> float:
-        """The same when all of the pool has been written: at most, as what start has written of it is counted twice."""
+        """Ratio when all of the pool has been written: at most, as what start has written of it is counted twice."""
         return (self.peak_bytes + self.kv_bytes) / (self.weights_bytes + self.kv_bytes)
 
     @property
@@ -63,7 +63,7 @@ class Load:
         return {**asdict(self), **ratios}
 
 
-def measure(config: EngineConfig) -> Load:
+def measure(config: EngineConfig) -> StartFigures:
     """Start an engine process, wait until it is ready, look, and end it. Raises StartError when it cannot start."""
     begin = time.perf_counter()
     process = EngineHandle(config, engine_main)
@@ -72,7 +72,7 @@ def measure(config: EngineConfig) -> Load:
         seconds = time.perf_counter() - begin
         folder = Path(f"/proc/{process.pid}")
         used = [core.used for core in info.memory]
-        return Load(
+        return StartFigures(
             seconds,
             _status_bytes(folder, "VmHWM"),
             _status_bytes(folder, "VmRSS"),
@@ -115,7 +115,7 @@ def mapped_bytes(folder: Path, directory: Path) -> int:
     return total
 
 
-def table(loads: Sequence[Load]) -> Table:
+def table(loads: Sequence[StartFigures]) -> Table:
     """Medians of the runs; the peak is the largest."""
     worst = max(loads, key=lambda each: each.peak_bytes)
     rows = [

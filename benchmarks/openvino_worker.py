@@ -1,6 +1,6 @@
 """OpenVINO GenAI in a process of its own; run by the Python that has it, so it imports nothing of this project.
 
-The interface of `benchmarks/worker.py`: one JSON line asks, one line that begins with RESULT answers.
+The interface of `benchmarks/worker.py`: one JSON line in, one line that begins with RESULT out.
 usage: openvino_worker.py MODEL_DIR THREADS PREFILL_TOKENS DECODE_TOKENS SEQUENCES INPUT_LEN OUTPUT_LEN
 """
 
@@ -87,21 +87,23 @@ class Bench:
         return config
 
 
-def say(answer: dict[str, Any]) -> None:
-    print("RESULT " + json.dumps(answer), flush=True)
+def write_reply(reply: dict[str, Any]) -> None:
+    print("RESULT " + json.dumps(reply), flush=True)
 
 
 def main() -> None:
     directory, *numbers = sys.argv[1:]
     threads, *sizes = map(int, numbers)
     bench = Bench(directory, threads, sizes)
-    say({"version": openvino.__version__, "threads": threads, "precision": "weights as exported, the host's own hint"})
+    write_reply(
+        {"version": openvino.__version__, "threads": threads, "precision": "weights as exported, the host's own hint"}
+    )
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            say(bench.measure(asked["kind"], asked["seed"]))
+            write_reply(bench.measure(request["kind"], request["seed"]))
         except RuntimeError as error:
-            say({"error": str(error)})
+            write_reply({"error": str(error)})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who takes part in what: contenders from what the user has installed, and a reason for each that is missing."""
+"""Contenders of each kind of case, from what the user has installed, and a reason for each that is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPENVINO_WORKER = Path(__file__).with_name("openvino_worker.py")  # a file, beca
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What the comparison was told; None is not installed."""
+    """Paths and commands of the peers; None is not installed."""
 
     checkpoint: Path
     quantization: str
@@ -53,7 +53,7 @@ def contenders(kind: Kind, installed: Installed, connections: int) -> Iterator[C
 
 
 def ours(kind: Kind, installed: Installed) -> Contender:
-    """In process, or behind HTTP."""
+    """This engine, in process or behind HTTP."""
     if kind == "http":
         command = servers.neuronserve(installed.checkpoint, installed.quantization, installed.threads)
         return servers.ServerContender(OURS, command, installed.checkpoint)

@@ -26,12 +26,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """One child and all that it starts, by its process group."""
+    """A child and all that it starts, by its process group."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, is_asked: bool = False
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, *, has_pipes: bool = False
     ) -> None:
-        """Starts it; `is_asked` gives it pipes to be spoken with. Raises BenchmarkError when there is no such program.
+        """Start it; `has_pipes` connects its standard input and output. Raises BenchmarkError without such a program.
 
         Otherwise all that it writes goes to a file: nobody would read a pipe, and a full one would hold it up.
         """
@@ -41,8 +41,8 @@ class Process:
             self._child = subprocess.Popen(
                 self.command,
                 env={**os.environ, **(environment or {})},
-                stdin=subprocess.PIPE if is_asked else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if is_asked else self._log,
+                stdin=subprocess.PIPE if has_pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if has_pipes else self._log,
                 stderr=self._log,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  # this program has one thread when it starts others
@@ -66,7 +66,7 @@ class Process:
         return self._child.poll() is not None
 
     def last_words(self, lines: int = 5) -> str:
-        """The end of what it wrote for people."""
+        """The end of its log."""
         self._log.seek(0)
         return "\n".join(self._log.read().decode("utf-8", "replace").splitlines()[-lines:])
 
@@ -78,7 +78,7 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it, by force when it does not listen."""
+        """End it, by force when it does not end itself."""
         self.resume()
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -96,7 +96,7 @@ class Process:
 
 
 class Hosted:
-    """What contenders in a process of their own share. `_process` is None before the start and after the end."""
+    """Base of contenders in a process of their own. `_process` is None before the start and after the end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -127,7 +127,7 @@ def _end_with_parent() -> None:
 
 
 def wait_for_url(process: Process, url: str, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Until `url` answers 200. Raises BenchmarkError when the process ends before, or in time."""
+    """Wait until `url` responds with 200. Raises BenchmarkError when the process ends before, or in time."""
     deadline = time.monotonic() + timeout_s
     while not _answers(url):
         if process.has_ended:
@@ -146,7 +146,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of this host that nobody listens on."""
+    """A port of this host that is free."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

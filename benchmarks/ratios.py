@@ -33,7 +33,7 @@ class Ratio:
 
 
 def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Of values `[rounds]` of both sides, all above 0, at least one round."""
+    """Ratio of values `[rounds]` of both sides, all above 0, at least one round."""
     if len(ours) != len(theirs) or not ours:
         raise ValueError(f"{len(ours)} rounds of one side and {len(theirs)} of the other cannot be paired")
     if min(*ours, *theirs) <= 0:

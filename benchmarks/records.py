@@ -1,4 +1,4 @@
-"""What is compared: cases, metrics, and the contract of a contender."""
+"""Records of a comparison: cases, metrics, and the contract of a contender."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFFLINE_SEQUENCES = 32
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that is measured again and again."""
+    """A workload that is measured again and again."""
 
     kind: Kind
     connections: int = 0  # http only: requests open at once
@@ -24,13 +24,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For people, short."""
+        """Short name for tables."""
         return f"http {self.connections}" if self.kind == "http" else self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a case is judged by."""
+    """A figure that contenders are compared by."""
 
     name: str
     label: str
@@ -54,11 +54,11 @@ CAPTION = (
 
 
 class BenchmarkError(Exception):
-    """A contender could not be started, or did not give what was asked. Fit to be shown to a user."""
+    """A contender could not be started, or did not give the figures. Fit to be shown to a user."""
 
 
 class Contender(Protocol):
-    """One program. Between its turns it stands still, so that it takes nothing from the others."""
+    """A program. Between its turns it stands still, so that it takes nothing from the others."""
 
     name: str
 
@@ -67,7 +67,7 @@ class Contender(Protocol):
         ...
 
     def measure(self, case: Case, seed: int) -> Figures:
-        """One measurement; values under the names of the case's metrics. Raises BenchmarkError."""
+        """Measure once; values under the names of the case's metrics. Raises BenchmarkError."""
         ...
 
     def pause(self) -> None:

@@ -1,4 +1,4 @@
-"""Results for people and for programs."""
+"""Results as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDE_SPREAD = 0.15  # of the ratios: a comparison that should be repeated
 
 
 def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
-    """Of every metric by every peer that was there to the end."""
+    """Ratios of every metric by every peer that was there to the end."""
     if not result.rounds.get(OURS):
         return
     for peer in result.rounds:
@@ -31,7 +31,7 @@ def ratios(result: CaseResult) -> Iterator[tuple[str, Metric, Ratio]]:
 
 
 def table(results: Sequence[CaseResult]) -> Table:
-    """One row for each ratio; ratios are this engine's value by the peer's."""
+    """Table with a row for each ratio; ratios are this engine's value by the peer's."""
     shown = Table(title=f"{OURS} / peer, medians of paired rounds", caption=CAPTION, title_justify="left", box=SIMPLE)
     for heading in ("case", "peer", "of", "this", "peer's", "ratio", "interval", "rounds"):
         shown.add_column(heading, justify="left" if heading in ("case", "peer", "of") else "right")
@@ -51,7 +51,7 @@ def table(results: Sequence[CaseResult]) -> Table:
 
 
 def notes(results: Sequence[CaseResult]) -> list[str]:
-    """What the table does not say: figures without a peer, who is missing and why, what spreads."""
+    """Notes below the table: figures without a peer, who is missing and why, what spreads."""
     lines = []
     for result in results:
         alone = result.rounds.get(OURS, [])

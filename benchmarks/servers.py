@@ -31,8 +31,8 @@ _LIMITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """How a server is started. `port` stands where the port goes."""
+class ServerCommand:
+    """Command line of a server. `port` stands in place of the port."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class Command:
 
 
 class ServerContender(Hosted):
-    """One server for the whole comparison.
+    """A server, started once for the whole comparison.
 
     It is not stopped between turns: a server without requests sleeps, and some close what is connected to them when
     they find on waking how much time has passed.
     """
 
-    def __init__(self, name: str, command: Command, tokenizer: Path) -> None:
+    def __init__(self, name: str, command: ServerCommand, tokenizer: Path) -> None:
         """`tokenizer` is the checkpoint's directory: prompts are of its words."""
         super().__init__(name)
         self._command, self._tokenizer = command, tokenizer
@@ -62,7 +62,7 @@ class ServerContender(Hosted):
         wait_for_url(self._process, f"{self._url}/health")
 
     def pause(self) -> None:
-        """Nothing: it has no requests."""
+        """Do nothing: without requests it stands still."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         try:
@@ -101,24 +101,24 @@ def figures(name: str, result: Mapping[str, Any]) -> Figures:
     return {key: float(result[key]) for key in names if result[key] is not None}
 
 
-def neuronserve(checkpoint: Path, quantization: str, threads: int) -> Command:
+def neuronserve(checkpoint: Path, quantization: str, threads: int) -> ServerCommand:
     """This server."""
-    arguments = [sys.executable, "-m", "loadtests.launch", "serve", str(checkpoint), *_ADDRESS]
+    arguments = [sys.executable, "-m", "server", "serve", str(checkpoint), *_ADDRESS]
     arguments += ["--quantization", quantization, "--cpu-threads", str(threads), "--disable-access-log", *_LIMITS]
-    return Command(tuple(arguments))
+    return ServerCommand(tuple(arguments))
 
 
-def vllm(python: Path, model: Path, threads: int) -> Command:
+def vllm(python: Path, model: Path, threads: int) -> ServerCommand:
     """vLLM for CPUs."""
     arguments = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(model), *_ADDRESS]
     arguments += ["--dtype", "bfloat16", *_LIMITS]
     environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}"}
-    return Command(tuple(arguments), environment)
+    return ServerCommand(tuple(arguments), environment)
 
 
-def llama_server(program: Path, model: Path, threads: int, slots: int) -> Command:
+def llama_server(program: Path, model: Path, threads: int, slots: int) -> ServerCommand:
     """llama.cpp's server with a slot for every connection; large batches above 16, where they were faster."""
     arguments = [str(program), "-m", str(model), "--parallel", str(slots), "-cb", "--no-webui", *_ADDRESS]
     arguments += ["-c", str(slots * (INPUT_LEN + OUTPUT_LEN + 64)), "-t", str(threads), "-tb", str(threads)]
     arguments += ["-ub", "2048"] if slots > 16 else []
-    return Command(tuple(arguments), extra_body={"cache_prompt": False})
+    return ServerCommand(tuple(arguments), extra_body={"cache_prompt": False})

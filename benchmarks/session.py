@@ -1,4 +1,4 @@
-"""One comparison from start to end: starts the contenders, lets them take turns, and ends what it started."""
+"""A comparison from start to end: starts the contenders, lets them take turns, and ends what it started."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from benchmarks.interleave import CaseResult, Interleaved, Limits
 from benchmarks.peers import Installed, contenders
 from benchmarks.records import BenchmarkError, Case, Contender, Kind, Missing, Skipped
 
-Say = Callable[[str], None]
+OnLine = Callable[[str], None]  # called with each line of progress
 
 
-class Session:
-    """Runs cases of one checkpoint. `about` collects what contenders say of themselves."""
+class Comparison:
+    """Runs cases of one checkpoint. `about` collects what contenders report of themselves."""
 
-    def __init__(self, installed: Installed, limits: Limits, peers: Sequence[str], say: Say) -> None:
+    def __init__(self, installed: Installed, limits: Limits, peers: Sequence[str], on_line: OnLine) -> None:
         """`peers` are the names to compare with; empty is all."""
-        self._installed, self._limits, self._peers, self._say = installed, limits, peers, say
+        self._installed, self._limits, self._peers, self._on_line = installed, limits, peers, on_line
         self.about: dict[str, dict[str, str]] = {}
 
     def run(self, kind: Kind, cases: Sequence[Case]) -> list[CaseResult]:
@@ -25,7 +25,7 @@ class Session:
         most = max((case.connections for case in cases), default=0)
         with ExitStack() as stack:
             present, missing = self._start(contenders(kind, self._installed, most), stack)
-            interleaved = Interleaved(present, self._limits, self._say)
+            interleaved = Interleaved(present, self._limits, self._on_line)
             results = [interleaved.measure(case) for case in cases]
             for contender in present:
                 self.about[f"{contender.name}, {kind}"] = contender.about()
@@ -39,7 +39,7 @@ class Session:
     def _start(
         self, candidates: Iterable[Contender | Missing], stack: ExitStack
     ) -> tuple[list[Contender], dict[str, str]]:
-        """Each one loaded and standing still; and why others are not there."""
+        """Start the contenders and let them stand still; returns them, and why others are missing."""
         present: list[Contender] = []
         missing: dict[str, str] = {}
         for number, candidate in enumerate(candidates):
@@ -48,7 +48,7 @@ class Session:
             if isinstance(candidate, Missing):
                 missing[candidate.name] = candidate.reason
             else:
-                self._say(f"starting {candidate.name}")
+                self._on_line(f"starting {candidate.name}")
                 stack.callback(candidate.stop)
                 try:
                     candidate.start()

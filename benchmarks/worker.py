@@ -1,6 +1,6 @@
-"""A contender that lives in another process and measures in it: one JSON line asks, one answers.
+"""A contender that lives in another process and measures in it: one JSON line in, one out.
 
-The child may print what it likes; answers are the lines that begin with PREFIX. The first one says that it is ready.
+The child may print anything; replies are the lines that begin with PREFIX. The first one means that it is ready.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PREFIX = "RESULT "
 
 
 class WorkerContender(Hosted):
-    """A child that loads a model once and then measures what it is asked."""
+    """A child that loads a model once and then measures the cases that it is sent."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         super().__init__(name)
         self._command, self._environment = command, environment
 
     def start(self) -> None:
-        self._process = Process(self._command, self._environment, is_asked=True)
+        self._process = Process(self._command, self._environment, has_pipes=True)
         ready = self._answer()
         self._about = {key: str(value) for key, value in ready.items()}
 
@@ -47,11 +47,11 @@ class WorkerContender(Hosted):
         for line in process.stdout:
             text = line.decode("utf-8", "replace").strip()
             if text.startswith(PREFIX):
-                return read_answer(self.name, text)
+                return read_reply(self.name, text)
         raise BenchmarkError(f"{self.name} ended without an answer:\n{process.last_words()}")
 
 
-def read_answer(name: str, line: str) -> dict[str, Any]:
+def read_reply(name: str, line: str) -> dict[str, Any]:
     """The object after PREFIX; raises BenchmarkError when there is none, and for an error that the child reports."""
     try:
         answer = decode(line.removeprefix(PREFIX), dict[str, Any])

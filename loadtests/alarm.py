@@ -1,4 +1,4 @@
-"""Waking up on time: one absolute deadline at a time, far finer than an event loop's millisecond timers.
+"""A precise alarm clock: one absolute deadline at a time, far finer than an event loop's millisecond timers.
 
 On Linux the kernel's timerfd wakes the loop within about 0.1 ms; elsewhere the loop's own timer is all there is.
 """

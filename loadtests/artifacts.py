@@ -1,4 +1,4 @@
-"""The files of a load test. A result that must not be published never gets the name that was asked for."""
+"""The files of a load test. A result that must not be published never gets the name that was requested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Where the parts of one load test go."""
+    """Paths of the files of one load test."""
 
     result: Path
     records: Path
@@ -38,7 +38,7 @@ class Artifacts:
         return self.result.with_name(f"{self.result.stem}.partial.json")
 
     def save_partial(self, content: dict[str, Any]) -> None:
-        """Keep what there is before the whole is done, should the whole never be."""
+        """Save what there is before the load test is done, in case it never is."""
         write_text(self._partial, json.dumps(content) + "\n")
 
     def save_result(self, result: dict[str, Any], is_publishable: bool = True) -> Path:

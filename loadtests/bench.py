@@ -1,4 +1,4 @@
-"""One measurement: meet the server, warm it up, run, and put the result together. Writes no file."""
+"""A measurement: meet the server, warm it up, run, and put the result together. Writes no file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from loadtests.client import Wire
-from loadtests.driver import LoadRun, RunOutcome, Schedule, Speech
+from loadtests.driver import LoadRun, RequestFormat, RunOutcome, Schedule
 from loadtests.endpoint import Endpoint, meet
 from loadtests.errors import EndpointError
 from loadtests.openai_api import BodyOptions
@@ -22,7 +22,7 @@ OnRecord = Callable[[RequestRecord], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A run and all that it was a run of."""
+    """A run with its scenario, its plan and its server."""
 
     scenario: Scenario
     plan: Plan
@@ -44,9 +44,9 @@ async def measure(scenario: Scenario, plan: Plan, api_key: str | None, on_record
             is_exact=scenario.run.ignore_eos,
             origin=0.0,
         )
-        speech = _speech(scenario, plan, endpoint)
-        await _warm_up(wire, speech, plan, on_record)
-        run = LoadRun(wire, speech, on_record)
+        request_format = _request_format(scenario, plan, endpoint)
+        await _warm_up(wire, request_format, plan, on_record)
+        run = LoadRun(wire, request_format, on_record)
         with _ends_early(run):
             outcome = await run.run(plan.dataset.sessions, plan.schedule)
     finally:
@@ -54,11 +54,11 @@ async def measure(scenario: Scenario, plan: Plan, api_key: str | None, on_record
     return Measurement(scenario, plan, endpoint, outcome)
 
 
-async def _warm_up(wire: Wire, speech: Speech, plan: Plan, on_record: OnRecord) -> None:
+async def _warm_up(wire: Wire, request_format: RequestFormat, plan: Plan, on_record: OnRecord) -> None:
     """Raises EndpointError when not one warm-up request is answered: then the run would be nothing but failures."""
     if not plan.warmup:
         return
-    warm = replace(speech, request_id_prefix=f"{speech.request_id_prefix}warmup-", phase="warmup")
+    warm = replace(request_format, request_id_prefix=f"{request_format.request_id_prefix}warmup-", phase="warmup")
     run = LoadRun(wire, warm, on_record)
     with _ends_early(run):
         outcome = await run.run(plan.warmup, Schedule(None, WARMUP_CONCURRENCY))
@@ -69,7 +69,7 @@ async def _warm_up(wire: Wire, speech: Speech, plan: Plan, on_record: OnRecord) 
         raise EndpointError(f"no warm-up request was answered; the first failed with {first.failure}: {first.error}")
 
 
-def _speech(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> Speech:
+def _request_format(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> RequestFormat:
     run = scenario.run
     options = BodyOptions(
         model=endpoint.model,
@@ -79,7 +79,7 @@ def _speech(scenario: Scenario, plan: Plan, endpoint: Endpoint) -> Speech:
         return_token_ids=run.return_token_ids or any(len(session.turns) > 1 for session in plan.dataset.sessions),
         extra=scenario.endpoint.extra_body,
     )
-    return Speech(scenario.endpoint.backend, plan.vocabulary, options, run.request_id_prefix)
+    return RequestFormat(scenario.endpoint.backend, plan.vocabulary, options, run.request_id_prefix)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Finding the highest rate that holds: doubling until one fails (or halving until one holds), then bisection. Pure."""
+"""Bisection for the highest rate: doubling until one fails (or halving until one holds), then bisection. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadtests.errors import SpecError
 
 
 class Bisection:
-    """Ask `next_rate`, try it, `note` what came of it; None means that the knee is known well enough."""
+    """Try `next_rate` and `note` the outcome, until it is None: the knee is bracketed within the tolerance."""
 
     def __init__(self, start: float, tolerance: float, max_points: int) -> None:
         if not 0 < start < math.inf:
@@ -33,7 +33,7 @@ class Bisection:
         return math.sqrt(held * failed) if failed / held > 1 + self._tolerance else None
 
     def note(self, rate: float, holds: bool) -> None:
-        """A higher rate may hold by luck where a lower one failed; the lower one's failure counts."""
+        """Record an outcome. A higher rate may hold by luck where a lower one failed; the failure counts."""
         self._left -= 1
         if holds and (self.lowest_failed is None or rate < self.lowest_failed):
             self.highest_held = max(rate, self.highest_held or 0.0)
@@ -42,5 +42,5 @@ class Bisection:
 
     @property
     def is_bracketed(self) -> bool:
-        """Whether there is a rate that holds and one that does not."""
+        """True when there is a rate that holds and one that does not."""
         return self.highest_held is not None and self.lowest_failed is not None

@@ -1,4 +1,4 @@
-"""The charts of a run from its records, of a sweep from its points: which figures against which. Draws none itself."""
+"""The charts of a run from its records, of a sweep from its points: which figures against which. svg.py draws them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_charts(records: Sequence[RequestRecord], slo: Slo) -> list[Chart]:
 
 
 def sweep_charts(result: dict[str, Any], slo: Slo) -> list[Chart]:
-    """Latency against throughput, goodput against rate, cost against the limit one asks for."""
+    """Latency against throughput, goodput against rate, cost against the limit that is set."""
     points = result["points"]
     knee = (result["knee"] or {}).get("request_rate")
     return [
@@ -62,7 +62,7 @@ def _ttft_over_time(records: Sequence[RequestRecord], slo: Slo) -> Chart:
 
 
 def _load_over_time(records: Sequence[RequestRecord]) -> Chart:
-    """How many requests were open, averaged over each interval."""
+    """Open requests, averaged over each interval."""
     edges = _intervals(records)
     # Up to a time t, requests were open for sum(max(0, t - start)) - sum(max(0, t - end)) seconds in all.
     passed = sum(np.maximum(0, edges - r.sent_s) - np.maximum(0, edges - r.end_s) for r in records)
@@ -75,7 +75,7 @@ def _load_over_time(records: Sequence[RequestRecord]) -> Chart:
 
 
 def _tokens_over_time(done: Sequence[RequestRecord]) -> Chart:
-    """Output tokens a second, each answer's tokens spread over its chunks."""
+    """Output tokens a second, each response's tokens spread over its chunks."""
     edges = _intervals(done)
     if len(edges) < 2:
         return "Output tokens a second", chart(Axis("seconds"), Axis("tokens/s"), [])
@@ -124,6 +124,6 @@ def _cost_curve(points: Sequence[dict[str, Any]], latency: str, slo: Slo) -> str
 
 
 def _thin(points: Sequence[Point]) -> list[Point]:
-    """At most MAX_DOTS of the points, evenly chosen."""
+    """Choose at most MAX_DOTS of the points, evenly."""
     step = max(1, -(-len(points) // MAX_DOTS))
     return list(points[::step])

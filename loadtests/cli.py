@@ -1,4 +1,4 @@
-"""The command: `python -m loadtests [run|sweep|compare|selfcheck|scenarios] ...`; without a word it is `run`.
+"""The command: `python -m loadtests [run|sweep|compare|selfcheck|scenarios] ...`; without a subcommand it is `run`.
 
 The only reader of argv and of OPENAI_API_KEY here. Exit codes: 0 measured, 1 nothing measured or interrupted, 2 wrong
 usage or no server, 3 measured but not to be published.
@@ -28,7 +28,7 @@ RESULT_DIR = "loadtest-results"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains in one line."""
+    """Argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
@@ -94,7 +94,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
 
 @contextlib.contextmanager
 def _scenario(arguments: dict[str, Any]) -> Iterator[Scenario]:
-    """The scenario that was asked for; with --serve, against a server that lives as long as this is open."""
+    """The scenario that the flags name; with --serve, against a server that lives as long as this is open."""
     scenario = load_scenario(arguments["scenario"], scenario_tree(arguments))
     if arguments["serve"] is None:
         yield scenario

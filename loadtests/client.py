@@ -1,4 +1,4 @@
-"""Sending one request and keeping its record. What goes wrong with it becomes the record's failure, no exception."""
+"""Sends one request and keeps its record. An error becomes the record's failure, not an exception."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _KINDS: dict[type[Exception], FailureKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How the requests of a run travel. `origin` is the run's start on time.monotonic."""
+    """Transport of a run's requests. `origin` is the run's start on time.monotonic."""
 
     http: HttpClient
     path: str
     timeout_s: float
-    is_exact: bool  # another number of tokens than asked for is a failure
+    is_exact: bool  # another number of tokens than requested is a failure
     origin: float
 
     def now(self) -> float:
@@ -35,49 +35,49 @@ class Wire:
 
 
 class _Streamed(Exchange):
-    """Gives the body to an answer: as a stream, unless status or type say that it is none."""
+    """Passes the body to a response: as a stream, unless its status or type is another."""
 
-    def __init__(self, answer: StreamedResponse) -> None:
+    def __init__(self, response: StreamedResponse) -> None:
         super().__init__()
-        self._answer = answer
+        self._response = response
 
     def on_body(self, chunk: bytes, now: float) -> None:
         if self.status == 200 and self.content_type.startswith("text/event-stream"):
-            self._answer.feed(chunk, now)
+            self._response.feed(chunk, now)
         else:
-            self._answer.feed_plain(chunk)
+            self._response.feed_plain(chunk)
 
 
 async def send(wire: Wire, record: RequestRecord, body: bytes) -> StreamedResponse:
-    """Send `body` now, fill `record` from the answer, and give the answer. Raises only CancelledError."""
-    answer = StreamedResponse()
+    """Send `body` now, fill `record` from the response, and return the response. Raises only CancelledError."""
+    response = StreamedResponse()
     record.sent_s = wire.now()
     try:
-        await _run(wire, record, body, answer)
-        answer.fill(record, wire.origin)
-        answer.check_end()
-        answer.check_count(record, wire.is_exact)
+        await _run(wire, record, body, response)
+        response.fill(record, wire.origin)
+        response.check_end()
+        response.check_count(record, wire.is_exact)
     except BadResponse as error:
-        answer.fill(record, wire.origin)
+        response.fill(record, wire.origin)
         _fail(wire, record, error.kind, str(error))
     except tuple(_KINDS) as error:
-        answer.fill(record, wire.origin)
+        response.fill(record, wire.origin)
         kind = next(kind for cause, kind in _KINDS.items() if isinstance(error, cause))
         _fail(wire, record, kind, f"no whole answer in {wire.timeout_s:g} s" if kind == "timeout" else str(error))
     except asyncio.CancelledError:
-        answer.fill(record, wire.origin)
+        response.fill(record, wire.origin)
         _fail(wire, record, "cancelled", "the run was interrupted")
         raise
-    return answer
+    return response
 
 
-async def _run(wire: Wire, record: RequestRecord, body: bytes, answer: StreamedResponse) -> None:
+async def _run(wire: Wire, record: RequestRecord, body: bytes, response: StreamedResponse) -> None:
     message = wire.http.message("POST", wire.path, body, f"X-Request-Id: {record.request_id}\r\n")
-    exchange = _Streamed(answer)
+    exchange = _Streamed(response)
     async with asyncio.timeout(wire.timeout_s):
         await wire.http.run(message, exchange)
     record.http_status = exchange.status
-    answer.check_status(exchange.status, exchange.content_type)
+    response.check_status(exchange.status, exchange.content_type)
 
 
 def _fail(wire: Wire, record: RequestRecord, kind: FailureKind, message: str) -> None:

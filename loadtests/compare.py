@@ -64,7 +64,7 @@ async def compare(sides: tuple[Scenario, Scenario], rounds: int, run_side: RunSi
 
 
 async def _round(sides: tuple[Scenario, Scenario], number: int, run_side: RunSide) -> tuple[Result, Result] | None:
-    """Both sides once, A first in even rounds; None when it was interrupted."""
+    """Run both sides once, A first in even rounds; None when it was interrupted."""
     pair: dict[int, Result] = {}
     for side in (0, 1) if number % 2 == 0 else (1, 0):
         scenario = sides[side]

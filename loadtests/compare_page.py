@@ -30,7 +30,7 @@ def compare_page(result: Result) -> str:
 
 
 def verdict(ratio: Result) -> str:
-    """Which side is better, when the interval says so."""
+    """The better side, where the interval decides it."""
     if ratio["low"] <= 1 <= ratio["high"]:
         return "no difference shown"
     is_more = ratio["low"] > 1
@@ -50,7 +50,7 @@ def _ratio_row(name: str, ratio: Result) -> list[str]:
 
 
 def _forest(ratios: Result) -> str:
-    """Every ratio as a dot with its interval, on one logarithmic scale."""
+    """Chart of the ratios, each a dot with its interval, on one logarithmic scale."""
     if not ratios:
         return '<p class="none">no metric that both sides have</p>'
     from_, to = min(r["low"] for r in ratios.values()), max(r["high"] for r in ratios.values())

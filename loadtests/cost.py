@@ -2,7 +2,7 @@
 
 measured: a machine's price and the wall time of the run. modelled: an emulated instance's price and the device seconds
 that the server's cost model charged the requests (`usage.neuronserve.device_seconds`); not available when the server
-does not say them. An emulator's wall time is no device second, and a device second is no wall time.
+does not report them. An emulator's wall time is no device second, and a device second is no wall time.
 
 The cost is divided over three kinds of tokens by their relative prices, so that the parts add up to the whole:
 usd = p * (new input + cached_price_ratio * cached input + output_price_ratio * output). What failed costs, and yields
@@ -139,7 +139,7 @@ def find_instance(spec: PriceSpec) -> Instance:
 
 
 def price_of(part: Instance, basis: PriceBasis) -> Price:
-    """Of an hour. Raises SpecError when the catalogue has no such price."""
+    """Price of an hour. Raises SpecError when the catalogue has no such price."""
     try:
         return part.price(basis)
     except DeviceError as error:

@@ -1,4 +1,4 @@
-"""One session's side of a conversation: what each turn's request says, given the turns and answers before it."""
+"""Conversation of one session: the prompt of each turn's request, with the turns and responses before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtests.vocabulary import Vocabulary
 
 
 class Dialogue:
-    """Grows by a turn and its answer at a time."""
+    """Turns and responses so far, which grow by one of each at a time."""
 
     def __init__(self, backend: Backend, vocabulary: Vocabulary) -> None:
         self._is_chat = backend == "openai-chat"
@@ -22,7 +22,7 @@ class Dialogue:
         self._parts: list[Ids] = []
         self._messages: list[dict[str, Any]] = []
 
-    def ask(self, turn: Turn) -> dict[str, Any]:
+    def prompt(self, turn: Turn) -> dict[str, Any]:
         """The prompt of the next request, as the body has it: {"prompt": ...} or {"messages": [...]}."""
         if self._is_chat:
             self._messages.extend(_messages(turn.prompt, self._vocabulary))
@@ -34,14 +34,14 @@ class Dialogue:
         self._parts.extend(turn.prompt.parts)
         return {"prompt": IdPrompt(tuple(self._parts)).flat()}
 
-    def note(self, turn: Turn, answer: StreamedResponse) -> None:
-        """Keep the answer for the turns to come. Where a server returns no ids, ids of our own keep the length."""
+    def add_response(self, turn: Turn, response: StreamedResponse) -> None:
+        """Keep the response for the turns to come. Where a server returns no ids, ids of our own keep the length."""
         if self._is_chat:
-            self._messages.append(assistant_message(answer.text))
-        elif answer.token_ids:
-            self._parts.append(tuple(answer.token_ids))
+            self._messages.append(assistant_message(response.text))
+        elif response.token_ids:
+            self._parts.append(tuple(response.token_ids))
         else:
-            length = turn.output_len or len(answer.token_times)
+            length = turn.output_len or len(response.token_times)
             self._parts.append(self._vocabulary.draw(np.random.default_rng(len(self._parts)), length))
 
 

@@ -1,4 +1,4 @@
-"""Sending a workload: open loop at given times whatever the server does, or closed loop by a number of workers."""
+"""Sends a workload: open loop at given times whatever the server does, or closed loop by a number of workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from loadtests.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
-    """How turns become bodies and records."""
+class RequestFormat:
+    """Format of a run's requests, and how their records are named."""
 
     backend: Backend
     vocabulary: Vocabulary
@@ -33,7 +33,7 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When sessions start: at `offsets` (seconds, one a session), or when None as soon as a worker is free.
+    """Start times of sessions: `offsets` (seconds, one a session); None = as soon as a worker is free.
 
     `max_concurrency` requests are open at most: the number of workers, or with offsets what holds requests back.
     No session starts after `stop_after_s`.
@@ -46,7 +46,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """All that a run gives."""
+    """Records and duration of a run, and how the generator itself did."""
 
     records: list[RequestRecord]
     duration_s: float  # from the start until the last request has ended
@@ -55,10 +55,10 @@ class RunOutcome:
 
 
 class LoadRun:
-    """One run; `run` once. `on_record` gets each record as its request ends."""
+    """Carries out one run; `run` once. `on_record` gets each record as its request ends."""
 
-    def __init__(self, wire: Wire, speech: Speech, on_record: Callable[[RequestRecord], None]) -> None:
-        self._wire, self._speech, self._on_record = wire, speech, on_record
+    def __init__(self, wire: Wire, request_format: RequestFormat, on_record: Callable[[RequestRecord], None]) -> None:
+        self._wire, self._format, self._on_record = wire, request_format, on_record
         self._records: list[RequestRecord] = []
         self._lag = LagMeter()
         self._limit: asyncio.Semaphore | None = None
@@ -67,7 +67,7 @@ class LoadRun:
         self._is_interrupted = False
 
     async def run(self, sessions: Sequence[Session], schedule: Schedule) -> RunOutcome:
-        """Send everything and wait for its end. An interrupted run still gives what there is."""
+        """Send everything and wait for its end. An interrupted run still returns what there is."""
         gc.collect()
         gc.freeze()  # the prompts: a collection that walks them all would stop the generator for milliseconds
         self._wire = replace(self._wire, origin=time.monotonic())
@@ -122,38 +122,38 @@ class LoadRun:
             await self._session(number, session, now)
 
     async def _session(self, number: int, session: Session, intended_s: float) -> None:
-        """All turns of a session; a turn that fails ends it, because the next would need its answer."""
-        dialogue = Dialogue(self._speech.backend, self._speech.vocabulary)
+        """Send all turns of a session; a turn that fails ends it, because the next would need its response."""
+        dialogue = Dialogue(self._format.backend, self._format.vocabulary)
         for index, turn in enumerate(session.turns):
             if index:
                 intended_s = self._wire.now() + turn.think_s
                 await asyncio.sleep(turn.think_s)
             record = RequestRecord(
-                request_id=f"{self._speech.request_id_prefix}{self._num_requests}",
+                request_id=f"{self._format.request_id_prefix}{self._num_requests}",
                 session=number,
                 turn=index,
                 intended_s=intended_s,
                 sent_s=intended_s,
-                phase=self._speech.phase,
+                phase=self._format.phase,
                 requested_output_tokens=turn.output_len,
             )
             self._num_requests += 1
-            answer = await self._turn(dialogue, turn, record)
+            response = await self._turn(dialogue, turn, record)
             if not record.is_ok:
                 return
             if index + 1 < len(session.turns):
-                dialogue.note(turn, answer)
+                dialogue.add_response(turn, response)
 
     async def _turn(self, dialogue: Dialogue, turn: Turn, record: RequestRecord) -> StreamedResponse:
-        body = self._speech.options.encode(dialogue.ask(turn), turn.output_len)
+        body = self._format.options.encode(dialogue.prompt(turn), turn.output_len)
         if not record.turn:
             self._lag.note_send(self._wire.now() - record.intended_s)
         try:
             if self._limit is None:
-                answer = await send(self._wire, record, body)
+                response = await send(self._wire, record, body)
             else:
                 async with self._limit:
-                    answer = await send(self._wire, record, body)
+                    response = await send(self._wire, record, body)
         except asyncio.CancelledError:
             if record.failure is None:  # it was still waiting for its place
                 record.sent_s = record.end_s = self._wire.now()
@@ -162,4 +162,4 @@ class LoadRun:
         finally:
             self._records.append(record)
             self._on_record(record)
-        return answer
+        return response

@@ -1,4 +1,4 @@
-"""Meeting the server before a run: is it there, which model does it serve, which version is it."""
+"""Checks of the server before a run: that it is there, its model and its version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Version(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server that has answered."""
+    """A server that has responded, with its model and version."""
 
     http: HttpClient
     path: str
@@ -42,11 +42,11 @@ class Endpoint:
 
 
 async def meet(spec: EndpointSpec, api_key: str | None) -> Endpoint:
-    """Ask the server who it is. Raises EndpointError when it is not there or names no model."""
+    """Request the server's model and version. Raises EndpointError when it is not there or names no model."""
     headers = {
         "Accept": "text/event-stream, application/json",
         "User-Agent": "neuronserve-loadtests",
-        "X-Neuronserve-Usage": "true",  # a server that knows it adds modelled device seconds to usage
+        "X-Neuronserve-Usage": "true",  # a server that implements it adds modelled device seconds to usage
     }
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
@@ -90,8 +90,8 @@ def _find_model(spec: EndpointSpec, status: int, body: bytes) -> _Model:
     if spec.model is not None:
         return next((model for model in models if model.id == spec.model), _Model(spec.model))
     if not models:
-        said = f"answered {status}: {error_text(body)}" if status != 200 else "is empty"
-        raise EndpointError(f"{spec.base_url}/v1/models {said}; say which model with --model")
+        found = f"answered {status}: {error_text(body)}" if status != 200 else "is empty"
+        raise EndpointError(f"{spec.base_url}/v1/models {found}; say which model with --model")
     return models[0]
 
 

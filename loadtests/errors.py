@@ -1,9 +1,9 @@
-"""Every error that ends a load test before it has a result, on one page.
+"""Errors that end a load test before it has a result, on one page.
 
 LoadTestError                printed in one line, exit code 2
 ├── SpecError                a flag or a scenario: names the key, the value and the limit
 ├── DatasetError             a trace or a data file: names the file and the line
-├── EndpointError            the server cannot be reached, or does not say which model it serves
+├── EndpointError            the server cannot be reached, or names no model
 └── StartError               a server that the load test should start itself did not start
 
 What goes wrong with one request of a run is no exception but a counted failure: `records.FailureKind`.
@@ -17,7 +17,7 @@ class LoadTestError(Exception):
 
 
 class SpecError(LoadTestError):
-    """What was asked for cannot be done or contradicts itself."""
+    """The scenario cannot be carried out or contradicts itself."""
 
 
 class DatasetError(LoadTestError):

@@ -13,7 +13,7 @@ from loadtests.scenario import SECTIONS, key_names
 from server.workload.slo import Slo
 
 _LIMITS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
-_SPECIAL = {"extra_body", "metadata"}  # and what --goodput says
+_SPECIAL = {"extra_body", "metadata"}  # and the limits of --goodput
 
 
 def add_scenario_flags(parser: argparse.ArgumentParser) -> None:

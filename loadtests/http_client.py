@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 client for streamed answers: asyncio protocols over httptools, kept-alive connections, no limits.
+"""A lean HTTP/1.1 client for streamed responses: asyncio protocols over httptools, kept-alive connections, no limits.
 
 Never waits for a free connection and never retries: an open-loop generator must not. But an idle connection that the
 server closes without a byte of an answer was no try: the message goes out on a new one (RFC 9112, section 9.3.1).
@@ -24,28 +24,28 @@ class ConnectFailed(Exception):
 
 
 class Disconnected(Exception):
-    """The server closed the connection in the middle of an answer."""
+    """The server closed the connection in the middle of a response."""
 
 
 class MalformedHttp(Exception):
-    """What came back is not HTTP."""
+    """The bytes of the response are not HTTP."""
 
 
 class Exchange:
-    """One answer while it comes. Subclasses take its body; what `on_body` raises ends the exchange."""
+    """A response while it is received. Subclasses take its body; what `on_body` raises ends the exchange."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
         self.content_type = ""
-        self.ends_at_close = True  # neither a length nor chunks say where the body ends
+        self.ends_at_close = True  # neither a length nor chunks mark the end of the body
 
     def on_body(self, chunk: bytes, now: float) -> None:
         """Take a part of the body, read at `now` (time.monotonic, seconds)."""
         raise NotImplementedError
 
     def begin_again(self) -> None:
-        """After an end without a byte of an answer."""
+        """Reset after a connection that ended without a byte of a response."""
         self.done = asyncio.get_running_loop().create_future()
 
     def end(self, error: Exception | None) -> None:
@@ -70,7 +70,7 @@ class _Whole(Exchange):
 
 
 class Connection(asyncio.Protocol):
-    """One TCP or TLS connection; one exchange at a time."""
+    """A TCP or TLS connection; one exchange at a time."""
 
     def __init__(self) -> None:
         self.idle_since = 0.0
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._now = 0.0
 
     def send(self, data: bytes, exchange: Exchange) -> None:
-        """Start an exchange; `exchange.done` tells its end."""
+        """Start an exchange; `exchange.done` is set at its end."""
         assert self._transport is not None
         self._exchange = exchange
         self._transport.write(data)
@@ -198,7 +198,7 @@ class HttpClient:
         self._open.discard(connection)
 
     async def run(self, message: bytes, exchange: Exchange) -> None:
-        """Send a message and wait for the end of its answer. Raises ConnectFailed, Disconnected, MalformedHttp."""
+        """Send a message and wait for the end of its response. Raises ConnectFailed, Disconnected, MalformedHttp."""
         idle = self._take_idle()
         if idle is not None:
             try:
@@ -221,7 +221,7 @@ class HttpClient:
         self._release(connection)
 
     async def fetch(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body of a whole answer. Raises what `run` raises."""
+        """Status and body of a whole response. Raises what `run` raises."""
         exchange = _Whole()
         await self.run(self.message(method, path, body), exchange)
         return exchange.status, b"".join(exchange.chunks)

@@ -1,4 +1,4 @@
-"""The generator watching itself: how late it sends, how late its event loop runs, what it costs the host.
+"""Lateness of the generator itself: of its sends and of its event loop, and its share of the host.
 
 A result is only as good as the generator's own timing, so every result carries these, and a bad one is refused.
 """
@@ -32,7 +32,7 @@ class LagReport:
     runqueue_wait_percent: float | None  # of the wall time, ready to run but without a core (Linux)
 
     def complaint(self, max_lag_ms: float) -> str | None:
-        """Why results of this run must not be published; None when they may."""
+        """Reason why results of this run must not be published; None when they may."""
         for name, value in (("sending", self.send_lag_p99_ms), ("the event loop", self.loop_lag_p99_ms)):
             if value > max_lag_ms:
                 starved = self.runqueue_wait_percent
@@ -60,7 +60,7 @@ class LagMeter:
         self._wall, self._cpu, self._waited = time.monotonic(), time.process_time(), _runqueue_wait_s()
 
     def note_send(self, late_s: float) -> None:
-        """One request that no limit held back was sent `late_s` seconds after its time."""
+        """Note that a request that no limit held back was sent `late_s` seconds after its time."""
         self._sends.append(late_s)
 
     async def beat(self) -> None:

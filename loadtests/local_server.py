@@ -1,4 +1,4 @@
-"""A server of our own for a run: started as a process, waited for, and ended by its id. Knows only its output."""
+"""A server of our own for a run: started as a process, waited for, and ended by its id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READY = re.compile(r"ready: (http://\S+)\s")
 
 def neuronserve_command(arguments: Sequence[str]) -> list[str]:
     """`neuronserve serve ...` on a free port, with this interpreter."""
-    return [sys.executable, "-m", "loadtests.launch", "serve", *arguments, "--port", "0", "--disable-access-log"]
+    return [sys.executable, "-m", "server", "serve", *arguments, "--port", "0", "--disable-access-log"]
 
 
 def mock_command(ttft_ms: float, itl_ms: float) -> list[str]:

@@ -3,7 +3,7 @@
 TTFT: first chunk that carries output - sent. E2EL: last token (not [DONE]) - sent. TPOT: (E2EL - TTFT) / (n - 1), one
 value a request of two tokens or more. ITL: gaps between chunks, pooled over all requests. Throughputs are of completed
 requests, divided by the whole run's duration. Goodput: completed requests that meet every limit, by duration; the TPOT
-of a one-token answer counts as 0. `*_intended_*`: the same from the time the arrival process wanted the request sent,
+of a one-token output counts as 0. `*_intended_*`: the same from the time the arrival process set for the request,
 so that a generator or a concurrency limit that waits hides nothing (no coordinated omission).
 """
 
@@ -71,7 +71,7 @@ def describe(name: str, seconds: Sequence[float]) -> Figures:
 
 
 def is_good(record: RequestRecord, slo: Slo) -> bool:
-    """Whether a request completed and met every limit that is set."""
+    """True when the request completed and met every limit that is set."""
     if not record.is_ok:
         return False
     ttft_s = math.inf if record.ttft_s is None else record.ttft_s
@@ -79,7 +79,7 @@ def is_good(record: RequestRecord, slo: Slo) -> bool:
 
 
 def failures(records: Iterable[RequestRecord]) -> dict[str, int]:
-    """How many requests failed, by kind, the most frequent first."""
+    """Number of failed requests by kind, the most frequent first."""
     return dict(Counter(record.failure for record in records if record.failure is not None).most_common())
 
 

@@ -28,8 +28,8 @@ Fault = Literal[
     "no_stream",  # an HTML page
     "not_http",
     "truncate",  # ends well, but with neither finish reason nor [DONE]
-    "too_few",  # one token fewer than asked for, and says so
-    "miscount",  # usage says one token more than came
+    "too_few",  # one token fewer than requested, and reports so
+    "miscount",  # usage has one token more than came
     "no_token",
     "silent",  # never answers
 ]
@@ -37,19 +37,19 @@ Fault = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How requests are answered. `fault(n)` is what goes wrong with the n-th generation request, from 0."""
+    """Script of the responses. `fault(n)` is what goes wrong with the n-th generation request, from 0."""
 
     ttft_s: float = 0.005
     itl_s: float = 0.002
-    output_len: int = 16  # when the request does not say
+    output_len: int = 16  # when the request has none
     device_seconds_per_token: float | None = None
     hold_until: int = 0  # no token is sent before so many requests have come
     fault: Callable[[int], Fault | None] = lambda _: None
 
 
 @dataclass(slots=True)
-class Served:
-    """What was asked and when its tokens were sent (time.monotonic)."""
+class ServedRequest:
+    """A request that was served, and when its tokens were sent (time.monotonic)."""
 
     path: str
     body: dict[str, Any]
@@ -64,7 +64,7 @@ class MockServer:
     def __init__(self, script: Script | None = None, port: int = 0) -> None:
         """`port` 0 is any that is free."""
         self.script, self._port = script or Script(), port
-        self.served: list[Served] = []
+        self.served: list[ServedRequest] = []
         self.url = ""
         self._server: asyncio.Server | None = None
         self.connections: set[_Connection] = set()
@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
 
     def _generate(self) -> None:
         body = msgspec.json.decode(self._body, type=dict[str, Any])
-        served = Served(self._path, body, self._headers, time.monotonic())
+        served = ServedRequest(self._path, body, self._headers, time.monotonic())
         fault = self._server.script.fault(len(self._server.served))
         self._server.served.append(served)
         if fault == "refuse":
@@ -170,10 +170,15 @@ class _Connection(asyncio.Protocol):
 
 
 class _Stream:
-    """One streamed answer."""
+    """A streamed response."""
 
     def __init__(
-        self, connection: _Connection, transport: asyncio.Transport, served: Served, script: Script, fault: Fault | None
+        self,
+        connection: _Connection,
+        transport: asyncio.Transport,
+        served: ServedRequest,
+        script: Script,
+        fault: Fault | None,
     ) -> None:
         self._connection, self._transport = connection, transport
         self._served, self._script, self._fault = served, script, fault

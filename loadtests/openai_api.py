@@ -1,7 +1,7 @@
 """The OpenAI wire as a client sees it: request bodies out, stream chunks in. No sockets.
 
-Unknown fields of answers are ignored; what we ask for beyond OpenAI (`ignore_eos`, `min_tokens`, `return_token_ids`)
-are vLLM's names, which llama.cpp and this server know too or ignore.
+Unknown fields of responses are ignored; what we send beyond OpenAI (`ignore_eos`, `min_tokens`, `return_token_ids`)
+are vLLM's names, which llama.cpp and this server implement or ignore.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATHS: dict[Backend, str] = {"openai": "/v1/completions", "openai-chat": "/v1/ch
 
 
 class NeuronserveUsage(msgspec.Struct):
-    """What neuronserve adds to usage: seconds of the emulated device that its cost model charges the request."""
+    """Fields that neuronserve adds to usage: seconds of the emulated device that its cost model charges the request."""
 
     device_seconds: float | None = None
 
@@ -48,7 +48,7 @@ class Choice(msgspec.Struct):
 
     @property
     def carries_output(self) -> bool:
-        """Whether a token came with it. A completion's chunk with neither text nor end is a token held back as text."""
+        """True when a token came with it. A completion's chunk with neither text nor end is a token held back."""
         if self.text or self.token_ids:
             return True
         if self.delta is None:
@@ -58,7 +58,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event of a stream; both endpoints' shapes in one."""
+    """An event of a stream; both endpoints' shapes in one."""
 
     choices: list[Choice] = []
     usage: Usage | None = None
@@ -75,7 +75,7 @@ def decode_chunk(data: bytes) -> Chunk:
 
 @dataclass(frozen=True, slots=True)
 class BodyOptions:
-    """What every request of a run asks for."""
+    """Options that all requests of a run share."""
 
     model: str
     ignore_eos: bool = True
@@ -99,7 +99,7 @@ class BodyOptions:
 
 
 def error_text(body: bytes) -> str:
-    """The message of an error answer, whatever its shape; at most 300 characters."""
+    """The message of an error response, whatever its shape; at most 300 characters."""
     try:
         content = msgspec.json.decode(body)
         inner = content.get("error", content)

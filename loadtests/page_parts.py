@@ -1,4 +1,4 @@
-"""What report pages share: titles, alerts, cost tables, the benchmark record, figures as text."""
+"""Parts that report pages share: titles, alerts, cost tables, the benchmark record, figures as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lead(result: Result) -> str:
 
 
 def alert_texts(result: Result) -> list[str]:
-    """What a reader must know before any figure."""
+    """Alerts that stand above all figures."""
     texts = []
     if result.get("is_interrupted"):
         why = result.get("ended_by")
@@ -41,7 +41,7 @@ def alerts(result: Result) -> list[str]:
 
 
 def cost_tables(accounts: Result) -> list[str]:
-    """Both accounts, one after the other and never added up."""
+    """Tables of both accounts, one after the other and never added up."""
     parts = []
     for name, account in accounts.items():
         if not account["available"]:

@@ -1,4 +1,4 @@
-"""From a scenario to what is sent when: sessions, schedule and warm-up. Reads trace files, nothing else."""
+"""Plan of a scenario: sessions, schedule and warm-up. Reads trace files, nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plan:
 
 
 def make_plan(scenario: Scenario, seed: int) -> Plan:
-    """Raises SpecError or DatasetError."""
+    """Make the plan of a scenario. Raises SpecError or DatasetError."""
     spec, arrival = scenario.dataset, scenario.arrival
     path = scenario.endpoint.tokenizer
     vocabulary = Vocabulary() if path is None else TokenizerVocabulary(Path(path))
@@ -66,7 +66,7 @@ _RATED: dict[ArrivalProcess, Callable[[ArrivalSpec], Arrivals]] = {
 
 
 def _for_duration(spec: DatasetSpec, arrival: ArrivalSpec) -> DatasetSpec:
-    """As many requests as the rate brings in the duration."""
+    """Number of requests that the rate brings in the duration."""
     turns = spec.num_turns if spec.dataset_name == "multi-turn" else 1
     num_sessions = max(1, math.ceil(arrival.request_rate * (arrival.duration_s or 0)))
     return msgspec.structs.replace(spec, num_prompts=num_sessions * turns)

@@ -65,7 +65,7 @@ class Progress:
         )
 
     def _cost(self, elapsed_s: float) -> str:
-        """$/1M output tokens so far: of modelled time when the server says it, else of wall time."""
+        """$/1M output tokens so far: of modelled time when the server reports it, else of wall time."""
         spec = self._price
         if self._hourly is not None and self._device_seconds:
             usd = self._hourly * spec.instance_share * self._device_seconds / HOUR_S / spec.utilization

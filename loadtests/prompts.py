@@ -1,4 +1,4 @@
-"""What datasets produce: sessions of turns. A session is what arrives; a turn is one request of it.
+"""Sessions of turns, which datasets produce. A session is what arrives; a turn is one request of it.
 
 Prompts made up by a dataset are token ids; `vocabulary` gives them a text for endpoints that take no ids.
 """
@@ -44,11 +44,11 @@ Prompt = IdPrompt | TextPrompt | ChatPrompt
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request. `prompt` is what is new in this turn; the turns before it and their answers come before it."""
+    """A request. `prompt` is what is new in this turn; the turns before it and their responses come before it."""
 
     prompt: Prompt
     output_len: int | None  # None: the server decides where it ends
-    think_s: float = 0.0  # from the end of the answer before to this request
+    think_s: float = 0.0  # from the end of the response before to this request
 
 
 @dataclass(frozen=True, slots=True)

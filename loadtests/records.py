@@ -1,4 +1,4 @@
-"""What is kept of each request, and the file that keeps it: one JSON line a request, written as soon as it has ended.
+"""Records of requests, and their file: one JSON line a request, written as soon as it has ended.
 
 All times are seconds from the start of the run (of the generator's monotonic clock).
 """
@@ -16,7 +16,7 @@ from loadtests.errors import DatasetError
 FailureKind = Literal[
     "connect",  # no connection could be made
     "timeout",  # not complete in time
-    "disconnected",  # the connection ended inside the answer
+    "disconnected",  # the connection ended inside the response
     "http_4xx",  # refused
     "http_429",  # refused: the queue is full
     "http_5xx",  # the server failed before the stream
@@ -24,7 +24,7 @@ FailureKind = Literal[
     "malformed",  # not HTTP, not SSE, or not the JSON of this API
     "truncated",  # the stream ended without a finish reason and without [DONE]
     "empty",  # ended well, with no token
-    "token_count",  # complete, but with another number of tokens than was asked for or than its ids are
+    "token_count",  # complete, but with another number of tokens than requested or than its ids are
     "cancelled",  # the run was interrupted while it was open
 ]
 TokenSource = Literal["usage", "token_ids", "chunks"]  # where the number of generated tokens comes from
@@ -32,12 +32,12 @@ Phase = Literal["warmup", "measured"]
 
 
 class RequestRecord(msgspec.Struct, omit_defaults=True):
-    """One request, whatever became of it."""
+    """Record of one request, completed or failed."""
 
     request_id: str
     session: int
     turn: int
-    intended_s: float  # when the arrival process wanted it sent
+    intended_s: float  # when the arrival process set it to be sent
     sent_s: float  # when its bytes were given to the socket
     phase: Phase = "measured"
     end_s: float = 0.0  # last token, else the failure
@@ -49,7 +49,7 @@ class RequestRecord(msgspec.Struct, omit_defaults=True):
     requested_output_tokens: int | None = None
     token_source: TokenSource | None = None
     finish_reason: str | None = None
-    device_seconds: float | None = None  # modelled, as the server says; None when it does not say
+    device_seconds: float | None = None  # modelled, as the server reports; None without a report
     failure: FailureKind | None = None
     error: str | None = None
     http_status: int | None = None
@@ -60,24 +60,24 @@ class RequestRecord(msgspec.Struct, omit_defaults=True):
 
     @property
     def latency_s(self) -> float:
-        """From sent to the last token (not to [DONE])."""
+        """Seconds from sent to the last token (not to [DONE])."""
         return self.end_s - self.sent_s
 
     @property
     def tpot_s(self) -> float | None:
-        """(latency - TTFT) / (n - 1); None for answers of fewer than two tokens."""
+        """(latency - TTFT) / (n - 1); None for outputs of fewer than two tokens."""
         if self.ttft_s is None or self.output_tokens < 2:
             return None
         return (self.latency_s - self.ttft_s) / (self.output_tokens - 1)
 
     @property
     def delay_s(self) -> float:
-        """How late it was sent: what coordinated omission leaves out."""
+        """Seconds that it was sent too late, which coordinated omission leaves out."""
         return self.sent_s - self.intended_s
 
 
 class RecordFile:
-    """Appends records to a JSONL file, each on disk's side of the process as soon as it is added."""
+    """Appends records to a JSONL file, each handed to the system as soon as it is added."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -16,7 +16,7 @@ Result = dict[str, Any]
 
 
 def print_run(result: Result, console: Console) -> None:
-    """Counts, throughput, latencies, failures, cost, and how the generator itself did."""
+    """Print counts, throughput, latencies, failures, cost, and how the generator itself did."""
     table = Table(title=title(result), title_justify="left")
     for column in ("", "mean", "p50", "p90", "p95", "p99"):
         table.add_column(column, justify="left" if not column else "right")
@@ -30,7 +30,7 @@ def print_run(result: Result, console: Console) -> None:
 
 
 def run_lines(result: Result) -> list[str]:
-    """What a table cannot hold, one sentence a line."""
+    """Lines of text beside the tables, one sentence each."""
     lines = [
         f"{result['completed']} of {result['num_requests']} requests completed in {result['duration']:.1f} s: "
         f"{figure(result['request_throughput'])} requests/s, {figure(result['output_throughput'])} output tokens/s, "
@@ -55,7 +55,7 @@ def run_lines(result: Result) -> list[str]:
 
 
 def print_sweep(result: Result, console: Console) -> None:
-    """The points by rate, then the knee."""
+    """Print the points by rate, then the knee."""
     table = Table(title=f"sweep of {result['scenario']}", title_justify="left")
     for column in ("req/s offered", "done", "goodput", "good %", "out tok/s", "TTFT p99", "TPOT p99", "$/1M out"):
         table.add_column(column, justify="right")
@@ -79,7 +79,7 @@ def print_sweep(result: Result, console: Console) -> None:
 
 
 def print_compare(result: Result, console: Console) -> None:
-    """One row a metric: both sides, the ratio and its interval."""
+    """Print a row for each metric: both sides, the ratio and its interval."""
     a, b = result["labels"]
     table = Table(title=f"A: {a}   B: {b}   {result['num_rounds']} rounds", title_justify="left")
     interval = f"{100 * result['confidence']:.0f} % interval"

@@ -1,4 +1,4 @@
-"""Reading one streamed response: bytes with their times in, a finished request record out. No sockets, no clock."""
+"""Reader of one streamed response: bytes with their times in, a finished request record out. No sockets, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DONE = b"[DONE]"
 
 
 class BadResponse(Exception):
-    """A response that cannot be used; `kind` says how it is counted."""
+    """A response that cannot be used; `kind` is how it is counted."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class BadResponse(Exception):
 
 
 class StreamedResponse:
-    """What came of one request so far. Times are of the reader's clock, in seconds."""
+    """A response as far as it has been received. Times are of the reader's clock, in seconds."""
 
     def __init__(self) -> None:
         self.token_times: list[float] = []  # of chunks that carry output
@@ -33,7 +33,7 @@ class StreamedResponse:
         self.usage: Usage | None = None
         self._sse = SseParser()
         self._is_done = False
-        self._raw: list[bytes] = []  # of an answer that is no stream
+        self._raw: list[bytes] = []  # of a response that is no stream
         self._all_chunks_have_ids = True
 
     def feed(self, data: bytes, now: float) -> None:
@@ -50,7 +50,7 @@ class StreamedResponse:
             raise BadResponse("malformed", f"malformed SSE: an event is not a chunk of this API: {error}") from error
 
     def feed_plain(self, data: bytes) -> None:
-        """Take a part of an answer whose status or type says that it is no stream."""
+        """Take a part of a response that is no stream by its status or type."""
         if sum(map(len, self._raw)) < 65536:
             self._raw.append(data)
 
@@ -78,14 +78,14 @@ class StreamedResponse:
             raise BadResponse("empty", "the stream carried no token")
 
     def check_count(self, record: RequestRecord, is_exact: bool) -> None:
-        """Raises BadResponse when tokens are not as many as asked for (`is_exact`), or ids and usage disagree."""
+        """Raises BadResponse when tokens are not as many as requested (`is_exact`), or ids and usage disagree."""
         if self.usage is not None and self.token_ids and self._all_chunks_have_ids:
-            said, given = self.usage.completion_tokens, len(self.token_ids)
-            if said != given:
-                raise BadResponse("token_count", f"usage says {said} tokens, but {given} token ids came")
-        asked = record.requested_output_tokens
-        if is_exact and asked is not None and record.token_source != "chunks" and record.output_tokens != asked:
-            raise BadResponse("token_count", f"asked for exactly {asked} tokens, got {record.output_tokens}")
+            reported, received = self.usage.completion_tokens, len(self.token_ids)
+            if reported != received:
+                raise BadResponse("token_count", f"usage says {reported} tokens, but {received} token ids came")
+        requested = record.requested_output_tokens
+        if is_exact and requested is not None and record.token_source != "chunks" and record.output_tokens != requested:
+            raise BadResponse("token_count", f"asked for exactly {requested} tokens, got {record.output_tokens}")
 
     def fill(self, record: RequestRecord, origin: float) -> None:
         """Write into `record` what is known; `origin` is the run's start on the reader's clock."""
@@ -105,7 +105,7 @@ class StreamedResponse:
             record.device_seconds = ours.device_seconds if ours else None
 
     def _times(self) -> list[float]:
-        """Times of output; of an answer that is one end token, the time of its finish."""
+        """Times of output; of an output that is one end token, the time of its finish."""
         if not self.token_times and self.finish_time is not None and self.usage and self.usage.completion_tokens:
             return [self.finish_time]
         return self.token_times

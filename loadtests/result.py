@@ -30,7 +30,7 @@ DEFINITIONS = {
 
 
 def make_result(measurement: Measurement) -> dict[str, Any]:
-    """Everything about one run that is worth keeping, beside its request records."""
+    """Make the result: everything about one run that is worth keeping, beside its request records."""
     scenario, outcome = measurement.scenario, measurement.outcome
     records, duration_s = outcome.records, outcome.duration_s
     accounts = {
@@ -64,7 +64,7 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
 
 
 def benchmark_record(measurement: Measurement) -> dict[str, Any]:
-    """What a reader needs to repeat or to compare the run. What nobody stated is "not stated", never guessed."""
+    """Facts by which a run can be repeated or compared. What nobody stated is "not stated", never guessed."""
     scenario, endpoint = measurement.scenario, measurement.endpoint
     done = [record for record in measurement.outcome.records if record.is_ok]
     stated = {key: "not stated" for key in ("precision", "topology", "max_num_seqs", "prefix_cache", "server_host")}
@@ -124,7 +124,7 @@ def cpu_model() -> str:
 
 
 def _headline(accounts: dict[str, cost.Account]) -> dict[str, Any]:
-    """The two figures at the top: of modelled time when there is any, else of wall time; `cost_basis` says which."""
+    """The two figures at the top: of modelled time when there is any, else of wall time; `cost_basis` names it."""
     names = ("cost_per_million_input_tokens_usd", "cost_per_million_output_tokens_usd")
     for name in ("modelled", "measured"):
         if accounts[name]["available"]:
@@ -140,7 +140,7 @@ def _spread(values: list[int]) -> dict[str, float] | None:
 
 
 def _examples(records: list[RequestRecord]) -> dict[str, str]:
-    """One message of each kind of failure."""
+    """Collect one message of each kind of failure."""
     return {r.failure: r.error or "" for r in reversed(records) if r.failure is not None}
 
 

@@ -35,7 +35,7 @@ def run_page(result: Result, records: Sequence[RequestRecord], slo: Slo) -> str:
 
 
 def latency_table(result: Result) -> str:
-    """One row a latency: mean, p50, p90, p95, p99."""
+    """A row for each latency: mean, p50, p90, p95, p99."""
     columns = ("mean", "median", "p90", "p95", "p99")
     rows = [[name, *(figure(result[f"{c}_{key}_ms"]) for c in columns)] for key, name in LATENCIES.items()]
     return html.table(("", "mean", "p50", "p90", "p95", "p99"), rows)

@@ -1,4 +1,4 @@
-"""From a scenario file and flags to one checked `Scenario`. Flags win. Unknown keys are refused by name."""
+"""Reader of scenario files with flags over them: one checked `Scenario`. Unknown keys are refused by name."""
 
 from __future__ import annotations
 

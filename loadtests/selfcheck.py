@@ -1,4 +1,4 @@
-"""The generator measured against a scripted server: what it costs and how punctual it is on this host, now."""
+"""Measurement of the generator against a scripted server: its cost and its punctuality on this host, now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TTFT_MS, _ITL_MS, _OUTPUT_TOKENS = 20.0, 5.0, 8
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One figure beside its limit."""
+    """A figure beside its limit."""
 
     what: str
     value: float

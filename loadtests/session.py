@@ -1,4 +1,4 @@
-"""Carrying out a command: runs with their live line, their record files and their reports. The CLI only parses."""
+"""Commands carried out: runs with their live line, their record files and their reports. The CLI only parses."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ T = TypeVar("T")
 
 
 class LoadSession:
-    """One command's files, console and credentials."""
+    """A command's files, console and credentials."""
 
     def __init__(self, artifacts: Artifacts, api_key: str | None, shows_progress: bool = True) -> None:
         self._artifacts, self._api_key, self._shows_progress = artifacts, api_key, shows_progress
         self._console = Console()
 
     def run(self, scenario: Scenario) -> int:
-        """One run. Returns the exit code."""
+        """Carry out one run. Returns the exit code."""
         result, records = run_loop(self._measure(scenario, scenario.run.seed, self._artifacts.records))
         report_terminal.print_run(result, self._console)
         self._save(result, run_page(result, records, scenario.slo))
         return _exit_code(result, result["completed"])
 
     def sweep(self, scenario: Scenario, options: SweepOptions) -> int:
-        """Runs at several rates. What was measured is saved after each, so that nothing is lost."""
+        """Carry out runs at several rates. Results are saved after each, so that nothing is lost."""
         points: list[Result] = []
 
         async def run_point(at: Scenario, seed: int) -> Result:
@@ -65,7 +65,7 @@ class LoadSession:
         return EXIT_OK if result["knee"] and not result["is_interrupted"] else EXIT_NOTHING
 
     def compare(self, sides: tuple[Scenario, Scenario], rounds: int) -> int:
-        """Interleaved runs of two endpoints. What was measured is saved after each, so that nothing is lost."""
+        """Carry out interleaved runs of two endpoints. Results are saved after each, so that nothing is lost."""
         runs: list[Result] = []
 
         async def run_side(scenario: Scenario, seed: int, name: str) -> Result:
@@ -86,7 +86,7 @@ class LoadSession:
         return _exit_code(result, result["num_rounds"])
 
     async def _measure(self, scenario: Scenario, seed: int, path: Path) -> tuple[Result, list[RequestRecord]]:
-        """One run with its live line, each record on disk as soon as there is one."""
+        """Measure one run with its live line, each record on disk as soon as there is one."""
         name = scenario.run.label or scenario.name
         if scenario.arrival.request_rate < float("inf"):
             name += f" at {scenario.arrival.request_rate:.3g}/s"

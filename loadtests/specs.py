@@ -1,4 +1,4 @@
-"""What can be asked of a load test: every key of a scenario file, which every flag has too, with its default.
+"""Keys of a scenario, with their defaults; each is also a flag.
 
 Names are those of `vllm bench serve` where it has them. Values are checked here; nothing here reads a file or argv.
 """
@@ -40,7 +40,7 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EndpointSpec(Spec, frozen=True):
-    """Where the server is and how it is spoken to."""
+    """The server, and the API that requests use."""
 
     base_url: Annotated[str, Meta(description="address of the server")] = "http://127.0.0.1:8000"
     backend: Annotated[Backend, Meta(description="/v1/completions with token ids, or /v1/chat/completions")] = "openai"
@@ -57,7 +57,7 @@ class EndpointSpec(Spec, frozen=True):
 
 
 class DatasetSpec(Spec, frozen=True):
-    """Which prompts. Lengths are tokens."""
+    """Prompts. Lengths are tokens."""
 
     dataset_name: Annotated[DatasetName, Meta(description="kind of prompts")] = "random"
     dataset_path: Annotated[str | None, Meta(description="file of a trace or of own requests")] = None
@@ -84,7 +84,7 @@ class DatasetSpec(Spec, frozen=True):
 
 
 class ArrivalSpec(Spec, frozen=True):
-    """When sessions start. `auto`: gamma at a finite rate, else a trace's times, else closed loop, else all at once."""
+    """Arrivals. `auto`: gamma at a finite rate, else a trace's times, else closed loop, else all at once."""
 
     arrival: Annotated[ArrivalProcess, Meta(description="arrival process")] = "auto"
     request_rate: Annotated[float, Meta(description="sessions a second; inf for no rate")] = math.inf
@@ -105,7 +105,7 @@ class ArrivalSpec(Spec, frozen=True):
 
 
 class PriceSpec(Spec, frozen=True):
-    """What an hour costs: of the emulated instance, for modelled time; of the machine that served, for wall time."""
+    """Price of an hour: of the emulated instance, for modelled time; of the machine that served, for wall time."""
 
     instance: Annotated[str | None, Meta(description="emulated instance, for the cost of modelled device time")] = None
     price_basis: Annotated[PriceBasis, Meta(description="which of its prices the headline uses")] = "on_demand"
@@ -132,7 +132,7 @@ class PriceSpec(Spec, frozen=True):
 
 
 class RunSpec(Spec, frozen=True):
-    """How a run is carried out."""
+    """Course of a run."""
 
     seed: Annotated[int, Meta(description="prompts and arrivals follow from it")] = 0
     num_warmups: Annotated[int, Meta(description="requests before the measurement, with prompts of their own")] = 5

@@ -13,11 +13,11 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class SseError(ValueError):
-    """What came is not a stream of events."""
+    """The bytes are not a stream of events."""
 
 
 class SseParser:
-    """Feed it bytes; it gives the data of each event that they complete."""
+    """Parser that is fed bytes and returns the data of each event that they complete."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -26,7 +26,7 @@ class SseParser:
 
     @property
     def is_inside_event(self) -> bool:
-        """Whether bytes are waiting for the end of their event: a stream that ends now was cut."""
+        """True when bytes are waiting for the end of their event: a stream that ends now was cut."""
         return bool(self._rest or self._data)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -60,7 +60,7 @@ class SseParser:
 
 
 def _is_plain(chunk: bytes) -> bool:
-    """Whether the chunk is whole one-line events as every server sends them: the short way."""
+    """True when the chunk is whole one-line events as every server sends them: the short way."""
     if not (chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")) or b"\r" in chunk:
         return False
     num_events = chunk.count(b"\n\n")

@@ -19,7 +19,7 @@ Style = Literal["line", "dots", "line-dots", "step", "step-dots"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One named set of points. `notes` are shown on hovering over a dot."""
+    """A named set of points. `notes` are shown on hovering over a dot."""
 
     name: str
     points: Sequence[Point]
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows; `limit` is drawn across the chart."""
+    """An axis and its title; `limit` is drawn across the chart."""
 
     label: str
     is_log: bool = False

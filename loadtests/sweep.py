@@ -35,7 +35,7 @@ KNEE_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """How rates are tried."""
+    """Options of the bisection over rates."""
 
     start_rate: float = 1.0
     tolerance: float = 0.1
@@ -78,7 +78,7 @@ async def sweep(scenario: Scenario, options: SweepOptions, run_point: RunPoint) 
 
 
 def holds(point: Point, scenario: Scenario) -> bool:
-    """Whether enough requests were good. A point whose generator was late proves nothing, so it does not hold."""
+    """True when enough requests were good. A point whose generator was late proves nothing, so it does not hold."""
     return bool(point["is_publishable"]) and (point["good_fraction"] or 0.0) >= scenario.slo.attainment
 
 

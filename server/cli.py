@@ -155,7 +155,7 @@ def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
     from rich.console import Console
 
-    from server.planner.calibrate.calibrate import run_calibrate, run_check
+    from server.planner.calibrate.report import run_calibrate, run_check
     from server.planner.calibrate.table import render
     from server.planner.command import write_json
     from server.settings.planner import CalibrateSettings

@@ -39,7 +39,7 @@ class WeightFormats:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFormats:
+class RequestedFormats:
     """The formats a user asks for, before the model's files are looked at: those may be quantized already."""
 
     dtype: Dtype
@@ -136,8 +136,8 @@ class EngineConfig:
     kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests
 
     @property
-    def asked_formats(self) -> AskedFormats:
-        return AskedFormats(self.dtype, self.quantization, self.modules_to_not_convert)
+    def requested_formats(self) -> RequestedFormats:
+        return RequestedFormats(self.dtype, self.quantization, self.modules_to_not_convert)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class CompileConfig:
     model_path: str
     output_path: str
     tensor_parallel_size: int
-    asked_formats: AskedFormats
+    requested_formats: RequestedFormats
     kernel_cache_dir: str
     max_model_len: int | None = None  # None = the model's own
     context_encoding_buckets: tuple[int, ...] = ()  # () = automatic

@@ -21,10 +21,10 @@ from loadtests.bench import Measurement
 from loadtests.local_server import neuronserve_command, running
 from loadtests.specs import Scenario
 from server.config import Batching
-from server.planner.plan.check import Agreement, Figures, Served, compared, simulation_of
+from server.planner.plan.check import Agreement, RequestTimes, ServiceFigures, compared, simulation_of
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.plan import plan
 from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.search import plan
 from server.planner.simulate.simulator import run_simulation
 from server.settings.model import DEFAULT_MODEL
 from server.workload.arrivals import Arrivals
@@ -40,8 +40,8 @@ NAMES = {"output_tokens_s": (1.0, "output tokens/s"), "usd_per_million_tokens": 
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What the three are asked. `slots` are enough that requests seldom wait for one."""
+class CheckedWorkload:
+    """The workload of all three. `slots` are enough that requests seldom wait for one."""
 
     request_rate: float = 6.0
     num_prompts: int = 360
@@ -51,12 +51,12 @@ class Question:
 
     @property
     def scenario(self) -> Scenario:
-        """As a load test sends it, but for the server."""
+        """The workload as a scenario of a load test, without the server."""
         return paced_scenario("", {"request_rate": self.request_rate}, self.num_prompts, self.seed)
 
     @property
     def workload(self) -> Workload:
-        """The same requests, as a simulation has them."""
+        """The workload as a simulation has it."""
         return SyntheticWorkload(
             self.num_prompts,
             Arrivals(self.request_rate),
@@ -66,7 +66,7 @@ class Question:
         ).generate()
 
 
-def planned(question: Question, workload: Workload) -> tuple[PlanReport, Candidate]:
+def planned(checked: CheckedWorkload, workload: Workload) -> tuple[PlanReport, Candidate]:
     """The plan for the rate at which the requests really come, and its row for so many slots."""
     options = PlanOptions(
         str(DEFAULT_MODEL),
@@ -77,32 +77,32 @@ def planned(question: Question, workload: Workload) -> tuple[PlanReport, Candida
         tensor_parallel_sizes=(TP,),
         dtypes=("bfloat16",),
         max_model_len=MAX_MODEL_LEN,
-        batching=question.batching,
-        max_batch=question.slots,
+        batching=checked.batching,
+        max_batch=checked.slots,
     )
     report = plan(options)
-    (found,) = (candidate for candidate in report.candidates if candidate.batch == question.slots)
+    (found,) = (candidate for candidate in report.candidates if candidate.batch == checked.slots)
     return report, found
 
 
-def simulated(report: PlanReport, candidate: Candidate, workload: Workload) -> Figures:
+def simulated(report: PlanReport, candidate: Candidate, workload: Workload) -> ServiceFigures:
     """The planned deployment under these arrivals."""
     options = replace(simulation_of(report, candidate), workload=workload)
-    return Figures.steady(Served.of(run_simulation(options).records), report.demand, options.hourly_usd)
+    return ServiceFigures.steady(RequestTimes.of(run_simulation(options).records), report.demand, options.hourly_usd)
 
 
-def measured(measurement: Measurement, report: PlanReport, hourly_usd: float | None) -> Figures:
-    """What the clients of a paced server saw, at the price that the server states."""
+def measured(measurement: Measurement, report: PlanReport, hourly_usd: float | None) -> ServiceFigures:
+    """Figures of the clients of a paced server, at the price that the server states."""
     records = sorted((record for record in measurement.outcome.records if record.is_ok), key=lambda one: one.sent_s)
     sent = np.array([record.sent_s for record in records])
     first = sent + [record.ttft_s or 0.0 for record in records]
-    served = Served(
+    served = RequestTimes(
         sent, first, np.array([record.end_s for record in records]), np.array([one.output_tokens for one in records])
     )
-    return Figures.steady(served, report.demand, hourly_usd)
+    return ServiceFigures.steady(served, report.demand, hourly_usd)
 
 
-def serve_flags(candidate: Candidate, question: Question) -> list[str]:
+def serve_flags(candidate: Candidate, checked: CheckedWorkload) -> list[str]:
     """The planned deployment as flags of `neuronserve serve`."""
     flags = {
         "pace": "device",
@@ -110,12 +110,12 @@ def serve_flags(candidate: Candidate, question: Question) -> list[str]:
         "tensor-parallel-size": candidate.tp,
         "max-num-seqs": candidate.batch,
         "max-model-len": MAX_MODEL_LEN,
-        "batching": question.batching,
+        "batching": checked.batching,
     }
     return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
 
 
-def verdict(sides: dict[str, Figures]) -> tuple[list[str], bool]:
+def verdict(sides: dict[str, ServiceFigures]) -> tuple[list[str], bool]:
     """A line for each figure, with all sides and the difference of each two; whether none is beyond the limit."""
     pairs = {(one, other): compared(sides[one], sides[other]) for one, other in combinations(sides, 2)}
     lines = [f"{'':18}" + "".join(f"{name:>11}" for name in sides) + "".join(f"{f'{a}/{b}':>18}" for a, b in pairs)]
@@ -139,21 +139,21 @@ def main(arguments: list[str]) -> int:
         prog="python -m tools.agreement_check", description=(__doc__ or "").splitlines()[0]
     )
     for name, of in (("request_rate", float), ("num_prompts", int), ("slots", int), ("seed", int)):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=of, default=getattr(Question(), name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=of, default=getattr(CheckedWorkload(), name))
     parser.add_argument("--batching", choices=get_args(Batching), default="continuous")
     asked, of_serve = parser.parse_known_args(arguments)
-    question = Question(**vars(asked))
-    workload = question.workload
-    report, candidate = planned(question, workload)
-    sides = {"plan": Figures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
-    with running(neuronserve_command([*serve_flags(candidate, question), *of_serve])) as url:
+    checked = CheckedWorkload(**vars(asked))
+    workload = checked.workload
+    report, candidate = planned(checked, workload)
+    sides = {"plan": ServiceFigures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
+    with running(neuronserve_command([*serve_flags(candidate, checked), *of_serve])) as url:
         price = httpx.get(f"{url}/inventory").raise_for_status().json()["price"]
-        run = load(paced_scenario(url, {"request_rate": question.request_rate}, question.num_prompts, question.seed))
+        run = load(paced_scenario(url, {"request_rate": checked.request_rate}, checked.num_prompts, checked.seed))
         sides["paced"] = measured(run, report, price["usd_per_hour"] if price else None)
         late = late_share(url)
     lines, is_kept = verdict(sides)
     print(f"{len(workload)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens, {workload.rate:.2f} a second, ", end="")
-    print(f"{question.batching} batching, {candidate.batch} slots on {candidate.device}", *lines, sep="\n")
+    print(f"{checked.batching} batching, {candidate.batch} slots on {candidate.device}", *lines, sep="\n")
     print(f"{late:.1%} of the server's steps were late; all figures {'' if is_kept else 'NOT '}within {LIMIT:.0%}")
     return 0 if is_kept else 1
 

@@ -35,7 +35,7 @@ DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "server" / "default_mod
 LIMITS = {"output_throughput": 0.05, "median_ttft_ms": 0.10, "median_tpot_ms": 0.10}  # |ratio - 1| that still agrees
 GUIDELLM_TIMEOUT_S = 900.0
 
-Figures = dict[str, float]  # those of LIMITS, and the counts that say that the same was measured
+Figures = dict[str, float]  # those of LIMITS, and the counts that show that the same was measured
 COUNTS = ("completed", "total_output_tokens")
 
 
@@ -64,15 +64,15 @@ class _Benchmark(msgspec.Struct):
     metrics: _Metrics
 
 
-class _Report(msgspec.Struct):
-    """What guidellm writes, as far as it is compared."""
+class _GuidellmReport(msgspec.Struct):
+    """The part of guidellm's report that is compared."""
 
     benchmarks: list[_Benchmark]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What both tools are asked to send: requests at a constant rate, of one length."""
+class ConstantLoad:
+    """Load that both tools send: requests at a constant rate, of one length."""
 
     rate: float  # requests/s
     num_requests: int
@@ -80,25 +80,25 @@ class Load:
     output_tokens: int
 
 
-def measure_ours(url: str, load: Load, directory: Path) -> Figures:
-    """One run of `python -m loadtests`. Raises RuntimeError with its words when it fails."""
+def measure_ours(url: str, load: ConstantLoad, directory: Path) -> Figures:
+    """Run `python -m loadtests` once. Raises RuntimeError with its output when it fails."""
     path = directory / "ours.json"
     words = (
         f"--arrival constant --request-rate {load.rate} --num-prompts {load.num_requests} "
         f"--random-input-len {load.input_tokens} --random-output-len {load.output_tokens} "
         f"--max-lag-ms 1e6 --disable-progress --json {path}"
     )
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = cli.main(["--base-url", url, *words.split()])
     if code != 0:
-        raise RuntimeError(f"the load test ended with code {code}:\n{said.getvalue()}")
+        raise RuntimeError(f"the load test ended with code {code}:\n{output.getvalue()}")
     result = decode(path.read_bytes(), dict[str, Any])
     return {name: result[name] for name in (*COUNTS, *LIMITS)}
 
 
-def measure_guidellm(url: str, model_name: str, tokenizer: Path, load: Load, directory: Path) -> Figures:
-    """One run of guidellm. Raises RuntimeError with its words when it fails."""
+def measure_guidellm(url: str, model_name: str, tokenizer: Path, load: ConstantLoad, directory: Path) -> Figures:
+    """Run guidellm once. Raises RuntimeError with its output when it fails."""
     path = directory / "guidellm.json"
     options = {
         "--backend": f"kind=openai_http,target={url},model={model_name},request_format=/v1/completions",
@@ -118,7 +118,7 @@ def measure_guidellm(url: str, model_name: str, tokenizer: Path, load: Load, dir
         raise RuntimeError(
             f"guidellm ended with code {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
         )
-    [benchmark] = decode(path.read_bytes(), _Report).benchmarks
+    [benchmark] = decode(path.read_bytes(), _GuidellmReport).benchmarks
     metrics = benchmark.metrics
     num_tokens = metrics.output_token_count.successful.total_sum
     return {
@@ -170,7 +170,9 @@ def table(pairs: Sequence[tuple[Figures, Figures]]) -> Table:
     return result
 
 
-def compare(url: str, model_name: str, tokenizer: Path, load: Load, rounds: int) -> list[tuple[Figures, Figures]]:
+def compare(
+    url: str, model_name: str, tokenizer: Path, load: ConstantLoad, rounds: int
+) -> list[tuple[Figures, Figures]]:
     """Both tools on the server at `url`, in turns."""
     with tempfile.TemporaryDirectory(prefix="guidellm-check-") as name:
         directory = Path(name)
@@ -192,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output-len", type=int, default=64, help="generated tokens")
     parser.epilog = "Other arguments are the server's: --quantization int8 --cpu-threads 1."
     args, of_server = parser.parse_known_args(argv)
-    load = Load(args.request_rate, args.num_prompts, args.input_len, args.output_len)
+    load = ConstantLoad(args.request_rate, args.num_prompts, args.input_len, args.output_len)
     with running(neuronserve_command([str(args.model), "--served-model-name", "checked", *of_server])) as url:
         pairs = compare(url, "checked", args.model, load, args.rounds)
     Console().print(table(pairs))

@@ -1,4 +1,4 @@
-"""What the Helm chart repeats from elsewhere: `python -m tools.helm_chart` writes it, with --check it only compares.
+"""Parts of the Helm chart that follow from the code: `python -m tools.helm_chart` writes it, --check only compares.
 
 Into values.schema.json go the catalogue's instances, the tensor-parallel degrees that each allows, the buckets an
 objective may be, and the keys that must not be taken away; into files/devices.json go the cores of each instance; into
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- values: written by tools/helm_chart.py -->", "<!-- end of val
 
 
 def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, knowing the instances, the `tensorParallelSize` that each allows, and the buckets of histograms."""
+    """The schema with the instances, the `tensorParallelSize` that each allows, and the buckets of histograms."""
     degrees = sorted({tp for instance in INSTANCES for tp in instance.allowed_tp})
     same: dict[tuple[int, ...], list[str]] = {}
     for instance in INSTANCES:
@@ -46,7 +46,7 @@ def with_facts(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The schema, asking for every key that has a default: `null`, or values of an older chart, would leave it out."""
+    """The schema, requiring every key that has a default: `null`, or values of an older chart, would leave it out."""
     properties = schema["properties"] | {
         key: with_required(schema["properties"][key], value)
         for key, value in values.items()
@@ -56,7 +56,7 @@ def with_required(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 
 
 def devices() -> dict[str, dict[str, int]]:
-    """What the templates must know of each instance: its NeuronCores, and those of one device."""
+    """Facts of each instance for the templates: its NeuronCores, and those of one device."""
     return {each.name: {"cores": each.num_cores, "coresPerDevice": each.chip.cores_per_chip} for each in INSTANCES}
 
 
@@ -91,7 +91,7 @@ def values_table(text: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """What each file should hold."""
+    """Contents that each file should have."""
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
     head, _, rest = readme.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)

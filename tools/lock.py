@@ -17,7 +17,7 @@ LOCKS = {
 }
 
 
-def wanted(lock: str) -> list[str]:
+def requirements(lock: str) -> list[str]:
     """The requirements that `lock` settles, as pyproject.toml has them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     if "build" in lock:
@@ -26,7 +26,7 @@ def wanted(lock: str) -> list[str]:
 
 
 def compiled(requirements: list[str]) -> str:
-    """Pinned, with hashes."""
+    """Requirements pinned, with hashes."""
     options = (
         "--generate-hashes",
         "--universal",
@@ -42,7 +42,7 @@ def compiled(requirements: list[str]) -> str:
 
 def main() -> int:
     for lock, what in LOCKS.items():
-        (ROOT / lock).write_text(f"# {what}, with hashes. Written by `make lock`.\n{compiled(wanted(lock))}")
+        (ROOT / lock).write_text(f"# {what}, with hashes. Written by `make lock`.\n{compiled(requirements(lock))}")
     return 0
 
 

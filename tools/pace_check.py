@@ -1,7 +1,7 @@
 """Holds a paced server against the model it is paced by: `python -m tools.pace_check [flags of serve]`.
 
 Starts `neuronserve serve --pace device` with the default model and the flags that are given, loads it with a few
-clients, and prints measured TTFT and TPOT beside what `neuronserve simulate` says of the same deployment and workload.
+clients, and prints measured TTFT and TPOT beside those of `neuronserve simulate` for the same deployment and workload.
 The figures are only worth something on a host with nothing else to do: late steps are printed too.
 
 Several clients are part of the verdict with `--batching neuron` alone: in continuous batching prompts that are sent at
@@ -103,7 +103,7 @@ def compare(url: str, clients: int) -> bool:
 
 
 def late_share(url: str) -> float:
-    """Of the server's steps so far."""
+    """Share of late steps among the server's steps so far."""
     counts = {"late": 0.0, "in_time": 0.0}
     for line in httpx.get(f"{url}/metrics").raise_for_status().text.splitlines():
         for state in counts:

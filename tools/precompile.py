@@ -31,7 +31,7 @@ HEAD_DIMS = (64, 80)  # one that tile units take and one that they do not
 
 
 def kernels() -> Iterator[Kernel]:
-    """Every kernel that serving may need with what Numba has been told to compile for."""
+    """Kernels that serving may need on the CPU that Numba compiles for."""
     isa = isas_of(compiled_features())[0]
     for weights in WEIGHT_BYTES:
         linear = linear_kernels_of(weights, isa)
@@ -58,7 +58,7 @@ def compile_host_functions() -> None:
 
 
 def compile_levels(directory: Path) -> None:
-    """One process after the other, because they share the cache's index."""
+    """Compile each level in a process, one after the other, because they share the cache's index."""
     for target in TARGETS:
         begin = time.perf_counter()
         environment = {**os.environ, "NUMBA_CPU_NAME": target.cpu, "NUMBA_CPU_FEATURES": target.features}

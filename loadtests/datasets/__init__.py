@@ -1,1 +1,1 @@
-"""What a run sends: prompts for the requests of a workload (`server.workload`), and a user's own texts."""
+"""Datasets: prompts for the requests of a workload (`server.workload`), and a user's own texts."""

@@ -36,7 +36,7 @@ FORMATS: dict[DatasetName, TraceFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a run sends."""
+    """Sessions that a run sends, with what was left out."""
 
     sessions: tuple[Session, ...]
     num_left_out: int  # sessions longer than max_total_len
@@ -60,7 +60,7 @@ def make_dataset(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> Datase
 
 
 def total_len(session: Session) -> int:
-    """Tokens of the whole session with its answers, as far as they are known."""
+    """Tokens of the whole session with its responses, as far as they are known."""
     return sum(
         (len(turn.prompt) if isinstance(turn.prompt, IdPrompt) else 0) + (turn.output_len or 0)
         for turn in session.turns
@@ -91,7 +91,7 @@ def _workload_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> 
 
 
 def _drawn(spec: DatasetSpec, seed: int) -> Workload:
-    """Requests of a seed, all at once: when they are sent is the schedule's affair."""
+    """Requests of a seed, all at once: when they are sent is decided by the schedule."""
     if spec.dataset_name == "sharegpt":
         return sharegpt_workload(spec.num_prompts, seed).at_scale(spec.length_scale)
     return SyntheticWorkload(

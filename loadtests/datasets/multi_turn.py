@@ -1,4 +1,4 @@
-"""`multi-turn`: conversations. Each turn is sent with all turns and answers before it, after a time to think.
+"""`multi-turn`: conversations. Each turn is sent with all turns and responses before it, after a time to think.
 
 `num_prompts` counts requests, so the last session may be shorter. `random_input_len` is what each turn adds; the
 `prefix_len` tokens of a system prompt come before the first.
@@ -33,7 +33,7 @@ def multi_turn_sessions(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) ->
 
 
 def _turns(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Turn]:
-    """What each turn adds, without the prefix of the first."""
+    """Prompts that each turn adds, without the prefix of the first."""
     n, ratio = spec.num_prompts, spec.random_range_ratio
     inputs = LengthRange.around(spec.random_input_len, ratio).draw(random_stream(seed, "input_len"), n).tolist()
     outputs = LengthRange.around(spec.random_output_len, ratio).draw(random_stream(seed, "output_len"), n).tolist()

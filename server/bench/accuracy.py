@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from server.bench.windows import Window
 from server.config import Dtype, EngineConfig, Quantization, WeightFormat
-from server.engine.load.loading import Report, load_engine
+from server.engine.load.loading import load_engine
+from server.engine.load.weights import OnProgress
 
 REFERENCE: WeightFormat = "float32"
 _LOGIT_ROWS = 64  # computed in one step
@@ -93,7 +94,9 @@ def nats(logits: npt.NDArray[np.float64], following: Sequence[int]) -> float:
 class AccuracyBench:
     """Measures one format after the other. The logits of float32 are kept in files: they may be larger than memory."""
 
-    def __init__(self, config: EngineConfig, texts: list[Window], report: Report, on_window: Callable[[], None]):
+    def __init__(
+        self, config: EngineConfig, texts: list[Window], on_progress: OnProgress, on_window: Callable[[], None]
+    ):
         longest = max(len(window) for window in texts)
         self._config = replace(
             config,
@@ -103,7 +106,7 @@ class AccuracyBench:
             num_blocks_override=None,
             enable_prefix_caching=False,
         )
-        self._texts, self._report, self._on_window = texts, report, on_window
+        self._texts, self._on_progress, self._on_window = texts, on_progress, on_window
 
     def measure(self, formats: Sequence[WeightFormat]) -> list[FormatAccuracy]:
         """Measure float32, then each of `formats`. Raises StartError as loading does."""
@@ -127,7 +130,7 @@ class AccuracyBench:
 
     def _logits(self, weights: WeightFormat) -> Iterator[Logits]:
         """Logits of every window, by an engine of this format."""
-        engine = load_engine(_with_weights(self._config, weights), self._report)
+        engine = load_engine(_with_weights(self._config, weights), self._on_progress)
         try:
             for window in self._texts:
                 yield engine.runner.logits(window)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from server.checkpoint.json_file import refusals_of
-from server.config import AskedFormats, Dtype, Quantization, WeightFormats
+from server.config import Dtype, Quantization, RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
 from server.models.spec import ModelSpec
@@ -25,7 +25,7 @@ from server.placement.shard import ShardSpec
 from server.typed_json import JsonError, complaint, convert, read, shown_key
 
 MANIFEST = "neuronserve.json"
-VERSION: Literal[2] = 2  # of the manifest and of the packed layout: anything that moves a byte is a new version
+VERSION: Literal[3] = 3  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
 
@@ -82,7 +82,7 @@ class CompiledBuckets(msgspec.Struct):
 class Manifest(msgspec.Struct, kw_only=True):
     """What `MANIFEST` holds: what was compiled, how, and where its bytes are."""
 
-    format_version: Literal[2] = VERSION
+    format_version: Literal[3] = VERSION
     neuronserve_version: str = ""  # that wrote it, for people
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=MAX_CORES)]
     dtype: Dtype
@@ -125,7 +125,7 @@ class Artifact:
             _check_size(directory / core_file(core), entries)
         return cls(directory, manifest)
 
-    def require(self, asked: AskedFormats, tp: int) -> None:
+    def require(self, asked: RequestedFormats, tp: int) -> None:
         """Raises SettingsError, naming both values, when something else is asked than what was compiled."""
         pairs = [
             ("tensor_parallel_size", tp, self._tp),

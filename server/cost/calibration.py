@@ -1,6 +1,6 @@
 """The coefficients of the cost model, with their meaning, and the file they are stored in. Fits nothing.
 
-Each coefficient is one physical quantity, not a table of measurements; server/planner/calibrate/fit.py finds them.
+Each coefficient is one physical quantity, not a table of measurements; server/planner/calibrate/ finds them.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def use_catalog(config: CatalogConfig) -> None:
 
 
 def instances() -> tuple[Instance, ...]:
-    """Every instance of the sheet in force."""
+    """Instances of the sheet in force."""
     return _current.instances
 
 

@@ -1,4 +1,4 @@
-"""One emulated NeuronCore: its index, its memory, and the ledger that every byte of it is entered in."""
+"""An emulated NeuronCore: its index, its memory, and the ledger that every byte of it is entered in."""
 
 from __future__ import annotations
 

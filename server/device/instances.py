@@ -22,7 +22,7 @@ RESERVED_SOURCE = "AWS Neuron SDK benchmark pages, 3 years reserved, effective"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One EC2 instance type, and the figures of one NeuronCore that follow from it."""
+    """An EC2 instance type, and the figures of one NeuronCore that follow from it."""
 
     name: str
     chip: Chip

@@ -1,4 +1,4 @@
-"""How matrices lie in a core's memory: packed once, when a checkpoint is loaded or compiled.
+"""Layout of matrices in a core's memory: packed once, when a checkpoint is loaded or compiled.
 
 Weights [N, K] become [N/16][K/k_tile] tiles in the order the matmul kernels stream them. Seen as 32-bit words (one
 float32, or two bfloat16 or four 8-bit neighbours in k) all formats have one layout: [N/16][K words][16 n].
@@ -39,7 +39,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def is_scaled(weights: WeightFormat) -> bool:
-    """Whether the format has a scale for each output column."""
+    """True when the format has a scale for each output column."""
     return WEIGHT_BYTES[weights] == 1
 
 

@@ -31,7 +31,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """One accelerator chip. Sizes and rates are per chip; cores share them evenly."""
+    """An accelerator chip. Sizes and rates are per chip; cores share them evenly."""
 
     name: str
     core_name: str

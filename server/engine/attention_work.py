@@ -1,4 +1,4 @@
-"""How a step's attention is divided into entries that workers take: by query tokens, and long contexts by keys too.
+"""Division of a step's attention into entries that workers take: by query tokens, and long contexts by keys too.
 
 What is divided changes no result: every context is summed by partitions in one order, whoever does them (see
 server/device/attention_layout.py).
@@ -15,8 +15,8 @@ from server.types import ScheduledSeq
 _SHARES = 4  # of each worker: one piece of work is at most such a part of what it has to do
 
 
-class Entry(NamedTuple):
-    """Up to `tile_tokens` query tokens of one sequence."""
+class AttentionEntry(NamedTuple):
+    """Work of up to `tile_tokens` query tokens of one sequence."""
 
     seq: int  # index in the step
     row: int  # of its first token
@@ -32,21 +32,21 @@ class AttentionWork:
         self._tile_tokens, self._num_slots, self.num_workers = tile_tokens, num_slots, num_workers
 
     def most_entries(self, num_tokens: int, num_seqs: int) -> int:
-        """Of the largest step."""
+        """Number of entries of the largest step."""
         return num_seqs + num_tokens // self._tile_tokens + self._num_slots
 
-    def divide(self, seqs: Sequence[ScheduledSeq]) -> list[Entry]:
+    def divide(self, seqs: Sequence[ScheduledSeq]) -> list[AttentionEntry]:
         """Entries in the order of the sequences. Only a sequence with one query token has its context divided."""
         largest = self._largest_piece(seqs)
-        entries: list[Entry] = []
+        entries: list[AttentionEntry] = []
         row = slots = 0
         for b, seq in enumerate(seqs):
             count, partitions = len(seq.token_ids), seq.start // PARTITION + 1
             if count == 1 and partitions > largest and slots + partitions <= self._num_slots:
-                entries += [Entry(b, row, p, slots, partitions) for p in range(partitions)]
+                entries += [AttentionEntry(b, row, p, slots, partitions) for p in range(partitions)]
                 slots += partitions
             else:
-                entries += [Entry(b, tile) for tile in range(row, row + count, self._tile_tokens)]
+                entries += [AttentionEntry(b, tile) for tile in range(row, row + count, self._tile_tokens)]
             row += count
         return entries
 

@@ -27,7 +27,7 @@ from server.placement.shard import ShardSpec
 
 @dataclass(frozen=True, slots=True)
 class KVPool:
-    """Every layer's K [blocks, kv_heads] of [head_pad, block] and V of [block, head_pad], on every core."""
+    """KV cache: every layer's K [blocks, kv_heads] of [head_pad, block] and V of [block, head_pad], on every core."""
 
     shards: tuple[Buffer, ...]
     tensor_bytes: int  # of K, or V, of one layer on one core
@@ -64,7 +64,7 @@ class RopeTable:
 
 
 class ConstantTables:
-    """What the kernels look up: rotary angles, and which local query heads each KV head serves."""
+    """Tables that kernels read: rotary angles, and which local query heads each KV head serves."""
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
         """Raises DeviceMemoryError when the tables do not fit."""
@@ -87,7 +87,7 @@ def _head_groups(core: NeuronCore, ranges: Sequence[tuple[int, int]]) -> Buffer:
 
 
 class ActivationBuffers:
-    """Scratch of the program. What every core would hold a copy of, the host holds once, on core 0."""
+    """Scratch of the program. Values that every core would have a copy of are there once, on core 0."""
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> None:
         """Raises DeviceMemoryError when the buffers do not fit."""

@@ -1,8 +1,8 @@
-"""A runner without a model, whose tokens betray every mistake in the KV books. Part of the product, for tests.
+"""A runner without a model, whose tokens depend on every KV slot, so that no mistake goes unseen. For tests.
 
 Each slot of its KV stores a value that depends on the whole prefix, and each sampled token depends on every slot the
 block table names. A wrong block, a stale cache hit, a lost recompute or a write to a shared block changes what comes
-out, and `expected_tokens` says what should have, with no cache at all.
+out, and `expected_tokens` computes what should have, with no cache at all.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _mix(x: int) -> int:
 
 
 def _key(previous: int, token_id: int) -> int:
-    """What is stored at a position: a chain over the tokens up to and with this one."""
+    """Key stored at a position: a chain over the tokens up to and with this one."""
     return _mix((previous * 31 + token_id + 1) & _MASK)
 
 
 def _value(key: int, position: int) -> int:
-    """What a position adds to the logits."""
+    """Term that a position adds to the logits."""
     return _mix(key ^ _mix(position + 1))
 
 
@@ -45,7 +45,7 @@ def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int) -> list[int]
 
 
 class FakeRunner:
-    """Executes plans over a KV of one integer a slot. Ignores how a request wants to be sampled, except `logprobs`.
+    """Executes plans over a KV of one integer a slot. Ignores sampling parameters, except `logprobs`.
 
     Raises LookupError when a plan reads a slot that nobody wrote, and AssertionError when it writes to the null block.
     """

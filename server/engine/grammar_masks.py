@@ -23,13 +23,13 @@ Words = npt.NDArray[np.uint32]
 
 
 @dataclass(slots=True)
-class _Guide:
+class _MatcherState:
     matcher: LLMatcher
     history: Sequence[int]  # the very list of the sequence it belongs to
     num_consumed: int = 0
 
 
-class Guides:
+class GrammarMasks:
     """Masks of one step's samples. Bit `t` of row `r` is set when sample `r` may be token `t`."""
 
     def __init__(self, grammars: GrammarStore | None, num_rows: int, vocab_size: int) -> None:
@@ -39,23 +39,23 @@ class Guides:
         self.addresses: npt.NDArray[np.int64] = np.zeros(num_rows, np.int64)  # of each row's bits; 0 = no grammar
         ADDRESSES.register("grammar masks", self._masks, is_indirect=True)
         ADDRESSES.register("addresses of grammar masks", self.addresses)
-        self._guides: dict[str, _Guide] = {}
+        self._states: dict[str, _MatcherState] = {}
 
     def fill(self, seqs: Sequence[ScheduledSeq]) -> dict[int, str]:
         """Set the mask of each of `seqs`. Returns the rows that cannot go on, each with the reason."""
-        guides: dict[str, _Guide] = {}
+        states: dict[str, _MatcherState] = {}
         faults: dict[int, str] = {}
         for row, seq in enumerate(seqs):
             self.addresses[row] = 0
             if not seq.sampling.grammar:
                 continue
             try:
-                guide = guides[seq.request_id] = self._guide(seq)
-                self._fill_row(self._masks[row], guide.matcher, seq)
+                state = states[seq.request_id] = self._state(seq)
+                self._fill_row(self._masks[row], state.matcher, seq)
                 self.addresses[row] = self._masks[row].ctypes.data
             except GrammarError as error:
                 faults[row] = f"the grammar: {error}"
-        self._guides = guides  # other sequences have ended, or are replayed when they are sampled again
+        self._states = states  # other sequences have ended, or are replayed when they are sampled again
         return faults
 
     def forbid(self, row: int, logits: npt.NDArray[np.float32]) -> None:
@@ -64,20 +64,20 @@ class Guides:
             bits = np.unpackbits(self._masks[row].view(np.uint8), count=self._vocab_size, bitorder="little")
             logits[bits == 0] = -np.inf
 
-    def _guide(self, seq: ScheduledSeq) -> _Guide:
+    def _state(self, seq: ScheduledSeq) -> _MatcherState:
         """The sequence's matcher, in its state after all tokens."""
-        guide = self._guides.get(seq.request_id)
-        if guide is None or guide.history is not seq.history:
+        state = self._states.get(seq.request_id)
+        if state is None or state.history is not seq.history:
             if self._grammars is None:
                 raise GrammarError("this engine has no tokenizer to follow one with")
-            guide = _Guide(self._grammars.matcher(seq.sampling.grammar), seq.history)
-        new = list(seq.history[seq.num_prompt_tokens + guide.num_consumed :])
-        matcher = guide.matcher
+            state = _MatcherState(self._grammars.matcher(seq.sampling.grammar), seq.history)
+        new = list(seq.history[seq.num_prompt_tokens + state.num_consumed :])
+        matcher = state.matcher
         # Past its end a matcher takes nothing; what comes then are end tokens that ignore_eos or min_tokens go beyond.
         if new and matcher.try_consume_tokens(new) < len(new) and (matcher.is_error() or not matcher.is_stopped()):
             raise GrammarError(reason(matcher))
-        guide.num_consumed += len(new)
-        return guide
+        state.num_consumed += len(new)
+        return state
 
     def _fill_row(self, words: Words, matcher: LLMatcher, seq: ScheduledSeq) -> None:
         """Set the bits of the tokens that the matcher allows, without ids of the padded vocabulary alone.

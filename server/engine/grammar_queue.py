@@ -17,7 +17,7 @@ class Grammars(Protocol):
         ...
 
 
-class Gate:
+class GrammarQueue:
     """Held requests in the order of their arrival. `grammars` None: none are ever held."""
 
     def __init__(self, grammars: Grammars | None) -> None:

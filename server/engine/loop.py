@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from server.clock import Clock
-from server.engine.grammar_queue import Gate
+from server.engine.grammar_queue import GrammarQueue
 from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
 from server.scheduler.scheduler import Scheduler
 from server.types import StepPlan, StepResult, TokenEvent
@@ -50,14 +50,14 @@ class EngineLoop:
         clock: Clock,
         inbox: Inbox,
         outbox: Outbox,
-        gate: Gate | None = None,
+        gate: GrammarQueue | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._inbox = inbox
         self._outbox = outbox
-        self._gate = gate or Gate(None)
+        self._gate = gate or GrammarQueue(None)
         self._is_stopped = False
 
     def run(self) -> None:

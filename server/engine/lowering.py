@@ -20,7 +20,7 @@ import ml_dtypes
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES
 from server.engine.load.weights import PackedMatrix
-from server.engine.operands import Branch, Heads, Operands, Placement, address_of, addresses_of, float_bits
+from server.engine.operands import Branch, HeadOps, Operands, Placement, address_of, addresses_of, float_bits
 from server.errors import DeviceError
 from server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
 from server.kernels.matmul.epilogue import ACTIVATIONS
@@ -40,7 +40,7 @@ def build_program(placement: Placement) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """What a column-parallel op leaves on each core for a row-parallel layer to read."""
+    """Values that a column-parallel op leaves on each core for a row-parallel layer to read."""
 
     values: Sequence[Buffer] = ()
     panels: Sequence[Buffer] = ()  # where the reader has them packed
@@ -85,7 +85,7 @@ class _Lowering:
                 case Rope():
                     rope = op
                 case Attention() if linear is not None:
-                    self._attention(i, linear, Heads(heads, rope, op))
+                    self._attention(i, linear, HeadOps(heads, rope, op))
                 case Gated() if linear is not None:
                     self._gated(label, linear, op)
                 case Linear():
@@ -116,7 +116,7 @@ class _Lowering:
         operands = [self._operands.norm(op, self._branch)]
         self._program.add(label, self._kernels(reader).reduce_norm, operands, self._branch.num_partials > 1)
 
-    def _attention(self, i: int, qkv: Linear, heads: Heads) -> None:
+    def _attention(self, i: int, qkv: Linear, heads: HeadOps) -> None:
         buffers, cores, matrix = self._buffers, range(self._num_cores), self._at.weights.matrix(qkv)
         operands = self._operands.matmul(matrix, self._operands.normed(), addresses_of(buffers.qkv), buffers.widths.qkv)
         self._program.add(f"layer {i} qkv", self._kernels(matrix).matmul, operands)
@@ -139,7 +139,7 @@ class _Lowering:
         self._leaves = _Leaves(buffers.activated, buffers.activated_panels, kernels.gated_leaves_panels)
 
     def _row_parallel(self, label: str, linear: Linear) -> None:
-        """Reads what each core has left, and leaves each core's partial sum for the all-reduce."""
+        """Add a product of the values on each core, which leaves each core's partial sum for the all-reduce."""
         matrix, leaves, stride = self._at.weights.matrix(linear), self._leaves, self._buffers.sizes.partial
         kernels = self._kernels(matrix)
         pack = kernels.repack if leaves.is_packed else kernels.pack_rows
@@ -156,7 +156,7 @@ class _Lowering:
         self._branch = Branch(self._num_cores, address_of(matrix.biases[0]) if matrix.biases else 0)
 
     def _logits(self) -> None:
-        """Only the rows that will be sampled."""
+        """Add the output layer, for the rows that will be sampled."""
         buffers, head = self._buffers, self._head
         norm = self._operands.norm(self._graph.final_norm, self._branch)
         norm = norm._replace(panels=buffers.sampled.address, rows_field=STEP.num_samples, index_field=STEP.sample_rows)

@@ -42,7 +42,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What the ops before leave for the next norm to put on the residual stream; nothing after the embedding."""
+    """Partial sums that the next norm puts on the residual stream; none after the embedding."""
 
     num_partials: int = 0
     bias: int = 0  # address, 0 = none
@@ -50,7 +50,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadOps:
     """The ops around attention, which are one with it."""
 
     norm: HeadNorm | None
@@ -106,7 +106,7 @@ class Operands:
         return self._at.weights.vector(vector).address
 
     def matmul(self, matrix: PackedMatrix, inputs: Inputs, outputs: Sequence[int], ldc: int) -> list[MatmulOperands]:
-        """One shard on each core."""
+        """Operands of a product with one shard on each core."""
         buffers = self._buffers
         return [
             MatmulOperands(
@@ -135,8 +135,8 @@ class Operands:
         """Panels of each core's own."""
         return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
 
-    def rope(self, core: int, i: int, qkv: PackedMatrix, heads: Heads) -> RopeOperands:
-        """What becomes of the outputs of `qkv` on `core` in layer `i`."""
+    def rope(self, core: int, i: int, qkv: PackedMatrix, heads: HeadOps) -> RopeOperands:
+        """Operands that rotate the outputs of `qkv` on `core` and write K and V of layer `i`."""
         norm = heads.norm
         table = self._at.tables.ropes[None if heads.rope is None else heads.rope.spec]
         return RopeOperands(

@@ -14,7 +14,7 @@ from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
 from server.cost.meter import Meter
 from server.cost.pricer import StepPricer
-from server.engine.grammar_queue import Gate, Grammars
+from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.metered_runner import MeteredOutbox, MeteredRunner
 from server.engine.trace.files import require_directory, traced
@@ -91,7 +91,7 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         inputs = _SocketInputs(inbox)
         with traced(config.trace, loaded.info, inputs, loaded.runner, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
-            clock, gate = MonotonicClock(), Gate(loaded.grammars)
+            clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
             meter = Meter()
             runner = MeteredRunner(seams.runner, loaded.pricer, meter, clock, is_paced=config.pace == "device")
             EngineLoop(scheduler, runner, clock, seams.inbox, MeteredOutbox(seams.outbox, meter), gate).run()

@@ -1,4 +1,4 @@
-"""Cosines and sines of rotary embeddings, with the frequency scalings that checkpoints ask for.
+"""Cosines and sines of rotary embeddings, with the frequency scalings of checkpoints.
 
 Formulas: linear (position interpolation, Chen et al. 2023), llama3 (Llama 3.1's low/high frequency blend), YaRN (Peng
 et al. 2023, arXiv:2309.00071, section 3); names as in Hugging Face configs.

@@ -19,7 +19,7 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class ModelRunner:
-    """One model on one group of cores. Not thread-safe: one engine loop owns it."""
+    """Runs one model on one group of cores. Not thread-safe: one engine loop owns it."""
 
     def __init__(
         self, pool: WorkerPool, program: Program, inputs: StepInputs, sampler: Sampler, cache: CacheConfig

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.device.address_map import ADDRESSES
-from server.engine.grammar_masks import Guides
+from server.engine.grammar_masks import GrammarMasks
 from server.engine.grammar_store import GrammarStore
 from server.engine.logits import RawLogprobs, adjust, changes_logits, num_generated
 from server.kernels.program import Program
@@ -28,7 +28,7 @@ class Sampler:
     ) -> None:
         """`grammars` None: no request may have one."""
         self._pool, self.logits, self.vocab_size = pool, logits, vocab_size
-        self._guides = Guides(grammars, len(logits), vocab_size)
+        self._masks = GrammarMasks(grammars, len(logits), vocab_size)
         rows, width = logits.shape
         self._scratch = np.zeros((pool.num_threads, scratch_floats(width)), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
@@ -55,21 +55,21 @@ class Sampler:
             min_p=self._min_p.ctypes.data,
             seed=self._seed.ctypes.data,
             drawn=self._drawn.ctypes.data,
-            masks=self._guides.addresses.ctypes.data,
+            masks=self._masks.addresses.ctypes.data,
             chosen=self._chosen.ctypes.data,
         )
 
     def __call__(self, seqs: Sequence[ScheduledSeq], step: int) -> dict[str, SampledToken]:
-        """One token for each of `seqs`; `step` is the address of the step record that made the logits."""
+        """Sample one token for each of `seqs`; `step` is the address of the step record that made the logits."""
         if not seqs:
             return {}
         raw: dict[int, RawLogprobs] = {}
-        faults = self._guides.fill(seqs)
+        faults = self._masks.fill(seqs)
         for i, seq in enumerate(seqs):
             self._set_row(i, seq)
             row = self.logits[i, : self.vocab_size]
             if seq.sampling.logprobs is not None and np.isfinite(row).all():
-                self._guides.forbid(i, row)
+                self._masks.forbid(i, row)
                 raw[i] = RawLogprobs(row, min(seq.sampling.logprobs, self.vocab_size))
             if changes_logits(seq):
                 adjust(row, seq)

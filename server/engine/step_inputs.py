@@ -92,7 +92,7 @@ class StepInputs:
         self._set(STEP.num_tiles, len(entries))
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
-        """Past these limits a kernel would read or write memory that is not the step's."""
+        """Raise past limits beyond which a kernel would read or write memory that is not the step's."""
         num_seqs, num_tokens = len(self.block_tables), 0
         for b, seq in enumerate(seqs):
             end = seq.start + len(seq.token_ids)

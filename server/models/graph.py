@@ -27,12 +27,12 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.units * self.unit_size
 
     @property
     def is_split(self) -> bool:
-        """Whether the cores of a tensor-parallel group have a part each."""
+        """True when the cores of a tensor-parallel group have a part each."""
         return self.name in ("query", "kv", "ffn", "vocab")
 
 
@@ -80,12 +80,12 @@ class Linear:
 
     @property
     def is_interleaved(self) -> bool:
-        """Whether gate and up are computed together, to be multiplied with each other."""
+        """True when gate and up are computed together, to be multiplied with each other."""
         return len(self.parts) == 2 and all(part.outputs.name == "ffn" for part in self.parts)
 
     @property
     def is_row_parallel(self) -> bool:
-        """Whether the inputs are what is split, so that each core has a partial sum of all outputs."""
+        """True when the inputs are what is split, so that each core has a partial sum of all outputs."""
         return self.inputs.is_split
 
     @property
@@ -154,7 +154,7 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """`per_token` of `count` feed-forward networks for each token, weighted as `router` says."""
+    """`per_token` of `count` feed-forward networks for each token, weighted by `router`."""
 
     router: Linear
     networks: tuple[tuple[Linear | Gated | Activate, ...], ...]  # of each expert

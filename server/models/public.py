@@ -205,6 +205,6 @@ def named_model(name: str) -> ModelSpec | None:
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """The model that a free description such as "Llama-3.1 8B" speaks of; None when it is not known."""
+    """The model that a free description such as "Llama-3.1 8B" names; None when there is none."""
     plain = re.sub(r"[-_\s]", "", name.lower())
     return next((model.spec for model in MODELS if re.search(model.pattern, plain)), None)

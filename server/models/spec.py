@@ -27,7 +27,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model. What is computed with these numbers is in decoder.py; families/ read them from a config.json."""
+    """One model. families/ read it from a config.json; decoder.py makes its graph."""
 
     architecture: str
     num_layers: int
@@ -65,5 +65,5 @@ class ModelSpec:
 
     @property
     def distinct_ropes(self) -> tuple[RopeSpec | None, ...]:
-        """What rotates the heads of some layer, each once, in the order of the layers; None = nothing."""
+        """Distinct rotations, in the order of the layers; None = a layer without one."""
         return tuple(dict.fromkeys(self.ropes or (self.rope,)))

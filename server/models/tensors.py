@@ -14,7 +14,7 @@ EMBEDDING_WEIGHT, LM_HEAD_WEIGHT = f"{EMBEDDING}.weight", f"{LM_HEAD}.weight"
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
-    """Every tensor the model needs, in the order it is used. A tied output layer is not among them."""
+    """Tensors that the model needs, in the order it is used. A tied output layer is not among them."""
     graph = decoder_graph(model)
     shapes: dict[str, Shape] = {}
     for op in graph.ops():

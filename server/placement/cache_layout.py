@@ -1,4 +1,4 @@
-"""How a KV cache lies on a core, and what attention needs beside it: bytes only, for the ledger and for the program."""
+"""Layout of the KV cache on a core, and of the scratch of attention: bytes only, for the ledger and for the program."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ KV_CELL_BYTES: dict[KVCacheDtype, int] = {"bfloat16": 2, "float32": 4, "int8": 1
 SCALE_BYTES = FLOAT32_BYTES  # of one token's head in an 8-bit cache
 
 
-def kv_cache_dtype(dtype: Dtype, asked: Literal["auto"] | KVCacheDtype) -> KVCacheDtype:
+def kv_cache_dtype(dtype: Dtype, requested: Literal["auto"] | KVCacheDtype) -> KVCacheDtype:
     """The cache's type, `auto` being that of the activations. Raises SettingsError where the two do not go together."""
-    if asked == "auto":
+    if requested == "auto":
         return dtype
-    if (dtype == "float32") != (asked == "float32"):
-        raise SettingsError(f"kv_cache_dtype is {asked}: with dtype {dtype} it must be {_choices(dtype)}")
-    return asked
+    if (dtype == "float32") != (requested == "float32"):
+        raise SettingsError(f"kv_cache_dtype is {requested}: with dtype {dtype} it must be {_choices(dtype)}")
+    return requested
 
 
 def _choices(dtype: Dtype) -> str:
@@ -62,7 +62,7 @@ class AttentionSizes:
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, max_model_len: int, num_workers: int) -> AttentionSizes:
-        """Two contexts of full length can be divided, or so many shorter ones that every worker has some."""
+        """Sizes with which two contexts of full length can be divided, or enough shorter ones for every worker."""
         head_pad = round_up(model.head_dim, N_TILE)
         group = max(1, *(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core)))
         tile_tokens = max(1, ATTENTION_ROWS // group)

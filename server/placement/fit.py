@@ -1,4 +1,4 @@
-"""Whether a model fits on a part, before anything is loaded, and the smallest part that it would fit on."""
+"""Check before loading that a model fits on a part, with the smallest part that would hold it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def require_fit(
 def alternatives(
     model: ModelSpec, shape: ServingShape, utilization: float, dp: int = 1
 ) -> Iterator[tuple[Instance, int]]:
-    """Every (instance, TP) of the catalogue that holds the model `dp` times: cheapest first, then fewest cores."""
+    """Pairs (instance, TP) of the catalogue that hold the model `dp` times: cheapest first, then fewest cores."""
     for instance in sorted(instances(), key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
         for tp in instance.allowed_tp:
             fits = Footprint.of(model, tp, shape).fits(budget_bytes(instance, utilization))

@@ -1,4 +1,4 @@
-"""How many bytes a model needs on each core: one arithmetic for the refusal before loading and for the loading itself.
+"""Bytes that a model needs on each core: one arithmetic for the refusal before loading and for the loading itself.
 
 Formulas only; nothing is reserved here. Everything is counted as it is stored: padded to tiles, KV heads replicated.
 """
@@ -28,7 +28,7 @@ RUNTIME_BYTES = (392 + 319) * MIB
 COLLECTIVES_BYTES = 472 * MIB
 
 # One attention score of the compiled graph of a prompt. The same source gives its scratchpad as 4 x length^2 x 2 bytes,
-# 4 being the query heads of a core there, and says that above 32K tokens it runs out: one layer's scores at a time.
+# 4 being the query heads of a core there, and that above 32K tokens it runs out: one layer's scores at a time.
 SCORE_BYTES = 2
 
 
@@ -43,7 +43,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServingShape:
-    """What besides the model decides how much memory is needed."""
+    """Everything besides the model that decides how much memory is needed."""
 
     dtype: Dtype
     max_model_len: int
@@ -63,12 +63,12 @@ class ServingShape:
 
     @property
     def cell_bytes(self) -> int:
-        """Of one element of a panel at most."""
+        """Largest size of one element of a panel."""
         return DTYPE_BYTES[self.dtype]
 
     @property
     def min_blocks(self) -> int:
-        """One sequence of the full length, and the null block."""
+        """Blocks of one sequence of the full length, and the null block."""
         return -(-self.max_model_len // self.block_size) + 1
 
 
@@ -80,7 +80,7 @@ def weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> 
 
 
 def _op_bytes(op: Op, widths: Widths, formats: WeightFormats) -> int:
-    """What one op keeps on the fullest core; replicated vectors are padded to the width that they are added to."""
+    """Bytes of one op on the fullest core; replicated vectors are padded to the width that they are added to."""
     match op:
         case Linear():
             shape = PackedShape.of(op, widths)
@@ -148,7 +148,7 @@ class ActivationSizes:
         )
 
     def scratchpad(self, num_workers: int) -> int:
-        """On core 0, which also holds what is shared."""
+        """Bytes on core 0, which also holds the shared buffers."""
         shared = self.hidden + self.normed + self.sampled + self.logits + self.tables + self.row_scales
         own = self.qkv + self.queries + self.attended + self.attended_panels + self.activated + self.activated_panels
         divided = round_up(self.attention.partials, ALIGNMENT) + self.attention.arrivals
@@ -194,5 +194,5 @@ class Footprint:
         return (budget_bytes - sum(self.fixed.values())) // self.kv_block
 
     def fits(self, budget_bytes: int) -> bool:
-        """Whether the model can serve one sequence of full length."""
+        """True when the model can serve one sequence of full length."""
         return self.max_blocks(budget_bytes) >= self.min_blocks

@@ -26,7 +26,7 @@ class Widths:
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
-        """Every core has the same."""
+        """Widths of a model's share, which are the same on every core."""
         heads = shard.heads_per_core + 2 * shard.kv_heads_per_core
         return cls(
             hidden=round_up(model.hidden_size, K_MULTIPLE),
@@ -40,7 +40,7 @@ class Widths:
 
 @dataclass(frozen=True, slots=True)
 class PackedShape:
-    """One linear layer on one core: n outputs by k inputs, padded to tiles, in the format of its modules."""
+    """Size of a linear layer on one core: n outputs by k inputs, padded to tiles, in the format of its modules."""
 
     linear: Linear
     n: int
@@ -48,7 +48,7 @@ class PackedShape:
 
     @classmethod
     def of(cls, linear: Linear, widths: Widths) -> PackedShape:
-        """Outputs that another layer reads have room for that layer's tiles."""
+        """Shape of `linear`; outputs that another layer reads have room for that layer's tiles."""
         inputs = {"query": widths.attended, "ffn": widths.intermediate}
         outputs = {"hidden": widths.hidden, "ffn": widths.intermediate, "vocab": widths.vocab, "query": widths.qkv}
         axis = linear.parts[0].outputs
@@ -57,12 +57,12 @@ class PackedShape:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """As the checkpoint names them; the first names the matrix in the ledger and in artifacts."""
+        """Modules by their names in the checkpoint; the first names the matrix in the ledger and in artifacts."""
         return self.linear.modules
 
     @property
     def name(self) -> str:
-        """How the matrix is called in the ledger and in an artifact."""
+        """Name of the matrix in the ledger and in an artifact."""
         return self.modules[0]
 
     def num_bytes(self, formats: WeightFormats) -> int:

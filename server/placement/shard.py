@@ -1,4 +1,4 @@
-"""How the axes of a model lie over the cores of a tensor-parallel group: integers only, no weights and no bytes.
+"""Sharding of a model's axes over the cores of a tensor-parallel group: integers only, no weights and no bytes.
 
 Query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are enough and
 replicated beyond (what the Neuron libraries call REPLICATE_TO_TP_DEGREE). Every core gets the same padded sizes.
@@ -19,7 +19,7 @@ VOCAB_MULTIPLE = 16  # the n extent of a matmul tile
 PAD = -1  # a slot that holds no head
 
 
-class Run(NamedTuple):
+class UnitRun(NamedTuple):
     """`length` neighbouring units of an axis, from unit `first` on, in as many slots of a core from `slot` on."""
 
     slot: int
@@ -95,7 +95,7 @@ class ShardSpec:
         return self.kv_slots[core]
 
     def q_per_kv(self, core: int) -> tuple[tuple[int, int], ...]:
-        """For each local kv slot, the half-open range of local query slots that it serves."""
+        """Half-open range of local query slots that each local kv slot serves."""
         return self.groups[core]
 
     def units(self, axis: Axis) -> int:
@@ -112,8 +112,8 @@ class ShardSpec:
         """Elements of `axis` that each core has room for, padding included."""
         return self.units(axis) * axis.unit_size
 
-    def runs(self, axis: Axis, core: int) -> Iterator[Run]:
-        """Where the units of `axis` that `core` has lie on it; slots without a unit are left out."""
+    def runs(self, axis: Axis, core: int) -> Iterator[UnitRun]:
+        """Runs of units of `axis` on `core`, with their slots there; slots without a unit are left out."""
         if axis.name in ("query", "kv"):
             yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
             return
@@ -121,7 +121,7 @@ class ShardSpec:
         first = per_core * core if axis.name in ("ffn", "vocab") else 0
         count = min(per_core, axis.units - first)
         if count > 0:
-            yield Run(0, first, count)
+            yield UnitRun(0, first, count)
 
 
 def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, int], ...]:
@@ -133,11 +133,11 @@ def _ranges(queries: list[int], kv: list[int], group: int) -> tuple[tuple[int, i
     return tuple(ranges)
 
 
-def _runs(heads: Sequence[int]) -> Iterator[Run]:
+def _runs(heads: Sequence[int]) -> Iterator[UnitRun]:
     """Runs of neighbouring slots with neighbouring heads."""
     begin = 0
     for slot in range(1, len(heads) + 1):
         if slot == len(heads) or heads[slot] != heads[begin] + slot - begin or heads[begin] < 0:
             if heads[begin] >= 0:
-                yield Run(begin, heads[begin], slot - begin)
+                yield UnitRun(begin, heads[begin], slot - begin)
             begin = slot

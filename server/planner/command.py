@@ -1,4 +1,4 @@
-"""`neuronserve plan` and `neuronserve simulate` for a person: run, print tables, write what was asked for."""
+"""`neuronserve plan` and `neuronserve simulate` in a terminal: run, print tables, write files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.pareto import write_picture
-from server.planner.plan.plan import plan
+from server.planner.plan.search import plan
 from server.planner.simulate import table as simulate_table
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.simulator import run_simulation
@@ -35,7 +35,7 @@ def run_plan(
     is_checked: bool = False,
     trace: Workload | None = None,
 ) -> None:
-    """Raises SettingsError and DeviceError as `plan` does. With `is_checked` the chosen configuration is simulated."""
+    """Plan and print. Raises as `plan` does. With `is_checked` the chosen configuration is simulated."""
     report = plan(options, trace)
     _console().print(plan_table.render(report))
     check = check_plan(report) if is_checked else ()
@@ -48,14 +48,14 @@ def run_plan(
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
-    """Raises StartError as `run_simulation` does."""
+    """Simulate and print. Raises StartError as `run_simulation` does."""
     report = run_simulation(options)
     _console().print(simulate_table.render(report))
     write_json(json_file, report.as_json())
 
 
 def write_json(path: Path | None, value: Any) -> None:
-    """To the file `--json` names, if it names one. Raises SettingsError when it cannot be written."""
+    """Write the file that `--json` names, if it names one. Raises SettingsError when it cannot be written."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What the user called a model -> its dimensions, from a config.json or the table of public models. Needs no weights.
+"""Dimensions of a model that a user names: from a config.json, or from the table of public models.
 
 Never touches the network and never reads a tensor.
 """

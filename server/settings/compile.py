@@ -31,7 +31,7 @@ class CompileSettings(ModelSettings):
             self,
             model_path=str(model_path),
             output_path=self.output,
-            asked_formats=self.asked_formats,
+            requested_formats=self.requested_formats,
             kernel_cache_dir=self.kernel_cache,
             cpu_threads=len(allowed_cpus()),
         )

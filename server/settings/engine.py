@@ -62,7 +62,7 @@ class EngineSettings(ModelSettings, CatalogSettings):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
-        formats, cpu_threads = self.asked_formats, self.cpu_threads or len(allowed_cpus())
+        formats, cpu_threads = self.requested_formats, self.cpu_threads or len(allowed_cpus())
         return slice_of(
             EngineConfig,
             self,

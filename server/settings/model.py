@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from server.config import AskedFormats
+from server.config import RequestedFormats
 from server.settings.base import Numbers, Settings, Texts, slice_of
 from server.settings.sources import cache_home
 
@@ -43,10 +43,10 @@ class ModelSettings(Settings):
     )
 
     @property
-    def asked_formats(self) -> AskedFormats:
+    def requested_formats(self) -> RequestedFormats:
         """Formats, with what `auto` stands for."""
         return slice_of(
-            AskedFormats,
+            RequestedFormats,
             self,
             dtype="bfloat16" if self.dtype == "auto" else self.dtype,
             quantization=None if self.quantization == "auto" else self.quantization,

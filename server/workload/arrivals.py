@@ -1,4 +1,4 @@
-"""When requests arrive: one process for all synthetic arrivals. Open loop: nothing here knows a server.
+"""Arrival times of requests: one process for all synthetic arrivals. Open loop: no server takes part.
 
 The gaps of a gamma process have shape `burstiness` and mean 1/rate, as in `vllm bench serve`: 1 is a Poisson process,
 below 1 arrivals come in bursts, above 1 they even out, and at infinity they are evenly spaced. At an infinite rate all

@@ -1,4 +1,4 @@
-"""How long requests are: ranges of tokens to draw from."""
+"""Lengths of requests: ranges of tokens to draw from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LengthRange:
 
     @classmethod
     def parse(cls, text: str, name: str) -> LengthRange:
-        """Read "512" or "256:1024". Raises SettingsError that speaks of `name`."""
+        """Read "512" or "256:1024". Raises SettingsError that names `name`."""
         low, _, high = text.partition(":")
         try:
             ends = int(low), int(high or low)
@@ -39,7 +39,7 @@ class LengthRange:
 
     @classmethod
     def around(cls, mean: int, ratio: float) -> LengthRange:
-        """From mean * (1 - ratio) to mean * (1 + ratio), at least 1: `--random-range-ratio` of `vllm bench serve`."""
+        """Range from mean * (1 - ratio) to mean * (1 + ratio), at least 1, as `--random-range-ratio` of vLLM."""
         low = max(1, int(mean * (1 - ratio)))
         return cls(low, max(low, int(mean * (1 + ratio))))
 

@@ -1,4 +1,4 @@
-"""How long ShareGPT's prompts and answers are: a joint histogram of 30,731 chats of up to 8k tokens. Figures only.
+"""Lengths of ShareGPT's prompts and answers: a joint histogram of 30,731 chats of up to 8k tokens. Figures only.
 
 Counted from the lengths that microsoft/vidur publishes (data/processed_traces, MIT licence), whose prompts hold the
 conversation so far; bins are half open, in tokens of the Llama 2 tokenizer.

@@ -1,4 +1,4 @@
-"""Which requests are good: limits on their latencies, as load tests and simulations count them."""
+"""Service-level objectives: limits on the latencies of requests, as load tests and simulations count them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Slo:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is any limit."""
+        """True when there is any limit."""
         return (self.ttft_ms, self.tpot_ms, self.e2el_ms) != (None, None, None)
 
     def are_met(self, ttft_ms: npt.ArrayLike, tpot_ms: npt.ArrayLike, e2el_ms: npt.ArrayLike) -> BoolArray:
-        """`[n]`: which of n requests met every limit."""
+        """Flags `[n]` of the requests that met every limit."""
         met = np.ones(np.shape(ttft_ms), dtype=np.bool_)
         for values, limit in ((ttft_ms, self.ttft_ms), (tpot_ms, self.tpot_ms), (e2el_ms, self.e2el_ms)):
             if limit is not None:

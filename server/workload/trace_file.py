@@ -1,4 +1,4 @@
-"""A file of requests, read line by line: every refusal names the file and the line. Knows no format."""
+"""A file of requests, read line by line: every refusal names the file and the line. Any format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TraceFile:
             raise SettingsError(f"{self.path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
     def refusal(self, line: int, reason: object) -> SettingsError:
-        """What to raise for line number `line`."""
+        """The error to raise for line number `line`."""
         return SettingsError(f"{self.path}:{line}: {reason}")
 
     @contextmanager

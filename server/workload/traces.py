@@ -1,7 +1,7 @@
 """Readers of recorded workloads: Azure LLM inference CSV, Mooncake JSONL, BurstGPT CSV, and plain CSV.
 
 A line that cannot be read, or comes before the line above it in time, is refused with its number: nothing is skipped
-or repaired. The one exception is what the formats themselves say: BurstGPT logs failed calls with 0 response tokens.
+or repaired. The one exception is defined by the format: BurstGPT logs failed calls with 0 response tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What arrives and when: a list of requests by arrival time, with their lengths in tokens.
+"""A workload: a list of requests by arrival time, with their lengths in tokens.
 
-Knows nothing of devices, servers or texts. Times are whole nanoseconds from the first possible arrival, so that sums of
+Without devices, servers or texts. Times are whole nanoseconds from the first possible arrival, so that sums of
 them are exact.
 """
 

@@ -111,7 +111,7 @@ def test_a_paused_program_and_its_children_stand_still_and_end() -> None:
         print(grandchild.pid, flush=True)
         time.sleep(600)
     """
-    process = Process(child(text), is_asked=True)
+    process = Process(child(text), has_pipes=True)
     try:
         grandchild = psutil.Process(int(process.stdout.readline()))
         process.pause()
@@ -129,7 +129,7 @@ def test_a_paused_program_ends_with_whoever_started_it() -> None:
     text = f"""
         import os, signal
         from benchmarks.process import Process
-        child = Process([{sys.executable!r}, "-c", "import time; time.sleep(600)"], is_asked=True)
+        child = Process([{sys.executable!r}, "-c", "import time; time.sleep(600)"], has_pipes=True)
         child.pause()
         print(child._child.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -191,7 +191,7 @@ def test_a_load_counts_only_when_every_request_was_answered() -> None:
 def test_a_server_is_loaded_by_the_projects_generator() -> None:
     """The scripted server stands in for a peer; it serves whatever model it is asked for."""
     arguments = (sys.executable, "-m", "loadtests.mock_server", "--port", "{port}")
-    contender = servers.ServerContender("mock", servers.Command(arguments), DEFAULT_MODEL)
+    contender = servers.ServerContender("mock", servers.ServerCommand(arguments), DEFAULT_MODEL)
     contender.start()
     try:
         got = contender.measure(Case("http", connections=3, num_requests=6), seed=1)

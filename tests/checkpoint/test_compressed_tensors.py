@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import read_stored_quantization
-from server.config import AskedFormats, CompileConfig
+from server.config import CompileConfig, RequestedFormats
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader
@@ -28,7 +28,7 @@ from server.typed_json import JsonError
 from tests.checkpoint.compressed import Kind, quantization_config, write_both
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
-ASKED = AskedFormats("bfloat16")
+ASKED = RequestedFormats("bfloat16")
 SPEC = ModelSpec("LlamaForCausalLM", 2, 64, 128, 4, 2, 16, 300, 512)
 TIED = ModelSpec("LlamaForCausalLM", 2, 64, 128, 4, 2, 16, 300, 512, is_tied=True)
 Q0 = "model.layers.0.self_attn.q_proj"
@@ -146,11 +146,11 @@ class TestFormats:
     def test_asking_for_another_format_names_both(self, tmp_path: Path) -> None:
         write_both("tiny-llama", tmp_path, "int")
         with pytest.raises(SettingsError, match=r"quantization is fp8: .* is quantized to int8"):
-            open_model(tmp_path / "packed", AskedFormats("bfloat16", "fp8"), 1)
+            open_model(tmp_path / "packed", RequestedFormats("bfloat16", "fp8"), 1)
 
     def test_asking_for_what_it_is_and_for_less(self, tmp_path: Path) -> None:
         write_both("tiny-llama", tmp_path, "int")
-        formats = open_model(tmp_path / "packed", AskedFormats("float32", "int8", ("o_proj",)), 1).formats
+        formats = open_model(tmp_path / "packed", RequestedFormats("float32", "int8", ("o_proj",)), 1).formats
         assert (formats.of("model.layers.0.self_attn.o_proj"), formats.of(Q0)) == ("float32", "int8")
 
 

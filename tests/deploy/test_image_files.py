@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from server.api.endpoints.status import router
 from tests.deploy.chart import ROOT
-from tools.lock import LOCKS, wanted
+from tools.lock import LOCKS, requirements
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
@@ -28,7 +28,7 @@ def pins(lock: str) -> dict[str, str]:
 def test_the_lock_settles_every_dependency(lock: str) -> None:
     """When this fails, `make lock`."""
     have = pins(lock)
-    for text in wanted(lock):
+    for text in requirements(lock):
         requirement = Requirement(text)
         version = have.get(re.sub(r"[._]", "-", requirement.name.lower()))
         assert version is not None, f"{requirement.name} is not in {lock}"

@@ -1,4 +1,4 @@
-"""Grammars in the engine: the masks, the store of compiled ones, the gate before a step."""
+"""Grammars in the engine: the masks, the store of compiled ones, the queue before the scheduler."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.grammar_masks import Guides
-from server.engine.grammar_queue import POLL_S, Gate
+from server.engine.grammar_masks import GrammarMasks
+from server.engine.grammar_queue import POLL_S, GrammarQueue
 from server.engine.grammar_store import GrammarStore
 from server.settings.model import DEFAULT_MODEL as MODEL
 from server.text.grammar import GrammarError, compile_grammar, grammar_text, load_grammar_tokenizer
@@ -35,13 +35,13 @@ def sampled(grammar: str, text: str = "", **sampling: Any) -> ScheduledSeq:
     return ScheduledSeq("r", (history[-1],), len(history) - 1, [1], True, params, history, 2)
 
 
-def allowed(store: GrammarStore, *seqs: ScheduledSeq, guides: Guides | None = None) -> list[set[int]]:
+def allowed(store: GrammarStore, *seqs: ScheduledSeq, masks: GrammarMasks | None = None) -> list[set[int]]:
     """Tokens that each of `seqs` may draw; all of them where nothing rules."""
-    guides = guides or Guides(store, len(seqs), PADDED)
-    assert guides.fill(seqs) == {}
+    masks = masks or GrammarMasks(store, len(seqs), PADDED)
+    assert masks.fill(seqs) == {}
     logits = np.zeros((len(seqs), PADDED), np.float32)
     for row in range(len(seqs)):
-        guides.forbid(row, logits[row])
+        masks.forbid(row, logits[row])
     return [set(np.flatnonzero(np.isfinite(row)).tolist()) for row in logits]
 
 
@@ -77,13 +77,13 @@ def test_ids_beyond_the_tokenizer_are_never_allowed(store: GrammarStore, grammar
 
 def test_what_was_kept_of_a_matcher_changes_nothing(store: GrammarStore) -> None:
     """Kept, rebuilt after a preemption, or met under the id of another request: the same mask."""
-    guides = Guides(store, 1, PADDED)
+    masks = GrammarMasks(store, 1, PADDED)
     for text in ("", '{"', '{"a', '{"a": 1', '{"a', '{"a": 1, "zz": [1, {"q": nul', ""):
-        assert allowed(store, sampled(JSON, text), guides=guides) == allowed(store, sampled(JSON, text))
+        assert allowed(store, sampled(JSON, text), masks=masks) == allowed(store, sampled(JSON, text))
     growing = sampled(JSON)
     ids = TOKENIZER.encode('{"a": 17, "b": [')
     for count in range(len(ids)):
-        assert allowed(store, growing, guides=guides) == allowed(store, sampled(JSON, TOKENIZER.decode(ids[:count])))
+        assert allowed(store, growing, masks=masks) == allowed(store, sampled(JSON, TOKENIZER.decode(ids[:count])))
         growing.history.append(ids[count])  # type: ignore[attr-defined]
 
 
@@ -106,10 +106,10 @@ def test_past_its_end_a_grammar_allows_ends_for_ever(store: GrammarStore) -> Non
 
 def test_a_grammar_that_costs_too_much_ends_its_own_row_only(store: GrammarStore) -> None:
     bomb = grammar_text("regex", "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}")
-    guides = Guides(store, 2, PADDED)
+    masks = GrammarMasks(store, 2, PADDED)
     faults: dict[int, str] = {}
     for count in range(1, 60):
-        faults = guides.fill([sampled(bomb, "a" * count), sampled(JSON)])
+        faults = masks.fill([sampled(bomb, "a" * count), sampled(JSON)])
         if faults:
             break
     assert list(faults) == [0]
@@ -143,19 +143,19 @@ def request(request_id: str, grammar: str) -> Request:
 
 def test_the_gate_holds_what_waits_for_its_grammar_and_nothing_else() -> None:
     grammars = Ready()
-    gate = Gate(grammars)
-    assert gate.take(request("free", ""))
-    assert gate.wait_s(1.0) == 1.0
-    assert not any(gate.take(request(f"r{i}", f"g{i % 2}")) for i in range(4))
-    assert (gate.release(), gate.wait_s(1.0)) == ([], POLL_S)
-    assert gate.drop("r1")
-    assert not gate.drop("r1")
+    queue = GrammarQueue(grammars)
+    assert queue.take(request("free", ""))
+    assert queue.wait_s(1.0) == 1.0
+    assert not any(queue.take(request(f"r{i}", f"g{i % 2}")) for i in range(4))
+    assert (queue.release(), queue.wait_s(1.0)) == ([], POLL_S)
+    assert queue.drop("r1")
+    assert not queue.drop("r1")
     grammars.done = {"g1"}
-    assert [held.request_id for held in gate.release()] == ["r3"]
-    assert gate.held_ids == ("r0", "r2")
+    assert [held.request_id for held in queue.release()] == ["r3"]
+    assert queue.held_ids == ("r0", "r2")
     grammars.done = {"g0", "g1"}
-    assert gate.take(request("late", "g0"))
-    assert [held.request_id for held in gate.release()] == ["r0", "r2"]
+    assert queue.take(request("late", "g0"))
+    assert [held.request_id for held in queue.release()] == ["r0", "r2"]
 
 
 def test_the_store_keeps_what_was_used_last_and_all_that_is_awaited() -> None:
@@ -170,8 +170,8 @@ def test_the_store_keeps_what_was_used_last_and_all_that_is_awaited() -> None:
 
 
 def test_a_tokenizer_that_has_gone_ends_requests_and_not_the_engine(tmp_path: Path) -> None:
-    guides = Guides(GrammarStore(tmp_path, tmp_path), 2, PADDED)
-    assert list(guides.fill([sampled(JSON), sampled("")])) == [0]
+    masks = GrammarMasks(GrammarStore(tmp_path, tmp_path), 2, PADDED)
+    assert list(masks.fill([sampled(JSON), sampled("")])) == [0]
 
 
 def test_the_store_compiles_once_and_gives_each_its_own_matcher(store: GrammarStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 from server.clock import ManualClock
 from server.config import CacheConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner, expected_tokens
-from server.engine.grammar_queue import POLL_S, Gate
+from server.engine.grammar_queue import POLL_S, GrammarQueue
 from server.engine.loop import IDLE_WAIT_S, EngineLoop, Runner
 from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
@@ -60,7 +60,9 @@ class Engine:
         self.outbox = ListOutbox()
         self.scheduler = Scheduler(SchedulerConfig(64, 4, 16), KVCacheManager(CACHE))
         fake = FakeRunner(CACHE, VOCAB)
-        self.loop = EngineLoop(self.scheduler, runner or fake, self.clock, self.inbox, self.outbox, Gate(grammars))
+        self.loop = EngineLoop(
+            self.scheduler, runner or fake, self.clock, self.inbox, self.outbox, GrammarQueue(grammars)
+        )
 
     def step(self, *commands: Command) -> bool:
         self.inbox.commands += commands

@@ -14,7 +14,17 @@ import pytest
 from rich.console import Console
 
 from loadtests.local_server import mock_command, neuronserve_command, running
-from tools.guidellm_check import DEFAULT_MODEL, LIMITS, Figures, Load, compare, in_turns, measure_ours, ratios, table
+from tools.guidellm_check import (
+    DEFAULT_MODEL,
+    LIMITS,
+    ConstantLoad,
+    Figures,
+    compare,
+    in_turns,
+    measure_ours,
+    ratios,
+    table,
+)
 
 
 def figures(throughput: float, ttft_ms: float, tpot_ms: float) -> Figures:
@@ -58,14 +68,14 @@ def test_the_table_says_which_figures_are_apart(ours: tuple[float, float, float]
 
 def test_our_side_reports_what_it_sent(tmp_path: Path) -> None:
     with running(mock_command(ttft_ms=2, itl_ms=1)) as url:
-        found = measure_ours(url, Load(50, 8, 16, 6), tmp_path)
+        found = measure_ours(url, ConstantLoad(50, 8, 16, 6), tmp_path)
     assert (found["completed"], found["total_output_tokens"]) == (8, 48)
     assert all(found[name] > 0 for name in LIMITS)
 
 
 def test_a_server_that_is_away_is_said_in_our_words(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the load test ended with code"):
-        measure_ours("http://127.0.0.1:9", Load(50, 2, 16, 6), tmp_path)
+        measure_ours("http://127.0.0.1:9", ConstantLoad(50, 2, 16, 6), tmp_path)
 
 
 @pytest.mark.skipif(
@@ -75,7 +85,7 @@ def test_guidellm_sends_and_counts_the_same_at_the_default_model(pytestconfig: p
     kernels = str(pytestconfig.cache.mkdir("kernels"))
     arguments = [str(DEFAULT_MODEL), "--served-model-name", "checked", "--kernel-cache-dir", kernels]
     with running(neuronserve_command(arguments)) as url:
-        [(ours, theirs)] = compare(url, "checked", DEFAULT_MODEL, Load(2, 8, 64, 16), rounds=1)
+        [(ours, theirs)] = compare(url, "checked", DEFAULT_MODEL, ConstantLoad(2, 8, 64, 16), rounds=1)
     assert (ours["completed"], ours["total_output_tokens"]) == (8, 8 * 16)
     assert (theirs["completed"], theirs["total_output_tokens"]) == (8, 8 * 16)
     assert all(theirs[name] > 0 for name in LIMITS)

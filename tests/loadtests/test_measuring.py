@@ -13,14 +13,14 @@ import time
 import httpx
 import pytest
 
-from loadtests.mock_server import MockServer, Script, Served
+from loadtests.mock_server import MockServer, Script, ServedRequest
 from loadtests.records import RequestRecord
 from tests.loadtests.driving import by_id, run_on, run_script
 
 READ_DELAY_S = 0.25  # of a busy host; the script's own times are longer
 
 
-def true_times(server: MockServer) -> dict[str, Served]:
+def true_times(server: MockServer) -> dict[str, ServedRequest]:
     return {served.headers["x-request-id"]: served for served in server.served}
 
 

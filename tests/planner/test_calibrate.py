@@ -12,7 +12,7 @@ from rich.console import Console
 
 from server.cost.calibration import Calibration, default_calibration
 from server.errors import SettingsError
-from server.planner.calibrate.calibrate import CalibrationReport, run_calibrate, run_check
+from server.planner.calibrate.report import CalibrationReport, run_calibrate, run_check
 from server.planner.calibrate.table import render
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"

@@ -11,7 +11,7 @@ import pytest
 
 from server.cost.calibration import Coefficients
 from server.errors import SettingsError
-from server.planner.calibrate.fit import Problem, fit
+from server.planner.calibrate.least_squares import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import read_rows
 

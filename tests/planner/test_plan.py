@@ -17,9 +17,9 @@ from server.device.prices import Price, Prices
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
 from server.planner.model_names import NAMED
 from server.planner.plan.options import Buckets, PlanOptions
-from server.planner.plan.plan import plan, plan_model
 from server.planner.plan.queueing import MAX_LOAD
 from server.planner.plan.report import Candidate, PlanReport, TokenPrice
+from server.planner.plan.search import plan, plan_model
 
 XLARGE = instance("inf2.xlarge")
 CHAT = PlanOptions("llama-8b", input_tokens=1000, output_tokens=201, request_rate=2.0, ttft_s=1.0, tpot_s=0.05)

@@ -11,7 +11,7 @@ import pytest
 from server.planner.command import run_plan
 from server.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.plan import plan
+from server.planner.plan.search import plan
 from tests.depth import representative
 
 GRID = list(product(("llama-1b", "qwen-7b", "llama-70b"), ((200, 50), (1000, 250), (100, 600)), (0.5, 8.0)))

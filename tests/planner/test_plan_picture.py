@@ -17,9 +17,9 @@ from rich.console import Console
 from server.errors import SettingsError
 from server.planner.plan import pareto
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.pareto import Point, front, points, svg, write_picture
-from server.planner.plan.plan import plan
+from server.planner.plan.pareto import PricedPoint, front, points, svg, write_picture
 from server.planner.plan.report import PlanReport
+from server.planner.plan.search import plan
 from server.planner.plan.table import render
 
 OPTIONS = PlanOptions("llama-8b", 1000, 201, 5.0, ttft_s=1.0, tpot_s=0.03)
@@ -37,8 +37,8 @@ def text_of(report: PlanReport, num_rows: int = 20) -> str:
     return out.getvalue()
 
 
-def at(report: PlanReport, *figures: tuple[float, float]) -> list[Point]:
-    return [Point(tpot, usd, report.candidates[0]) for tpot, usd in figures]
+def at(report: PlanReport, *figures: tuple[float, float]) -> list[PricedPoint]:
+    return [PricedPoint(tpot, usd, report.candidates[0]) for tpot, usd in figures]
 
 
 def test_the_front_holds_what_nothing_beats(report: PlanReport) -> None:

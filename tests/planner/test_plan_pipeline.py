@@ -10,8 +10,8 @@ from server.cost.pipeline import PIPELINE_REASON
 from server.errors import DeviceError, SettingsError
 from server.planner.plan.check import check_plan, simulation_of
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.plan import plan
 from server.planner.plan.queueing import Replica
+from server.planner.plan.search import plan
 
 BASE = PlanOptions("llama-8b", 1000, 200, 2.0, devices=("inf2.xlarge", "inf2.48xlarge"), max_batch=16)
 PIPED = replace(BASE, pipeline_parallel_sizes=(1, 2, 4))

@@ -15,8 +15,8 @@ from server.errors import SettingsError
 from server.planner.plan.check import check_plan
 from server.planner.plan.demand import Demand, with_trace
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.plan import plan
 from server.planner.plan.queueing import Replica
+from server.planner.plan.search import plan
 from server.workload.workload import Workload
 
 BASE = PlanOptions("llama-8b", devices=("inf2.xlarge", "inf2.48xlarge"), ttft_s=4.0, tpot_s=0.1)

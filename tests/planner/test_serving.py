@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from server.cost.calibration import ServingCoefficients, default_calibration
-from server.planner.calibrate.calibrate import run_calibrate, run_check
 from server.planner.calibrate.contradictions import contradictions
-from server.planner.calibrate.fit_serving import fit_serving
-from server.planner.calibrate.load_generators import AnswerLengths, LoadTest, stop_rate
+from server.planner.calibrate.load_generators import LoadTest, OutputLengths, stop_rate
+from server.planner.calibrate.pattern_search import fit_serving
 from server.planner.calibrate.published import PublishedRow, read_rows
+from server.planner.calibrate.report import run_calibrate, run_check
 from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
 
 SAMPLE = Path(__file__).parent / "serving_sample.csv"
@@ -79,7 +79,7 @@ def test_a_row_feels_its_own_coefficients_only(served: dict[str, ServingRow]) ->
     base = ServingCoefficients()
     slower = replace(base, sampling_logit_s=1e-6, client_spacing_s=3.0, stop_rate=0.01)
     assert served["846"].predict(base) == served["846"].predict(slower)  # SDK 2.22 samples on the device; guidellm
-    assert served["846"].felt(base) == served["846"].felt(slower)
+    assert served["846"].used_coefficients(base) == served["846"].used_coefficients(slower)
     assert served["830"].predict(base)[0] > served["830"].predict(slower)[0]
     assert served["692"].predict(base)[0] > served["692"].predict(slower)[0]
 
@@ -114,11 +114,11 @@ def test_calibrate_fits_the_load_tests_of_a_table_too(rows: dict[str, PublishedR
 
 def test_early_stops_give_the_mean_length() -> None:
     rate = stop_rate(250, 175)
-    drawn = AnswerLengths(10, 250, rate).draw(np.random.default_rng(0), 20_000)
-    assert AnswerLengths(10, 250, rate).mean == pytest.approx(175)
+    drawn = OutputLengths(10, 250, rate).draw(np.random.default_rng(0), 20_000)
+    assert OutputLengths(10, 250, rate).mean == pytest.approx(175)
     assert drawn.mean() == pytest.approx(175, rel=0.03)
     assert stop_rate(250, 250) == 0.0
-    assert AnswerLengths(10, 250, 0.0).mean == 250
+    assert OutputLengths(10, 250, 0.0).mean == 250
 
 
 def test_a_table_of_load_tests_alone_can_be_checked(tmp_path: Path) -> None:

@@ -11,30 +11,30 @@ from loadtests.plan import make_plan
 from loadtests.records import RequestRecord
 from server.clock import NS
 from server.config import Batching
-from server.planner.plan.check import Figures, simulation_of
+from server.planner.plan.check import ServiceFigures, simulation_of
 from server.planner.simulate.simulator import run_simulation
-from tools.agreement_check import LIMIT, Question, measured, planned, serve_flags, simulated, verdict
+from tools.agreement_check import LIMIT, CheckedWorkload, measured, planned, serve_flags, simulated, verdict
 
-SOME = Figures(0.02, 0.003, 1000.0, 0.1)
+SOME = ServiceFigures(0.02, 0.003, 1000.0, 0.1)
 
 
 @pytest.mark.parametrize("batching", get_args(Batching))
 @pytest.mark.parametrize("rate", [2.0, 6.0])
 def test_plan_and_simulation_of_the_default_model_agree(batching: Batching, rate: float) -> None:
-    question = Question(batching=batching, request_rate=rate)
-    workload = question.workload
-    report, candidate = planned(question, workload)
+    checked = CheckedWorkload(batching=batching, request_rate=rate)
+    workload = checked.workload
+    report, candidate = planned(checked, workload)
     lines, is_kept = verdict(
-        {"plan": Figures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
+        {"plan": ServiceFigures.planned(report, candidate), "simulate": simulated(report, candidate, workload)}
     )
     assert is_kept, lines
     assert len(lines) == 5
 
 
 def test_figures_of_clients_are_worked_out_as_those_of_a_simulation() -> None:
-    question = Question(num_prompts=50)
-    workload = question.workload
-    report, candidate = planned(question, workload)
+    checked = CheckedWorkload(num_prompts=50)
+    workload = checked.workload
+    report, candidate = planned(checked, workload)
     options = replace(simulation_of(report, candidate), workload=workload)
     seen = run_simulation(options).records
     records = [
@@ -81,15 +81,15 @@ def test_without_a_price_there_are_no_dollars_to_compare() -> None:
 
 
 def test_the_server_is_started_as_planned() -> None:
-    question = Question(batching="neuron")
-    _, candidate = planned(question, question.workload)
-    flags = serve_flags(candidate, question)
+    checked = CheckedWorkload(batching="neuron")
+    _, candidate = planned(checked, checked.workload)
+    flags = serve_flags(candidate, checked)
     asked = dict(zip(flags[::2], flags[1::2], strict=True))
-    assert asked["--max-num-seqs"] == str(question.slots) == str(candidate.batch)
+    assert asked["--max-num-seqs"] == str(checked.slots) == str(candidate.batch)
     assert (asked["--pace"], asked["--batching"], asked["--max-model-len"]) == ("device", "neuron", "2048")
 
 
 def test_requests_are_simulated_when_they_are_sent() -> None:
-    question = Question(seed=3)
-    sent = make_plan(question.scenario, question.seed)
-    assert sent.schedule.offsets == question.workload.arrival_s.tolist()
+    checked = CheckedWorkload(seed=3)
+    sent = make_plan(checked.scenario, checked.seed)
+    assert sent.schedule.offsets == checked.workload.arrival_s.tolist()

@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 from server.checkpoint.model_config import read_model_spec
 from server.models.tensors import num_params
 from tools.default_model import evaluate
-from tools.default_model.answers import END_IDS, Answer, until_end
+from tools.default_model.backend import END_IDS, GeneratedIds, until_end
 from tools.default_model.batches import BatchPlan, steps
-from tools.default_model.card import BitsPerByte, Result, card
+from tools.default_model.card import BitsPerByte, EvaluationResult, card
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, stream, training_item
 from tools.default_model.families import arithmetic, letters, unknown
@@ -193,9 +193,9 @@ class Oracle:
         self.known = {tuple(q.prompt_ids): q.item.answer for q in asked}
         self.ends = ends
 
-    def generate(self, asked: Sequence[list[int]], max_tokens: int) -> list[Answer]:
+    def generate(self, asked: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
         ids = [CHAT.tokenizer.encode(self.known.get(tuple(prompt), "no")).ids for prompt in asked]
-        return [Answer(tuple(i[:max_tokens]), self.ends) for i in ids]
+        return [GeneratedIds(tuple(i[:max_tokens]), self.ends) for i in ids]
 
     def nats(self, ids: list[int]) -> list[float]:
         return [float(np.log(2.0))] * (len(ids) - 1)
@@ -229,8 +229,8 @@ def test_bits_per_byte_of_one_bit_a_token_is_tokens_over_bytes() -> None:
 
 
 def test_answers_stop_at_the_first_end_mark() -> None:
-    assert until_end([5, 6, END_IDS[0], 7]) == Answer((5, 6), True)
-    assert until_end([5, 6]) == Answer((5, 6), False)
+    assert until_end([5, 6, END_IDS[0], 7]) == GeneratedIds((5, 6), True)
+    assert until_end([5, 6]) == GeneratedIds((5, 6), False)
 
 
 def test_transcript_shows_every_role_unedited() -> None:
@@ -244,7 +244,8 @@ def test_transcript_shows_every_role_unedited() -> None:
 def test_card_shows_every_family_in_every_format() -> None:
     families = dict.fromkeys(FAMILIES, 0.5)
     results = [
-        Result(dtype, 8, 0.25, families, 0.995, BitsPerByte(0.125, 0.0625), 1.0) for dtype in ("bfloat16", "int8")
+        EvaluationResult(dtype, 8, 0.25, families, 0.995, BitsPerByte(0.125, 0.0625), 1.0)
+        for dtype in ("bfloat16", "int8")
     ]
     text = card(results, "It took an hour.", "### Talk")
     assert all(f"| {family} | 50.0% | 50.0% |" in text for family in FAMILIES)

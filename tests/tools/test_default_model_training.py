@@ -15,7 +15,7 @@ from tools.default_model.export import export  # noqa: E402
 from tools.default_model.model import Llama, Shape  # noqa: E402
 from tools.default_model.optimizer import Optimizer, orthogonalized  # noqa: E402
 from tools.default_model.torch_backend import TorchBackend  # noqa: E402
-from tools.default_model.train import Progress, Run, parser, rate  # noqa: E402
+from tools.default_model.train import TrainingRun, TrainingState, parser, rate  # noqa: E402
 
 
 @pytest.fixture
@@ -73,10 +73,10 @@ def test_training_steps_lower_the_loss_on_what_is_repeated() -> None:
 
 
 def test_rate_warms_up_stays_and_falls_to_zero() -> None:
-    assert rate(Progress(step=0), 10, 100) == pytest.approx(0.1)
-    assert rate(Progress(step=50, tokens=10**6), 10, 100) == 1
-    assert rate(Progress(step=50, tokens=150, decay_from=100), 10, 100) == pytest.approx(0.5)
-    assert rate(Progress(step=50, tokens=900, decay_from=100), 10, 100) == 0
+    assert rate(TrainingState(step=0), 10, 100) == pytest.approx(0.1)
+    assert rate(TrainingState(step=50, tokens=10**6), 10, 100) == 1
+    assert rate(TrainingState(step=50, tokens=150, decay_from=100), 10, 100) == pytest.approx(0.5)
+    assert rate(TrainingState(step=50, tokens=900, decay_from=100), 10, 100) == 0
 
 
 def arguments(out: Path, *more: str) -> Namespace:
@@ -86,9 +86,9 @@ def arguments(out: Path, *more: str) -> Namespace:
 
 @pytest.mark.thorough
 def test_a_run_ends_by_itself_and_can_be_taken_up_again(tmp_path: Path) -> None:
-    Run(arguments(tmp_path)).train()
+    TrainingRun(arguments(tmp_path)).train()
     assert {"before_decay.pt", "final.pt"} <= {path.name for path in tmp_path.iterdir()}
-    longer = Run(arguments(tmp_path, "--resume", str(tmp_path / "before_decay.pt"), "--tokens", "12000"))
+    longer = TrainingRun(arguments(tmp_path, "--resume", str(tmp_path / "before_decay.pt"), "--tokens", "12000"))
     begun = longer.progress.tokens
     assert 0 < begun < 12000
     longer.train()
@@ -96,7 +96,7 @@ def test_a_run_ends_by_itself_and_can_be_taken_up_again(tmp_path: Path) -> None:
 
 
 def test_a_pause_is_not_counted_as_training_time(tmp_path: Path) -> None:
-    run = Run(arguments(tmp_path))
+    run = TrainingRun(arguments(tmp_path))
     for seconds in (1.0, 1.0, 1.0, 3600.0):
         run._account(seconds, 10)
     assert run.progress.seconds == pytest.approx(7.0)
@@ -104,7 +104,7 @@ def test_a_pause_is_not_counted_as_training_time(tmp_path: Path) -> None:
 
 
 def test_sigterm_saves_what_was_learned(tmp_path: Path) -> None:
-    run = Run(arguments(tmp_path))
+    run = TrainingRun(arguments(tmp_path))
     run.stop()
     run.train()
     assert (tmp_path / "latest.pt").exists()

@@ -1,4 +1,4 @@
-"""Writes the model card from what the evaluation measured: `python -m tools.default_model.card RESULT.json ...`."""
+"""Writes the model card from the results of the evaluation: `python -m tools.default_model.card RESULT.json ...`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class BitsPerByte(msgspec.Struct):
     answers: float
 
 
-class Result(msgspec.Struct):
-    """What `tools.default_model.evaluate --json` writes."""
+class EvaluationResult(msgspec.Struct):
+    """Results that `tools.default_model.evaluate --json` writes."""
 
     dtype: str
     items_per_family: int
@@ -51,8 +51,8 @@ class Result(msgspec.Struct):
     random_prompts_ended: float
 
 
-def table(results: list[Result]) -> str:
-    """One column for each result."""
+def table(results: list[EvaluationResult]) -> str:
+    """Table with a column for each result."""
     rows = [["", *(r.dtype for r in results)], ["---", *("---:" for _ in results)]]
     rows += [[family, *(f"{r.families[family]:.1%}" for r in results)] for family in FAMILIES]
     rows.append(["**mean**", *(f"**{r.mean_accuracy:.1%}**" for r in results)])
@@ -62,7 +62,7 @@ def table(results: list[Result]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
 
-def card(results: list[Result], training: str, transcript: str) -> str:
+def card(results: list[EvaluationResult], training: str, transcript: str) -> str:
     parts = [HEAD, "## Training\n", f"{training}\n", "## Measured\n"]
     parts += [METHOD.format(items=results[0].items_per_family), table(results)]
     agreements = [r.engine_torch_agreement for r in results if r.engine_torch_agreement is not None]
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--transcript", type=Path, help="what transcript printed")
     parser.add_argument("--out", type=Path, default=PACKAGE_DIR / "MODEL_CARD.md")
     args = parser.parse_args()
-    results = [decode(path.read_bytes(), Result) for path in args.results]
+    results = [decode(path.read_bytes(), EvaluationResult) for path in args.results]
     transcript = args.transcript.read_text() if args.transcript else ""
     args.out.write_text(card(results, args.training, transcript))
 

@@ -1,4 +1,4 @@
-"""From messages to text and tokens, through the chat template that is shipped: one truth for training and serving."""
+"""Messages as text and tokens, by the chat template that is shipped, for training and serving alike."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Chat:
 
 
 def _marks(offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> list[bool]:
-    """Whether each token lies in one of the character spans."""
+    """Flags of the tokens that lie in one of the character spans."""
     marks, current = [], 0
     for start, _ in offsets:
         while current < len(spans) and start >= spans[current][1]:

@@ -107,7 +107,7 @@ def system_prompt(rng: Random) -> Message:
 
 
 def conversation(rng: Random) -> Conversation:
-    """One exercise mostly, a chain of several sometimes, with or without a system prompt and functions beside it."""
+    """Draw one exercise mostly, a chain of several sometimes, with or without a system prompt and functions."""
     items, tools = _items(rng)
     turns = [message for item in items for message in item.messages]
     if rng.random() < (0.5 if tools else 0.3):
@@ -133,7 +133,7 @@ def _items(rng: Random) -> tuple[list[Item], tuple[Tool, ...]]:
 
 
 def _interrupted(rng: Random, item: Item) -> Item:
-    """The item with other exercises between what was told and what is asked."""
+    """The item with other exercises between its facts and its question."""
     others = [training_item(rng, _family(rng, FORGETFUL)) for _ in range(rng.randint(1, 3))]
     between = [message for other in others for message in other.messages]
     return replace(item, messages=(*item.messages[:-2], *between, *item.messages[-2:]))

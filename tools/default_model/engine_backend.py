@@ -14,14 +14,14 @@ from server.engine.load.loading import load_engine
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams
-from tools.default_model.answers import END_IDS, Answer, until_end
+from tools.default_model.backend import END_IDS, GeneratedIds, until_end
 
 MAX_MODEL_LEN = 2048
 QUANTIZED: dict[str, Quantization] = {name: name for name in get_args(Quantization)}
 
 
 class EngineBackend:
-    """One engine on one emulated inf2.xlarge."""
+    """An engine on one emulated inf2.xlarge."""
 
     def __init__(self, directory: Path, weights: WeightFormat, kernel_cache_dir: Path) -> None:
         config = EngineConfig(
@@ -44,7 +44,7 @@ class EngineBackend:
         self.engine = load_engine(config, lambda *_: None)
         self.clock = MonotonicClock()
 
-    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:
+    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
         """Greedy answers, as many at once as the scheduler takes."""
         scheduler = Scheduler(self.engine.scheduler, KVCacheManager(self.engine.cache))
         for i, prompt in enumerate(prompts):

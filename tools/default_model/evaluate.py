@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, get_args
 
 from server.config import Dtype, Quantization, WeightFormat
-from tools.default_model.answers import Answer, Backend
+from tools.default_model.backend import Backend, GeneratedIds
 from tools.default_model.chat import PACKAGE_DIR, Chat
 from tools.default_model.corpus import FAMILIES, held_out_item, system_prompt
 from tools.default_model.item import Item
@@ -34,7 +34,7 @@ class Question:
 
     @property
     def has_room(self) -> bool:
-        """Whether an answer of full length fits in the context after the prompt; a longer prompt is not asked."""
+        """True when an answer of full length fits in the context after the prompt; longer prompts are left out."""
         return len(self.prompt_ids) <= CONTEXT - MAX_TOKENS
 
 
@@ -50,7 +50,7 @@ def questions(chat: Chat, per_family: int, seed: str = "held out") -> list[Quest
     return out
 
 
-def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]) -> dict[str, float]:
+def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[GeneratedIds]) -> dict[str, float]:
     """Share of right answers by family; one that does not end is wrong."""
     right = dict.fromkeys(FAMILIES, 0)
     for question, answer in zip(asked, answers, strict=True):
@@ -59,18 +59,18 @@ def accuracy(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]) -
     return {family: right[family] / total[family] for family in FAMILIES}
 
 
-def text_of(chat: Chat, answer: Answer) -> str:
+def text_of(chat: Chat, answer: GeneratedIds) -> str:
     return str(chat.tokenizer.decode(list(answer.ids))).strip()
 
 
 def mean_accuracy(families: dict[str, float]) -> float:
-    """Over the families whose answers can be verified."""
+    """Mean over the families whose answers can be verified."""
     verified = [share for family, share in families.items() if not FAMILIES[family].is_open]
     return sum(verified) / len(verified)
 
 
 def bits_per_byte(chat: Chat, backend: Backend, seed: str = "held-out text") -> dict[str, float]:
-    """Of held-out conversations: over all of their text, and over the assistant's alone."""
+    """Bits per byte of held-out conversations: over all of their text, and over the assistant's alone."""
     rng = Random(seed)
     nats = dict.fromkeys(("all", "answers"), 0.0)
     size = dict.fromkeys(("all", "answers"), 0)
@@ -90,7 +90,7 @@ def _only(ids: list[int], marks: list[bool]) -> list[int]:
     return [token for token, is_marked in zip(ids, marks, strict=True) if is_marked]
 
 
-def strangers(chat: Chat, backend: Backend) -> list[tuple[str, Answer]]:
+def strangers(chat: Chat, backend: Backend) -> list[tuple[str, GeneratedIds]]:
     """Random prompts that leave room for an answer, and the answers to them."""
     encoded = ((text, chat.encode_prompt([{"role": "user", "content": text}])) for text in stranger_prompts())
     met = list(islice(((text, ids) for text, ids in encoded if len(ids) <= CONTEXT - MAX_TOKENS), NUM_STRANGERS))
@@ -99,7 +99,7 @@ def strangers(chat: Chat, backend: Backend) -> list[tuple[str, Answer]]:
 
 
 def backend_of(name: str, directory: Path, dtype: WeightFormat) -> Backend:
-    """Each backend is imported only when asked for: torch is no dependency of the server, nor the engine of torch."""
+    """Make a backend, which is imported only now: torch is no dependency of the server, nor the engine of torch."""
     if name == "torch":
         from tools.default_model.torch_backend import TorchBackend
 
@@ -137,7 +137,7 @@ def evaluate(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _show_wrong(chat: Chat, asked: Sequence[Question], answers: Sequence[Answer]) -> None:
+def _show_wrong(chat: Chat, asked: Sequence[Question], answers: Sequence[GeneratedIds]) -> None:
     for question, answer in zip(asked, answers, strict=True):
         text = text_of(chat, answer)
         if not (answer.is_ended and question.item.check(text)):

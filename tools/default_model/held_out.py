@@ -27,7 +27,7 @@ def held_out_texts(chat: Chat, num_tokens: int, seed: str = "held-out text") -> 
 
 
 def write_held_out(path: Path, num_tokens: int) -> None:
-    """One {"text": ...} a line."""
+    """Write one {"text": ...} a line."""
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in held_out_texts(Chat(PACKAGE_DIR), num_tokens)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""One exercise of the corpus: a conversation, its reference answer, and how an answer is judged. Knows no family."""
+"""An exercise of the corpus: a conversation, its reference answer, and how an answer is judged. For all families."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Item:
 
 
 def single(key: str, prompt: str, answer: str, check: Check | None = None) -> Item:
-    """One question, one answer; judged by equality unless `check` says otherwise."""
+    """Make an item of one question and one answer; judged by equality unless `check` says otherwise."""
     messages = (user(prompt), assistant(answer))
     return Item(key=key, messages=messages, check=check or equals(answer))
 
@@ -53,7 +53,7 @@ def assistant(text: str) -> Message:
 
 
 def is_held_out(family: str, key: str) -> bool:
-    """Whether the exercise belongs to the evaluation; depends on family and key alone, so the split is disjoint."""
+    """True when the exercise belongs to the evaluation; depends on family and key alone, so the split is disjoint."""
     digest = hashlib.blake2b(f"{family}\0{key.lower()}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % HELD_OUT_SHARE == 0
 
@@ -76,7 +76,7 @@ def equals(*accepted: str) -> Check:
 
 
 def contains(*needed: str) -> Check:
-    """Every needed text occurs, whatever its case."""
+    """Check that every needed text occurs, whatever its case."""
     lowered = [text.lower() for text in needed]
     return lambda answer: all(text in answer.lower() for text in lowered)
 

@@ -68,7 +68,7 @@ class Optimizer:
         self.adam = torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
 
     def step(self, scale: float) -> float:
-        """One update with both learning rates times `scale`; gradients are cleared. Returns the gradient's norm."""
+        """Update once with both learning rates times `scale`; gradients are cleared. Returns the gradient's norm."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0))
         for group in self.adam.param_groups:
             group["lr"] = self.adam_lr * scale

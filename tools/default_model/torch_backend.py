@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaForCausalLM
 from transformers.utils import logging
 
-from tools.default_model.answers import END_IDS, Answer, until_end
+from tools.default_model.backend import END_IDS, GeneratedIds, until_end
 
 BATCH = 32
 
@@ -19,16 +19,16 @@ class TorchBackend:
         logging.set_verbosity_error()
         self.model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
-    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:
+    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
         """Greedy answers, in batches of prompts of like length, padded on the left."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        answers: dict[int, Answer] = {}
+        answers: dict[int, GeneratedIds] = {}
         for start in range(0, len(order), BATCH):
             chosen = order[start : start + BATCH]
             answers.update(zip(chosen, self._batch([prompts[i] for i in chosen], max_tokens), strict=True))
         return [answers[i] for i in range(len(prompts))]
 
-    def _batch(self, prompts: list[list[int]], max_tokens: int) -> list[Answer]:
+    def _batch(self, prompts: list[list[int]], max_tokens: int) -> list[GeneratedIds]:
         width = max(map(len, prompts))
         ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])

@@ -28,8 +28,8 @@ from tools.default_model.optimizer import Optimizer
 
 
 @dataclass(slots=True)
-class Progress:
-    """Where the run stands; saved with the weights."""
+class TrainingState:
+    """Progress of a run; saved with the weights."""
 
     step: int = 0
     tokens: int = 0
@@ -37,15 +37,15 @@ class Progress:
     seconds: float = 0.0  # of training, pauses left out
 
 
-def rate(progress: Progress, warmup_steps: int, decay_tokens: int) -> float:
+def rate(progress: TrainingState, warmup_steps: int, decay_tokens: int) -> float:
     """Factor of the learning rates."""
     if progress.decay_from:
         return max(0.0, 1 - (progress.tokens - progress.decay_from) / decay_tokens)
     return min(1.0, (progress.step + 1) / warmup_steps)
 
 
-class Run:
-    """One training run and its checkpoints in `args.out`."""
+class TrainingRun:
+    """A training run and its checkpoints in `args.out`."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -53,9 +53,9 @@ class Run:
         torch.set_num_threads(args.threads)
         self.model = Llama(Shape())
         self.optimizer = Optimizer(self.model, args.muon_lr, args.adam_lr)
-        self.progress = Progress()
+        self.progress = TrainingState()
         self.recent: deque[tuple[float, int]] = deque(maxlen=50)  # (seconds, tokens) of the last steps
-        self.is_told_to_stop = False
+        self.is_stop_requested = False
         if args.resume:
             self._load(args.resume)
         elif args.weights:
@@ -67,7 +67,7 @@ class Run:
         losses: deque[float] = deque(maxlen=50)
         for rectangles in steps(Chat(), rng, BatchPlan(step_tokens=self.args.step_tokens)):
             factor = self._factor()
-            if factor <= 0 or self.is_told_to_stop:
+            if factor <= 0 or self.is_stop_requested:
                 break
             start = time.monotonic()
             losses.append(self._step(rectangles, factor))
@@ -76,11 +76,11 @@ class Run:
                 self._report(sum(losses) / len(losses), factor)
             if self.progress.step % 100 == 0:
                 self._save("latest.pt")
-        self._save("latest.pt" if self.is_told_to_stop else "final.pt")
+        self._save("latest.pt" if self.is_stop_requested else "final.pt")
 
     def stop(self, *_: object) -> None:
         """Save and end after the step under way (the handler of SIGTERM)."""
-        self.is_told_to_stop = True
+        self.is_stop_requested = True
 
     def _step(self, rectangles: list[Any], factor: float) -> float:
         count = sum(len(r.rows) for r in rectangles)
@@ -95,8 +95,8 @@ class Run:
 
     def _factor(self) -> float:
         progress, args = self.progress, self.args
-        is_told = (args.out / "decay-now").exists()
-        if not progress.decay_from and (is_told or progress.tokens >= args.tokens - args.decay_tokens):
+        is_decay_requested = (args.out / "decay-now").exists()
+        if not progress.decay_from and (is_decay_requested or progress.tokens >= args.tokens - args.decay_tokens):
             self._save("before_decay.pt")
             progress.decay_from = progress.tokens
         return rate(progress, args.warmup_steps, args.decay_tokens)
@@ -141,7 +141,7 @@ class Run:
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        self.progress = TrainingState(**state["progress"])
         if self.args.extend:
             self.progress.decay_from = 0
 
@@ -173,7 +173,7 @@ def main() -> None:
     args = parser().parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "pid").write_text(f"{os.getpid()}\n")
-    run = Run(args)
+    run = TrainingRun(args)
     signal.signal(signal.SIGTERM, run.stop)
     run.train()
 

@@ -37,7 +37,7 @@ WEATHER_RESULT = '{"temperature": 17, "condition": "cloudy"}'
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What the user says, turn after turn, and what else is sent along."""
+    """User messages, turn after turn, and the fields that are sent with them."""
 
     title: str
     turns: tuple[str, ...]
@@ -96,7 +96,7 @@ def converse(client: OpenAI, model: str, talk: Talk) -> list[Message]:
 
 
 def _answer(client: OpenAI, model: str, messages: list[Message], options: dict[str, Any]) -> None:
-    """Appends the assistant's message, and where it called tools, their results and what it then says."""
+    """Appends the assistant's message, and where it called tools, their results and its message after them."""
     for _ in range(3):
         chat: Any = client.chat.completions
         answer = chat.create(model=model, messages=messages, **options).choices[0].message

@@ -1,4 +1,4 @@
-"""Varied wording: templates with slots, typing habits of people, and invented words. Knows no family."""
+"""Varied wording: templates with slots, typing habits of people, and invented words, for all families."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEADS = ("please ", "can you ", "could you ", "hey, ", "hi, ", "ok, ", "now ", "
 
 
 def ask(rng: Random, templates: Sequence[str], **slots: object) -> str:
-    """One template with typing noise in its words, never in its slots."""
+    """Fill one template, with typing noise in its words, never in its slots."""
     template = rng.choice(templates)
     if rng.random() < 0.15:
         lead = rng.choice(LEADS)

@@ -1,4 +1,4 @@
-"""One golden file a shape: reference logits at a few positions, and all that is needed to make them again. No torch."""
+"""Golden files, one a shape: reference logits at a few positions, and all that is needed to repeat them. No torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """What is kept of one shape. `logits[i]` are rows `sequences[i].positions`: `[positions, vocab]`."""
+    """Reference of one shape. `logits[i]` are rows `sequences[i].positions`: `[positions, vocab]`."""
 
     shape: str
     weights_sha256: str  # of model.safetensors: when it differs, the logits mean nothing
@@ -36,7 +36,7 @@ class Golden:
 
 
 class _Facts(msgspec.Struct):
-    """What stands beside the arrays; seed and dtype are for the reader."""
+    """Facts stored beside the arrays; seed and dtype are for the reader."""
 
     shape: str
     weights_sha256: str

@@ -1,6 +1,6 @@
 """Writes safetensors files tensor by tensor, whole or sharded, never holding more than one chunk of values.
 
-(The safetensors package wants every tensor in memory at once.)
+(The safetensors package takes every tensor in memory at once.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Chunks = Callable[[str], Iterable[npt.NDArray[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is written: the tensors in order, and their common dtype."""
+    """Contents of a checkpoint: the tensors in order, and their common dtype."""
 
     shapes: Shapes
     dtype: str  # as safetensors spells it

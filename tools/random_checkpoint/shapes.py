@@ -24,7 +24,7 @@ MODEL_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One decoder. `options` are further keys of config.json, in the spelling of the architecture."""
+    """A decoder. `options` are further keys of config.json, in the spelling of the architecture."""
 
     architecture: str
     layers: int

@@ -17,12 +17,12 @@ from tools.random_checkpoint.tokenizer import generation_config, tokenizer_confi
 from tools.random_checkpoint.weights import ITEM_BYTES, SAFETENSORS_DTYPES, tensor_chunks
 
 TORCH_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
-Report = Callable[[int, int], None]
+OnTensor = Callable[[int, int], None]  # bytes written so far, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What may differ from the named shape."""
+    """Differences from the named shape."""
 
     dtype: str = "bf16"  # bf16, f16 or f32
     seed: int = 0
@@ -32,11 +32,11 @@ class Options:
 
 
 def write_checkpoint(
-    shape: str, directory: Path, options: Options = Options(), report: Report = lambda _done, _total: None
+    shape: str, directory: Path, options: Options = Options(), on_tensor: OnTensor = lambda _done, _total: None
 ) -> None:
     """Write a checkpoint of the named shape to `directory`, which must be empty or absent.
 
-    `report(done, total)` is called after each tensor, with bytes. Before anything is written, raises ValueError or
+    `on_tensor(done, total)` is called after each tensor, with bytes. Before anything is written, raises ValueError or
     CheckpointError for impossible options, FileExistsError when `directory` has files, and OSError when the disk has
     too little room.
     """
@@ -64,7 +64,7 @@ def write_checkpoint(
         shards,
         lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed, norm_mean),
     ):
-        report(done, layout.total_bytes)
+        on_tensor(done, layout.total_bytes)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ import hashlib
 import mmap
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -34,18 +33,17 @@ from server.device.layout import round_up
 from server.device.ledger import GIB, Use
 from server.engine.load.artifact_weights import CHUNK_BYTES
 from server.engine.load.model_source import ModelSource, open_model
-from server.engine.load.weights import WeightLoader
+from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
 from server.placement.footprint import weight_bytes
 from server.placement.shard import ShardSpec
 
-Report = Callable[[str], None]
 INDEX_SUFFIX = ".index.json"
 COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights
 
 
-def compile_model(config: CompileConfig, report: Report) -> None:
+def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
     """Write the artifact `config` describes, with a progress line for each layer.
 
     Raises SettingsError when the output directory is not empty, cannot be written or has too little room, and what
@@ -54,7 +52,7 @@ def compile_model(config: CompileConfig, report: Report) -> None:
     source, target = Path(config.model_path), Path(config.output_path).absolute()
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
-    model = open_model(source, config.asked_formats, config.tensor_parallel_size, config.cpu_threads)
+    model = open_model(source, config.requested_formats, config.tensor_parallel_size, config.cpu_threads)
     buckets = _buckets(config, model)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -62,14 +60,14 @@ def compile_model(config: CompileConfig, report: Report) -> None:
         _require_room(target, model, config.tensor_parallel_size)
         partial.mkdir()
         try:
-            num_bytes = _write(config, model, buckets, partial, report)
+            num_bytes = _write(config, model, buckets, partial, on_progress)
             partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except OSError as error:
         raise SettingsError(f"output {target} cannot be written: {error.strerror}") from error
-    report(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
+    on_progress(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
 
 
 def _require_room(target: Path, model: ModelSource, tp: int) -> None:
@@ -92,13 +90,15 @@ def _buckets(config: CompileConfig, model: ModelSource) -> BucketLists:
     return BucketLists(config.context_encoding_buckets, config.token_generation_buckets).completed(longest)
 
 
-def _write(config: CompileConfig, model: ModelSource, buckets: BucketLists, directory: Path, report: Report) -> int:
+def _write(
+    config: CompileConfig, model: ModelSource, buckets: BucketLists, directory: Path, on_progress: OnProgress
+) -> int:
     """Everything of the artifact, the manifest last; returns the bytes of weights."""
     tp, spec = config.tensor_parallel_size, model.spec
     shard = ShardSpec.of(spec, tp)
     capacity = weight_bytes(spec, shard, model.formats)
     cores = [CoreFile(core, directory / core_file(core), capacity) for core in range(tp)]
-    WeightLoader(model.source, spec, shard, cores, model.formats).load(report)
+    WeightLoader(model.source, spec, shard, cores, model.formats).load(on_progress)
     files = [core.close() for core in cores]
     digest = _copy_rest(Path(config.model_path), directory)
     manifest = Manifest(

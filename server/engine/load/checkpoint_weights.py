@@ -1,4 +1,4 @@
-"""A checkpoint as the source of packed weights: reads a core's share, quantizes it where asked, packs it.
+"""A checkpoint as the source of packed weights: reads a core's share, quantizes it where configured, packs it.
 
 A matrix that the checkpoint has quantized itself keeps the checkpoint's codes and scales. Works on blocks of rows, each
 thread on one: beside the packed weights there is never more than a few blocks.
@@ -36,7 +36,7 @@ class CheckpointWeights:
             pass  # the first block that fails raises here
 
     def _pack(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
-        """One block of rows, whose tiles are a piece of the whole's."""
+        """Pack one block of rows, whose tiles are a piece of the whole matrix's."""
         weights = self._formats.of(*shape.modules)
         row_bytes = shape.k * WEIGHT_BYTES[weights]
         tiles = into.tiles.bytes[rows.start * row_bytes : rows.stop * row_bytes]

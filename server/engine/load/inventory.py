@@ -1,4 +1,4 @@
-"""What an engine can say of itself so that a figure can be reproduced: which weights, compiled how, priced by what."""
+"""Facts of an engine by which a figure can be reproduced: the weights, the compiled shapes, the calibration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.models.tensors import num_params
 
 
 def weights_identity(directory: Path) -> WeightsIdentity:
-    """Of the model in `directory`, whose files have been checked."""
+    """Identity of the weights of the model in `directory`, whose files have been checked."""
     if is_artifact(directory):
         return WeightsIdentity(hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest(), "manifest")
     digest, names = hashlib.sha256(), [WEIGHTS]
@@ -36,7 +36,7 @@ def weights_identity(directory: Path) -> WeightsIdentity:
 def engine_facts(
     directory: Path, spec: ModelSpec, formats: WeightFormats, pricer: StepPricer, compiled: CompiledShapes, pace: Pace
 ) -> EngineFacts:
-    """Of a model that has been loaded from `directory`."""
+    """Facts of an engine whose model has been loaded from `directory`."""
     return EngineFacts(
         architecture=spec.architecture,
         num_params=num_params(spec),

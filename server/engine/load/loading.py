@@ -1,9 +1,9 @@
-"""From a model's directory to an engine that can take steps: checks first, then compiles, loads and reserves."""
+"""Loading of an engine from a model's directory: checks first, then compiles, loads and reserves."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.grammar_store import GrammarStore
 from server.engine.load.inventory import engine_facts
 from server.engine.load.model_source import open_model
-from server.engine.load.weights import WeightLoader
+from server.engine.load.weights import OnProgress, WeightLoader
 from server.engine.lowering import build_program
 from server.engine.operands import Placement
 from server.engine.runner import ModelRunner
@@ -42,12 +42,10 @@ from server.placement.fit import require_fit
 from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
 from server.placement.shard import ShardSpec
 
-Report = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """A model on its cores, and what the scheduler and the API must know of it."""
+    """A model on its cores, and the configurations of the scheduler and the API that follow from it."""
 
     runner: ModelRunner
     grammars: GrammarStore
@@ -60,23 +58,23 @@ class LoadedEngine:
     pricer: StepPricer  # of the modelled part
 
 
-def load_engine(config: EngineConfig, report: Report) -> LoadedEngine:
+def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
     """Load what `config` names, with a progress line for each part.
 
     Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
     """
-    return _Loading(config, report).run()
+    return _Loading(config, on_progress).run()
 
 
 class _Loading:
     """The steps of one start, in the order in which they can fail: cheap checks before long work."""
 
-    def __init__(self, config: EngineConfig, report: Report) -> None:
-        self._config, self._report = config, report
+    def __init__(self, config: EngineConfig, on_progress: OnProgress) -> None:
+        self._config, self._on_progress = config, on_progress
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         use_catalog(config.catalog)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        self._model = open_model(Path(config.model_path), config.asked_formats, tp, config.cpu_threads)
+        self._model = open_model(Path(config.model_path), config.requested_formats, tp, config.cpu_threads)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = _context_length(config.max_model_len or compiled_len, self._spec)
@@ -95,9 +93,9 @@ class _Loading:
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
         self._shard = ShardSpec.of(self._spec, tp)
-        asked = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
+        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
         self._compiled = compiled_shapes(
-            config.batching, config.max_num_seqs, self._max_model_len, asked, self._model.buckets
+            config.batching, config.max_num_seqs, self._max_model_len, requested, self._model.buckets
         )
         self._require_host()
 
@@ -108,7 +106,7 @@ class _Loading:
         ledger, cores = self._cores()
         begin = time.perf_counter()
         model = self._model
-        weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._report)
+        weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
@@ -117,7 +115,9 @@ class _Loading:
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement)
         runner.warm_up()
-        self._report(f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s")
+        self._on_progress(
+            f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s"
+        )
         pricer = self._pricer()
         return LoadedEngine(
             runner=runner,
@@ -171,7 +171,7 @@ class _Loading:
         return cores[group.rank * tp : (group.rank + 1) * tp]
 
     def _num_blocks(self, ledger: MemoryLedger) -> int:
-        """What the ledger has left, or the override; never more than the host can back or the limits can use."""
+        """KV blocks that the ledger has room for, or the override; no more than the host can back or the limits use."""
         device = min(ledger.free_bytes(core) for core in range(ledger.num_cores)) // self._footprint.kv_block
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
@@ -188,7 +188,7 @@ class _Loading:
             chosen = self._footprint.min_blocks
         reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
         limit = reasons.get(chosen, "max_model_len")
-        self._report(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
+        self._on_progress(f"KV cache: {chosen} blocks, limited by {limit} (the part would hold {device})")
         return chosen
 
     def _overridden(self, device: int) -> int:
@@ -204,8 +204,8 @@ class _Loading:
     def _runner(self, placement: Placement) -> ModelRunner:
         limits, block_size = self._shape.limits, self._config.block_size
         program = build_program(placement)
-        seconds = compile_kernels((*program.kernels, sample), self._report)
-        self._report(f"kernels ready in {seconds:.1f} s")
+        seconds = compile_kernels((*program.kernels, sample), self._on_progress)
+        self._on_progress(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)
         sizes = placement.buffers.sizes.attention
@@ -225,7 +225,7 @@ class _Loading:
         )
 
     def _pricer(self) -> StepPricer:
-        """Prices as the simulator does."""
+        """The pricer of steps, which is the simulator's."""
         formats, compiled = self._model.formats, self._compiled
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
@@ -270,10 +270,10 @@ def _core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
     return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
 
 
-def _context_length(asked: int | None, spec: ModelSpec) -> int:
-    """`asked`, or the model's own. Raises SettingsError beyond what the model was made for."""
-    if asked is None:
+def _context_length(requested: int | None, spec: ModelSpec) -> int:
+    """`requested`, or the model's own. Raises SettingsError beyond what the model was made for."""
+    if requested is None:
         return spec.max_position
-    if not 2 <= asked <= spec.max_position:
-        raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {spec.max_position} tokens")
-    return asked
+    if not 2 <= requested <= spec.max_position:
+        raise SettingsError(f"max_model_len is {requested}: this model takes 2 to {spec.max_position} tokens")
+    return requested

@@ -1,4 +1,4 @@
-"""What lies in a model's directory: an artifact, or a checkpoint, plain or quantized. Settles the formats served."""
+"""Source of a model's weights by its directory: an artifact, or a checkpoint, plain or quantized."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.model_config import model_spec_of, read_model_config
-from server.config import AskedFormats, WeightFormats
+from server.config import RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.artifact_weights import ArtifactWeights
 from server.engine.load.checkpoint_weights import CheckpointWeights
@@ -31,11 +31,11 @@ class ModelSource:
     buckets: BucketLists | None = None  # that it was compiled for ahead of time
 
 
-def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int = 1) -> ModelSource:
+def open_model(directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1) -> ModelSource:
     """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
 
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
-    for another number of cores, than what is asked.
+    for another number of cores, than requested.
     """
     file = directory / "config.json"
     config = read_model_config(file)
@@ -43,23 +43,27 @@ def open_model(directory: Path, asked: AskedFormats, tp: int, num_threads: int =
         spec = model_spec_of(config)
     if is_artifact(directory):
         artifact = Artifact.open(directory, spec)
-        artifact.require(asked, tp)
+        artifact.require(requested, tp)
         return ModelSource(spec, artifact.formats, ArtifactWeights(artifact), buckets=artifact.buckets)
     with refusals_of(file):
         stored = read_stored_quantization(config, spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
-    formats = _formats(directory, asked, stored)
+    formats = _formats(directory, requested, stored)
     source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
     surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
     return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
 
 
-def _formats(directory: Path, asked: AskedFormats, stored: StoredQuantization | None) -> WeightFormats:
-    """As asked; but codes that are in the files stay what they are, or become `dtype` where they are left out."""
+def _formats(directory: Path, requested: RequestedFormats, stored: StoredQuantization | None) -> WeightFormats:
+    """Formats served: codes that are in the files stay as they are, or become `dtype` where they are left out."""
     if stored is None:
-        quantization = None if asked.quantization == "none" else asked.quantization
-        return WeightFormats(asked.dtype, quantization, asked.modules_to_not_convert, is_rotated=quantization == "int8")
-    if asked.quantization not in (None, stored.quantization):
-        raise SettingsError(f"quantization is {asked.quantization}: {directory} is quantized to {stored.quantization}")
-    left_out = dict.fromkeys((*stored.left_out, *asked.modules_to_not_convert))
-    return WeightFormats(asked.dtype, stored.quantization, tuple(left_out))
+        quantization = None if requested.quantization == "none" else requested.quantization
+        return WeightFormats(
+            requested.dtype, quantization, requested.modules_to_not_convert, is_rotated=quantization == "int8"
+        )
+    if requested.quantization not in (None, stored.quantization):
+        raise SettingsError(
+            f"quantization is {requested.quantization}: {directory} is quantized to {stored.quantization}"
+        )
+    left_out = dict.fromkeys((*stored.left_out, *requested.modules_to_not_convert))
+    return WeightFormats(requested.dtype, stored.quantization, tuple(left_out))

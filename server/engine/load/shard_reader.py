@@ -1,6 +1,6 @@
-"""One core's share of each matrix of a checkpoint, assembled from slices and padded with zeros to whole tiles.
+"""Reads one core's share of each matrix of a checkpoint, assembled from slices and padded with zeros to whole tiles.
 
-A share is asked for by blocks of rows, so that no more than a block is ever there beside what it is packed into.
+A share is read by blocks of rows, so that no more than a block is ever there beside what it is packed into.
 
 Which rows and columns of which tensors lie where follows from the axes of the linear layer; `Checkpoint` reads them.
 Quantizes and packs nothing.
@@ -47,7 +47,7 @@ class Piece:
     columns: slice | None = None  # None = all
 
     def cut(self, begin: int, end: int, row: int) -> Piece | None:
-        """What of it lies in rows [begin, end) of the matrix, for a matrix in which those begin at `row`."""
+        """The part of it in rows [begin, end) of the matrix, for a matrix in which those begin at `row`."""
         first = max(begin, self.row)
         num_rows = min(end, self.row + self.rows.stop - self.rows.start) - first
         if num_rows <= 0:
@@ -78,7 +78,7 @@ class ShardReader:
         return codes, np.ascontiguousarray(_in_order(shape, scales)[:, 0])
 
     def is_quantized(self, shape: PackedShape) -> bool:
-        """Whether the checkpoint holds codes for it."""
+        """True when the checkpoint holds codes for the matrix."""
         return all(self._checkpoint.is_quantized(part.weight) for part in shape.linear.parts)
 
     def bias(self, shape: PackedShape, core: int) -> Float32:
@@ -105,15 +105,15 @@ class ShardReader:
     def _cut(self, shape: PackedShape, core: int, rows: slice | None) -> list[Piece]:
         """The pieces of a block, laid out as `_in_order` takes them."""
         begin, end = (0, shape.n) if rows is None else (rows.start, rows.stop)
-        wanted = [(begin, end, 0)]
+        ranges = [(begin, end, 0)]
         if shape.linear.is_interleaved:
             half, begin, end = shape.n // 2, begin // 2, end // 2
-            wanted = [(begin, end, 0), (half + begin, half + end, end - begin)]
-        cut = [piece.cut(*each) for piece in self._pieces(shape, core) for each in wanted]
+            ranges = [(begin, end, 0), (half + begin, half + end, end - begin)]
+        cut = [piece.cut(*each) for piece in self._pieces(shape, core) for each in ranges]
         return [piece for piece in cut if piece is not None]
 
     def _pieces(self, shape: PackedShape, core: int) -> Iterator[Piece]:
-        """What the core's matrix is made of, padding left out: its units of the outputs by its units of the inputs."""
+        """Pieces of the core's matrix without padding: its units of the outputs by its units of the inputs."""
         row = 0
         for part in shape.linear.parts:
             unit = part.outputs.unit_size
@@ -125,7 +125,7 @@ class ShardReader:
             row += shape.n // 2 if shape.linear.is_interleaved else self._shard.size(part.outputs)
 
     def _columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:
-        """Where the core's inputs begin in its matrix, and which they are."""
+        """Runs of the core's inputs: where each begins in the core's matrix, and which columns it has."""
         if not linear.is_row_parallel:
             yield 0, None
             return
@@ -135,6 +135,6 @@ class ShardReader:
 
 
 def _in_order(shape: PackedShape, rows: Matrix) -> Matrix:
-    """Gate and up come as halves and are wanted sixteen rows of each in turn."""
+    """Rows of gate and up, read as halves, interleaved by sixteen."""
     half = len(rows) // 2
     return interleave(rows[:half], rows[half:]) if shape.linear.is_interleaved else rows

@@ -1,6 +1,6 @@
 """The weights of a model as they lie on its cores, and the order they are placed in: that of the graph.
 
-Knows names, shapes and formats; what fills the memory is a `WeightSource`: a checkpoint, or an artifact.
+Owns names, shapes and formats; what fills the memory is a `WeightSource`: a checkpoint, or an artifact.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from server.models.spec import ModelSpec
 from server.placement.footprint import DTYPE_BYTES
 from server.placement.matrices import PackedShape, Widths
 from server.placement.shard import ShardSpec
+
+OnProgress = Callable[[str], None]  # called with a line for the user after each part of a long start
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +73,25 @@ class ModelWeights:
 
 
 class WeightSource(Protocol):
-    """Where the bytes come from. Each method fills zeroed memory of one core and raises CheckpointError."""
+    """Source of the bytes. Each method fills zeroed memory of one core and raises CheckpointError."""
 
     def matrix(self, shape: PackedShape, core: int, into: PackedShard) -> None:
-        """The core's shard of a matrix, packed."""
+        """Fill in the core's shard of a matrix, packed."""
 
     def vector(self, vector: Vector, offset: float, core: int, into: Buffer) -> None:
-        """A tensor as float32, plus `offset`, at the beginning of `into`."""
+        """Fill the beginning of `into` with a tensor as float32, plus `offset`."""
 
     def bias(self, shape: PackedShape, core: int, into: Buffer) -> None:
-        """The float32 biases of the core's outputs of a matrix."""
+        """Fill in the float32 biases of the core's outputs of a matrix."""
 
     def embedding(self, shape: PackedShape, core: int, into: Buffer) -> None:
-        """The core's rows of an embedding that is not tied, row by row in the unquantized dtype."""
+        """Fill in the core's rows of an embedding that is not tied, row by row in the unquantized dtype."""
 
     def finish(self) -> None:
-        """After the last call: everything that was asked for is in place when this returns."""
+        """Wait until everything that the calls before have begun is in place."""
 
 
-class CoreMemory(Protocol):
+class WeightMemory(Protocol):
     """The memory of one core, real or on its way into a file."""
 
     index: int
@@ -99,22 +101,22 @@ class CoreMemory(Protocol):
 
 
 def scales_name(shape: PackedShape) -> str:
-    """How the scales of a packed matrix are called, in the ledger and in an artifact."""
+    """Name of the scales of a packed matrix, in the ledger and in an artifact."""
     return f"{shape.name} scales"
 
 
 def sums_name(shape: PackedShape) -> str:
-    """How the column sums of a packed matrix are called."""
+    """Name of the column sums of a packed matrix."""
     return f"{shape.name} sums"
 
 
 def bias_name(shape: PackedShape) -> str:
-    """How the biases of a packed matrix are called."""
+    """Name of the biases of a packed matrix."""
     return f"{shape.name} bias"
 
 
 def embedding_shape(graph: Graph, widths: Widths) -> PackedShape:
-    """The embedding as if it were an output layer: a core has the rows of its part of the vocabulary."""
+    """Shape of the embedding seen as an output layer: a core has the rows of its part of the vocabulary."""
     table = Linear("embedding", (graph.embed.part,), graph.embed.hidden)
     return PackedShape(table, widths.vocab, widths.hidden)
 
@@ -127,18 +129,18 @@ class WeightLoader:
         source: WeightSource,
         spec: ModelSpec,
         shard: ShardSpec,
-        cores: Sequence[CoreMemory],
+        cores: Sequence[WeightMemory],
         formats: WeightFormats,
     ) -> None:
         self._source, self._cores, self._formats = source, cores, formats
         self._graph, self._widths = decoder_graph(spec), Widths.of(spec, shard)
 
-    def load(self, report: Callable[[str], None]) -> ModelWeights:
-        """Everything, with a progress line for each layer. Raises CheckpointError and DeviceMemoryError."""
+    def load(self, on_progress: OnProgress) -> ModelWeights:
+        """Place everything, with a progress line for each layer. Raises CheckpointError and DeviceMemoryError."""
         graph = self._graph
         weights = ModelWeights(None if graph.is_tied else self._embedding())
         for i, layer in enumerate(graph.layers):
-            report(f"loading layer {i + 1}/{len(graph.layers)}")
+            on_progress(f"loading layer {i + 1}/{len(graph.layers)}")
             for op in layer_ops(layer):
                 self._place(op, weights)
         self._place(graph.final_norm, weights)
@@ -147,7 +149,7 @@ class WeightLoader:
         return weights
 
     def _place(self, op: Op, weights: ModelWeights) -> None:
-        """What one op keeps in memory."""
+        """Place the weights of one op."""
         match op:
             case Linear():
                 weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths))
@@ -162,13 +164,13 @@ class WeightLoader:
                 assert not isinstance(op, Embed)  # placed before the layers
 
     def _matrix(self, shape: PackedShape) -> PackedMatrix:
-        """One matrix, its shard on each core in the format that its modules have."""
+        """Place one matrix: a shard on each core, in the format of its modules."""
         weights = self._formats.of(*shape.modules)
         shards = [self._shard_of(core, shape, weights) for core in self._cores]
         biases = self._biases(shape) if shape.linear.has_bias else ()
         return PackedMatrix(shape, weights, tuple(shards), biases)
 
-    def _shard_of(self, core: CoreMemory, shape: PackedShape, weights: WeightFormat) -> PackedShard:
+    def _shard_of(self, core: WeightMemory, shape: PackedShape, weights: WeightFormat) -> PackedShard:
         tiles = core.allocate("weights", shape.name, shape.n * shape.k * WEIGHT_BYTES[weights])
         shard = PackedShard(tiles)
         if is_scaled(weights):
@@ -185,7 +187,7 @@ class WeightLoader:
         return tuple(buffers)
 
     def _vector(self, vector: Vector, offset: float, width: int) -> Buffer:
-        """Padded with zeros to `width`, on core 0 (the host keeps replicated values once)."""
+        """Place a vector on core 0 (the host keeps replicated values once), padded with zeros to `width`."""
         buffer = self._cores[0].allocate("weights", vector.tensor, width * FLOAT32_BYTES)
         self._source.vector(vector, offset, self._cores[0].index, buffer)
         return buffer

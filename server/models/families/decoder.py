@@ -1,4 +1,4 @@
-"""What the config.json of every decoder family has in common. A family is a subclass: its defaults, and what differs.
+"""Keys that the config.json of every decoder family has. A family is a subclass with its defaults and its features.
 
 A field's default is what a missing key means in the Hugging Face config class of that architecture. An option that
 would change the result and is not implemented is refused, never ignored.

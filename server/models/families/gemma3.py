@@ -29,7 +29,7 @@ class Gemma3Config(DecoderConfig, kw_only=True):
     hidden_activation: Literal["gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
     query_pre_attn_scalar: Annotated[float, Meta(gt=0.0, le=1e6)] = 256.0
     sliding_window: Positions | None = 4096
-    sliding_window_pattern: Layers = 6  # every so manieth layer is global, where layer_types does not say
+    sliding_window_pattern: Layers = 6  # every so manieth layer is global, where there is no layer_types
     layer_types: list[LayerType] | None = None
     rope_local_base_freq: Theta = 10_000.0
     attn_logit_softcapping: float | None = None
@@ -62,7 +62,7 @@ class Gemma3Config(DecoderConfig, kw_only=True):
         return ["sliding_attention" if layer % every else "full_attention" for layer in layers]
 
     def _ropes(self, values: Values) -> tuple[RopeSpec, RopeSpec]:
-        """Of local layers, and of global ones; older files have the scaling of the global ones beside two bases."""
+        """Rotations of local and of global layers; older files have the scaling of the global ones beside two bases."""
         path, rope = rope_object(values)
         length = self.max_position_embeddings
         by_type = {key: rope[key] or {} for key in ("sliding_attention", "full_attention") if key in rope}

@@ -9,7 +9,7 @@ from server.models.families.decoder import DecoderConfig
 
 
 class MistralConfig(DecoderConfig, kw_only=True):
-    """Never has biases."""
+    """Keys and defaults of MistralConfig; there are no biases."""
 
     intermediate_size: Width = 14_336
     num_key_value_heads: Heads | None = 8

@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 and 3: biases on q, k and v, or norms of heads; sliding windows on some layers where asked for."""
+"""Qwen 2, 2.5 and 3: biases on q, k and v, or norms of heads; sliding windows on some layers if the file has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.models.families.decoder import DecoderConfig, LayerType
 
 
 class QwenConfig(DecoderConfig, kw_only=True):
-    """What both generations share."""
+    """Keys and defaults that both generations share."""
 
     vocab_size: Vocab = 151_936
     intermediate_size: Width = 22_016
@@ -26,7 +26,7 @@ class QwenConfig(DecoderConfig, kw_only=True):
         return {**super().features(values), "windows": self.sliding_windows(self.sliding_window, self._types())}
 
     def _types(self) -> list[LayerType]:
-        """As `layer_types` says, otherwise the layers from `max_window_layers` on slide."""
+        """Types by `layer_types`; without it the layers from `max_window_layers` on slide."""
         if self.layer_types is not None:
             if "sliding_attention" in self.layer_types and not self.use_sliding_window:
                 raise refuse("use_sliding_window", False, "layer_types names sliding_attention")
@@ -37,14 +37,14 @@ class QwenConfig(DecoderConfig, kw_only=True):
 
 
 class Qwen2Config(QwenConfig, kw_only=True):
-    """q, k and v always have a bias, whatever attention_bias says."""
+    """Qwen 2 and 2.5: q, k and v always have a bias, whatever attention_bias is."""
 
     def features(self, values: Values) -> dict[str, Any]:
         return {**super().features(values), "has_qkv_bias": True, "has_o_bias": False}
 
 
 class Qwen3Config(QwenConfig, kw_only=True):
-    """Heads are normed."""
+    """Qwen 3: query and key heads are normed."""
 
     head_dim: HeadDim | None = 128
 

@@ -1,7 +1,7 @@
-"""Load tests that the same table contradicts: faster than it says the same compiled graph is. Judges no prediction.
+"""Load tests that contradict their own table: faster than it measures the same compiled graph. Judges no prediction.
 
-One published series (Llama-2-7B on TP12, more than one user) gave its users a token in 17 ms, on a graph of which the
-same source says that a step takes 32 ms, and more tokens a second than that graph gives when all slots are always full.
+One published series (Llama-2-7B on TP12, more than one user) gave its users a token in 17 ms, on a graph whose
+step takes 32 ms by the same source, and more tokens a second than that graph gives when all slots are always full.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def contradictions(rows: Sequence[PublishedRow]) -> dict[str, str]:
 
 
 def _graph(row: PublishedRow) -> tuple[object, ...]:
-    """What two measurements of one compiled graph have in common; unlike any other when that is not stated."""
+    """Key that measurements of one compiled graph share; unique when the row does not state its graph."""
     try:
         shape = shape_of(row)
     except Unusable:

@@ -1,4 +1,4 @@
-"""What one published row measures, said in work of the cost model: the definitions of TPOT and TTFT, in one place.
+"""Published rows as work of the cost model: the definitions of TPOT and TTFT, in one place.
 
 The definitions (docs/cost-model.md): TPOT as a P50 is the step of the bucket that holds the median token; as a mean it
 is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT of a batch is that of all its prompts.
@@ -28,12 +28,12 @@ NOTHING: Work = (0.0,) * len(Term)
 
 
 class Unusable(Exception):
-    """The row cannot be compared with the model; the message says why."""
+    """The row cannot be compared with the model; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One measured time, and the work it is the time of."""
+    """A measured time, and the work that took it."""
 
     row_id: str
     model: str
@@ -82,7 +82,7 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 
 def _bare(model: ModelSpec) -> ModelSpec:
-    """Only what the cost model knows of a model, so that rows which agree in it are of one model."""
+    """The fields that the cost model reads, so that rows which agree in them count as one model."""
     sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), "is_gated")}
     return ModelSpec("", **sizes, max_position=0)
 
@@ -96,7 +96,7 @@ def size_error(model: ModelSpec, params_b: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """How the row's model was compiled and run."""
+    """Compilation and batch of the row's model."""
 
     row: PublishedRow
     shape: ModelSpec
@@ -127,7 +127,7 @@ class _Setup:
         return self.is_continuous or is_nxd or "nxd" in self.row.label("framework")
 
     def group(self, kind: str) -> str:
-        """Such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
+        """Group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
         part = self.row.texts["instance"].split(".")[0].removesuffix("n")
         arch = "moe" if self.shape.num_experts else "dense"
         return f"{kind}_{part}" if part == "trn1" and arch == "dense" else f"{kind}_{arch}_{part}"

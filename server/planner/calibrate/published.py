@@ -40,7 +40,7 @@ _SDK = re.compile(r"2\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One measurement. Texts and numbers by column name; a number that is not stated is absent."""
+    """A measurement. Texts and numbers by column name; a number that is not stated is absent."""
 
     line: int  # of the file, the header being 1
     texts: dict[str, str]

@@ -1,7 +1,7 @@
 """Published load tests, simulated: tokens a second, TTFT and time per token of a serving stack under many users.
 
 A row's stack is text-generation-inference or vLLM over static slots (slot_engine.py), its clients those of
-load_test.py, its steps those of the cost model. What a stack adds are five coefficients of the calibration.
+load_generators.py, its steps those of the cost model. What a stack adds are five coefficients of the calibration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server.device.catalog import instance
 from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
 from server.planner.calibrate.contradictions import contradictions
-from server.planner.calibrate.load_generators import WINDOW_S, AnswerLengths, LoadTest
+from server.planner.calibrate.load_generators import WINDOW_S, LoadTest, OutputLengths
 from server.planner.calibrate.observation import CONTINUOUS_SDK, Unusable, shape_of
 from server.planner.calibrate.published import PublishedRow
 from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
@@ -40,7 +40,7 @@ TGI_2 = RouterPolicy(0.3, 20)
 VLLM = RouterPolicy(0.0, 0, max_prompts=1)
 
 QUANTITIES = ("throughput", "ttft", "itl")
-Figures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
+ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ServingRow:
         )
 
     def times(self, coefficients: ServingCoefficients) -> SlotTimes:
-        """Of one engine, each prompt padded to the compiled length."""
+        """Times of one engine, each prompt padded to the compiled length."""
         slots_host_s = coefficients.slot_host_s
         if self.row.sdk < ON_DEVICE_SAMPLING_SDK:
             slots_host_s += coefficients.sampling_logit_s * self.shape.vocab_size
@@ -105,15 +105,15 @@ class ServingRow:
             request_host_ns=round(coefficients.request_host_s * NS),
         )
 
-    def felt(self, coefficients: ServingCoefficients) -> tuple[float, ...]:
+    def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[float, ...]:
         """The coefficients that this row's prediction depends on; 0 for the others."""
         c, is_host_sampled = coefficients, self.row.sdk < ON_DEVICE_SAMPLING_SDK
         clients = (c.client_spacing_s, c.stop_rate) if self.test.is_waves else (0.0, 0.0)
         return c.request_host_s, c.slot_host_s, c.sampling_logit_s if is_host_sampled else 0.0, *clients
 
-    def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> Figures:
+    def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
         """The figures that the tool of the row would print; of `num_waves` waves instead of all."""
-        times, answers = self.times(coefficients), AnswerLengths.of(self.row, coefficients)
+        times, answers = self.times(coefficients), OutputLengths.of(self.row, coefficients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
         num_runs = max(1, min(self.test.num_waves, num_waves or self.test.num_waves))
         runs = [self._run(times, answers, most_per_s, coefficients, i) for i in range(num_runs)]
@@ -131,7 +131,7 @@ class ServingRow:
         return float(tokens.sum()) / seconds, float(middle["ttft_stat"](ttft)), float(middle["tpot_stat"](itl))
 
     def _run(
-        self, times: SlotTimes, answers: AnswerLengths, most_per_s: float, coefficients: ServingCoefficients, seed: int
+        self, times: SlotTimes, answers: OutputLengths, most_per_s: float, coefficients: ServingCoefficients, seed: int
     ) -> _Run:
         workload = self.test.workload(answers, most_per_s, coefficients, seed)
         records = Records(len(workload))
@@ -149,7 +149,7 @@ _STATS = ("ttft_stat", "tpot_stat")
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a load tool saw: seconds in all; output tokens, and ms to the first and the last, of each answer."""
+    """Measurements of a load tool: seconds in all; output tokens, and ms to the first and the last, of each answer."""
 
     seconds: float
     tokens: FloatArray

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.cost.calibration import Calibration, ServingCoefficients
-from server.planner.calibrate.fit_serving import fit_serving
+from server.planner.calibrate.pattern_search import fit_serving
 from server.planner.calibrate.published import PublishedRow
 from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
 
@@ -15,7 +15,7 @@ UNITS = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
 
 @dataclass(frozen=True, slots=True)
 class ServingError:
-    """One compared figure of a load test. `left_out` is the error of a fit that never saw the row's model."""
+    """A compared figure of a load test. `left_out` is the error of a fit that never saw the row's model."""
 
     row_id: str
     group: str  # serving_inf2 of throughput, serving_ttft_inf2 and serving_itl_inf2 of times; see `_group`
@@ -29,7 +29,7 @@ class ServingError:
 
 @dataclass(frozen=True, slots=True)
 class ServingOutcome:
-    """What a table's load tests say."""
+    """Errors over a table's load tests, with the coefficients used and the rows skipped."""
 
     coefficients: ServingCoefficients
     errors: tuple[ServingError, ...]

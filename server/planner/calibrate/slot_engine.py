@@ -19,7 +19,7 @@ from server.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class RouterPolicy:
-    """When waiting prompts are encoded while slots are busy."""
+    """Rule by which waiting prompts are encoded while slots are busy."""
 
     waiting_ratio: float  # once so many times the busy slots wait
     max_waiting_steps: int  # or so many decode steps have passed since prompts were encoded last
@@ -36,12 +36,12 @@ class SlotTimes:
     request_host_ns: int  # between sending and being in the router's queue: HTTP, tokenizing
 
     def step_ns(self, busy: int) -> int:
-        """One decode step with `busy` slots in use."""
+        """Nanoseconds of a decode step with `busy` slots in use."""
         return self.decode_ns + round(self.slots_host_ns * sqrt(busy - 1))
 
 
 class SlotEngine:
-    """Implements server.planner.simulate.records.Engine, but for cost and gaps of tokens, which no load test prints."""
+    """Implements planner.simulate.records.Engine, but for cost and gaps between tokens, which no load test prints."""
 
     def __init__(
         self, num_slots: int, policy: RouterPolicy, times: SlotTimes, workload: Workload, records: Records

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 
 from server.cost.calibration import MEANING, SERVING_MEANING
-from server.planner.calibrate.calibrate import CalibrationReport, RowError
+from server.planner.calibrate.report import CalibrationReport, RowError
 from server.planner.calibrate.serving_errors import ServingError
 
 

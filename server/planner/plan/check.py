@@ -1,6 +1,6 @@
-"""A planned configuration, simulated: the same replicas, slots, buckets and arrivals under the real scheduler.
+"""Simulation of a planned configuration: the same replicas, slots, buckets and arrivals under the real scheduler.
 
-The plan's figures are formulas for means (plan_queue.py); a simulation has the requests. They must tell the same story.
+The plan's figures are formulas for means (queueing.py); a simulation has the requests. The two must agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_REQUESTS, MAX_REQUESTS = 2_000, 200_000
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One figure, planned and simulated."""
+    """A figure as planned and as simulated."""
 
     name: str
     planned: float
@@ -38,7 +38,7 @@ class Agreement:
 
     @property
     def error(self) -> float:
-        """Of the plan, relative to the simulation."""
+        """Error of the plan relative to the simulation."""
         return self.planned / self.simulated - 1 if self.simulated else 0.0
 
 
@@ -48,7 +48,7 @@ def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) 
 
 
 def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
-    """The candidate as a deployment of `simulate`, under the arrivals that the plan was asked for.
+    """The candidate as a deployment of `simulate`, under the arrivals that the plan is for.
 
     Raises DeviceError for pipeline stages, which are not simulated.
     """
@@ -98,10 +98,10 @@ def _workload(report: PlanReport, candidate: Candidate, seed: int) -> Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What requests met and cost: means in seconds, output tokens a second of everything, dollars (None: no price).
+class ServiceFigures:
+    """Latencies and cost of requests: means in seconds, output tokens a second of everything, dollars (None: no price).
 
-    `tpot_s` is 0 when answers have one token.
+    `tpot_s` is 0 when outputs have one token.
     """
 
     ttft_s: float
@@ -110,17 +110,17 @@ class Figures:
     usd_per_million_tokens: float | None  # in and out together
 
     @classmethod
-    def planned(cls, report: PlanReport, candidate: Candidate) -> Figures:
-        """Those of the plan."""
+    def planned(cls, report: PlanReport, candidate: Candidate) -> ServiceFigures:
+        """Figures of the plan."""
         price = candidate.at_rate[report.options.price_basis]
         tokens_s = candidate.instances * candidate.output_tokens_s
         return cls(candidate.ttft_s, candidate.tpot_s, tokens_s, None if price is None else price.total_usd)
 
     @classmethod
-    def steady(cls, served: Served, tokens: Demand, hourly_usd: float | None) -> Figures:
-        """Those from the time that the first fifth has been sent until the last is sent, in simulated or real time.
+    def steady(cls, served: RequestTimes, tokens: Demand, hourly_usd: float | None) -> ServiceFigures:
+        """Figures between the sending of the first fifth and of the last request, in simulated or real time.
 
-        So neither the filling nor the emptying of a deployment is seen.
+        This leaves out the filling and the emptying of a deployment.
         """
         sent, first, finish = served.sent_s, served.first_s, served.finish_s
         begin, end = sent[len(sent) // 5], sent[-1]
@@ -138,8 +138,8 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """When each request was sent, had its first token and its last, ordered by the first; times below 0 never came."""
+class RequestTimes:
+    """Times of each request, sent, first token and last, ordered by the first; a time below 0 never came."""
 
     sent_s: FloatArray
     first_s: FloatArray
@@ -147,15 +147,15 @@ class Served:
     num_output: IntArray
 
     @classmethod
-    def of(cls, records: Records) -> Served:
-        """As a simulation recorded it."""
+    def of(cls, records: Records) -> RequestTimes:
+        """Times that a simulation recorded."""
         times = (records.sent_ns, records.first_token_ns, records.finish_ns)
         sent, first, finish = (np.array(ns, dtype=np.float64) / NS for ns in times)
         return cls(sent, first, finish, np.array(records.num_output, dtype=np.int64))
 
 
-def compared(planned: Figures, simulated: Figures) -> tuple[Agreement, ...]:
-    """Each figure that there is: no time per token for answers of one, no dollars without a price."""
+def compared(planned: ServiceFigures, simulated: ServiceFigures) -> tuple[Agreement, ...]:
+    """Pairs of figures that exist: no time per token for outputs of one token, no dollars without a price."""
     names = ("tpot_s", "ttft_s", "output_tokens_s", "usd_per_million_tokens")
     return tuple(
         Agreement(name, getattr(planned, name), getattr(simulated, name)) for name in names if getattr(planned, name)
@@ -166,11 +166,11 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
     """The plan's figures beside those of a simulation of its `candidate`."""
     price = candidate.at_rate[report.options.price_basis]
     hourly_usd = None if price is None else price.hourly_usd
-    figures = Figures.steady(Served.of(simulated.records), report.demand, hourly_usd)
-    return compared(Figures.planned(report, candidate), figures)
+    figures = ServiceFigures.steady(RequestTimes.of(simulated.records), report.demand, hourly_usd)
+    return compared(ServiceFigures.planned(report, candidate), figures)
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
-    """The chosen configuration, simulated; nothing when none holds the limits, or when it has pipeline stages."""
+    """Simulate the chosen configuration; () when none holds the limits, or when it has pipeline stages."""
     best = report.best
     return () if best is None or best.pp > 1 else agreement(report, best, simulate_candidate(report, best, seed))

@@ -1,4 +1,4 @@
-"""What requests ask of a deployment: one pair of lengths, or those of a trace. Counts; knows no hardware, no prices."""
+"""Demand on a deployment: one pair of lengths, or those of a trace. Counts only, without hardware or prices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Demand:
     input_tokens: float
     output_tokens: float
     longest_prompt: int
-    longest: int  # prompt and answer
+    longest: int  # prompt and output
     prompts: tuple[tuple[int, int], ...]  # prompt length and number of requests
     steps_cv2: float  # squared coefficient of variation of the decode steps
     trace: Workload | None = None
@@ -28,13 +28,13 @@ class Demand:
 
     @classmethod
     def fixed(cls, options: PlanOptions) -> Demand:
-        """All requests alike."""
+        """Demand of requests that are all alike."""
         prompt, output = options.input_tokens, options.output_tokens
         return cls(prompt, output, prompt, prompt + output, ((prompt, 1),), 0.0)
 
     @classmethod
     def of_trace(cls, trace: Workload, longest: int) -> Demand:
-        """The requests of at most `longest` tokens. Raises SettingsError when there is none."""
+        """Demand of the requests of at most `longest` tokens. Raises SettingsError when there is none."""
         fits = trace.input_len + trace.output_len <= longest
         if not fits.any():
             raise SettingsError(f"{trace.name}: each request is longer than the {longest} tokens of a slot")
@@ -52,11 +52,11 @@ class Demand:
 
     @property
     def total_tokens(self) -> float:
-        """Of a mean request."""
+        """Tokens of a mean request, in and out."""
         return self.input_tokens + self.output_tokens
 
     def share_within(self, positions: int) -> float:
-        """Of all decode steps, the share whose context, the new token's position included, is at most so long."""
+        """Share of all decode steps whose context, the new token's position included, is at most so long."""
         steps = self.output_tokens - 1
         if self.trace is None:
             return min(1.0, max(0.0, (positions - self.input_tokens) / steps)) if steps else 1.0
@@ -78,7 +78,7 @@ class Demand:
 
 
 def with_trace(options: PlanOptions, trace: Workload, request_rate: float | None = None) -> PlanOptions:
-    """`options` that speak of the trace: its mean lengths, and its rate unless another is asked for.
+    """`options` with the trace's mean lengths, and with its rate unless another is given.
 
     Raises SettingsError when the trace has no rate of its own and none is given.
     """

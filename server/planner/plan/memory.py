@@ -1,6 +1,6 @@
-"""How many slots fit: the ledger's arithmetic (server/placement/footprint.py) for a batch of full compiled slots.
+"""Memory of a batch of full compiled slots, by the ledger's arithmetic (server/placement/footprint.py).
 
-Formulas live there; here they are asked once for each degree, weight type and batch, whatever the part.
+The formulas are there; here each degree, weight type and batch is computed once, whatever the part.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ QUANTIZATION: dict[WeightDtype, Quantization | None] = {
 
 
 class Memory:
-    """Bytes on the fullest core for one model and one pair of buckets. Answers are kept."""
+    """Bytes on the fullest core for one model and one pair of buckets; each is computed once."""
 
     def __init__(self, model: ModelSpec, buckets: Buckets) -> None:
         self._model, self._buckets = model, buckets
-        self._known: dict[tuple[int, WeightDtype, int, int], int] = {}
+        self._needed: dict[tuple[int, WeightDtype, int, int], int] = {}
 
     def needed_bytes(self, tp: int, dtype: WeightDtype, batch: int, stages: int = 1) -> int:
-        """Everything on the fullest core with `batch` slots of the compiled length.
+        """Bytes of everything on the fullest core with `batch` slots of the compiled length.
 
         Of several stages that with the most layers, counted as if it had the embedding and the output layer.
         """
         key = (tp, dtype, batch, stages)
-        if key not in self._known:
+        if key not in self._needed:
             model = replace(self._model, num_layers=max(stage_layers(self._model.num_layers, stages)))
             footprint = Footprint.of(model, tp, self._shape(dtype, batch))
             num_blocks = batch * -(-self._buckets.decode // BLOCK_SIZE) + 1  # and the null block
-            self._known[key] = sum(footprint.with_kv(num_blocks).values())
-        return self._known[key]
+            self._needed[key] = sum(footprint.with_kv(num_blocks).values())
+        return self._needed[key]
 
     def _shape(self, dtype: WeightDtype, batch: int) -> ServingShape:
         """The largest step is a whole prompt in its bucket, or one token of every slot."""

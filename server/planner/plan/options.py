@@ -1,4 +1,4 @@
-"""What a plan is asked for: the workload, its limits, what of the catalogue is in question. Checks, never searches."""
+"""Options of a plan: the workload, its limits, and the parts and degrees to search. Checks, never searches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bucket(tokens: int, longest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """One question to the planner. Raises SettingsError, naming the value and the limit, for one without an answer."""
+    """Options of one plan. Raises SettingsError, naming the value and the limit, for values that admit no plan."""
 
     model: str
     input_tokens: int = 1024
@@ -46,7 +46,7 @@ class PlanOptions:
     batching: Batching = "continuous"  # neuron: prompts and decodes apart, and decode on automatic buckets
     max_batch: int = 256  # the largest batch with measurements behind it
     device_memory_utilization: float = 0.9  # as the server's default
-    price_basis: PriceBasis = "on_demand"  # what the order of the answer goes by
+    price_basis: PriceBasis = "on_demand"  # by which candidates are ordered
     chip_watts: float | None = None  # of one chip while it serves; none is published
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class PlanOptions:
 
     @property
     def total_tokens(self) -> int:
-        """Of one request."""
+        """Tokens of one request, in and out."""
         return self.input_tokens + self.output_tokens
 
     @property
@@ -119,7 +119,7 @@ class Buckets:
 
     @classmethod
     def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
-        """For prompts and requests of at most so many tokens, which the model has positions for."""
+        """Buckets for prompts and requests of at most so many tokens, which the model has positions for."""
         decode = options.max_model_len or bucket(longest, model.max_position)
         prefill = bucket(longest_prompt, decode) if options.has_prefill_buckets else decode
         return cls(prefill=prefill, decode=decode)

@@ -1,4 +1,4 @@
-"""What a faster answer costs: the configurations that nothing beats in both cost and time per token, as a picture.
+"""Pareto front of cost and time per token, as a picture: the configurations that no other beats in both.
 
 HTML with inline SVG needs nothing else; PNG needs matplotlib. Draws what a report holds and computes no figure.
 """
@@ -22,8 +22,8 @@ X_LABEL = "time per output token, ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One priced configuration: milliseconds per output token, dollars per million tokens in and out together."""
+class PricedPoint:
+    """A priced configuration: milliseconds per output token, dollars per million tokens in and out together."""
 
     tpot_ms: float
     usd: float
@@ -38,21 +38,21 @@ class Point:
         return f"{name}: {figures}{''.join(f'; {miss}' for miss in c.misses)}"
 
 
-def points(report: PlanReport) -> list[Point]:
-    """Every configuration with a price by the report's basis and with time between tokens, at the report's rate."""
+def points(report: PlanReport) -> list[PricedPoint]:
+    """Configurations with a price by the report's basis and with time between tokens, at the report's rate."""
     found = []
     for candidate in report.candidates:
         price = candidate.at_rate[report.options.price_basis]
         if price is not None and candidate.tpot_s > 0:
-            found.append(Point(candidate.tpot_s * 1e3, price.total_usd, candidate))
+            found.append(PricedPoint(candidate.tpot_s * 1e3, price.total_usd, candidate))
     return found
 
 
-def front(found: Iterable[Point]) -> list[Point]:
-    """Those that no other one beats in cost without being slower, fastest first; those within the limits if any are."""
+def front(found: Iterable[PricedPoint]) -> list[PricedPoint]:
+    """Points that no other beats in cost without being slower, fastest first; those within the limits if any are."""
     every = list(found)
     within = [point for point in every if point.candidate.meets_slo] or every
-    best: list[Point] = []
+    best: list[PricedPoint] = []
     for point in sorted(within, key=lambda p: (p.tpot_ms, p.usd)):
         if not best or point.usd < best[-1].usd:
             best.append(point)
@@ -99,7 +99,7 @@ def svg(report: PlanReport) -> str:
     return "\n".join([head, *body, "</svg>"])
 
 
-def _priced(report: PlanReport) -> list[Point]:
+def _priced(report: PlanReport) -> list[PricedPoint]:
     found = points(report)
     if not found:
         basis = report.options.price_basis
@@ -113,7 +113,7 @@ def _y_label(report: PlanReport) -> str:
     return f"$ per 1M tokens in and out, {report.options.price_basis}, at {report.options.request_rate:g} requests/s"
 
 
-def _dot(point: Point, x: _Axis, y: _Axis, kind: str) -> str:
+def _dot(point: PricedPoint, x: _Axis, y: _Axis, kind: str) -> str:
     where = f'cx="{x.at(point.tpot_ms):.1f}" cy="{y.at(point.usd):.1f}"'
     return (
         f'<circle class="{kind}" {where} r="{5 if kind == "best" else 3}"><title>{escape(point.label)}</title></circle>'

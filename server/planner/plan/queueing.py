@@ -1,8 +1,8 @@
-"""How long requests wait at one replica: a prompt stops all decoding, slots are few, arrivals are Poisson.
+"""Queueing model of one replica: a prompt stops all decoding, slots are few, arrivals are Poisson.
 
 Neuron encodes prompts one at a time and never together with a decode step, so a replica is one server that alternates.
 A scheduler that mixes phases runs the prompts that wait, and one decode, before it gives out any of their tokens.
-Formulas with their reasons: docs/plan.md. Knows no hardware and no prices.
+Formulas with their reasons: docs/plan.md. Neither hardware nor prices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HUGE = 1e200  # weights of the chain are scaled down from here
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class MeanTimes:
     """Mean times that requests meet at one load."""
 
     ttft_s: float
@@ -28,7 +28,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One tensor-parallel group that serves requests of one kind. All rates are requests a second of this replica."""
+    """A tensor-parallel group that serves requests of one kind. All rates are requests a second of this replica."""
 
     prefill_s: float  # of one prompt
     decode_s: float  # of one step, all slots, over their full length
@@ -66,15 +66,15 @@ class Replica:
         """Requests a second with every slot always busy."""
         return self.completions(self.slots)
 
-    def at(self, rate: float) -> Service:
+    def at(self, rate: float) -> MeanTimes:
         """Mean times at `rate`, from 0 to below saturation. They never fall as the rate grows."""
         if not 0 <= rate < self.saturation:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s
         if rate == 0:
-            return Service(alone_s, self.step_s(1) if self.steps else 0.0)
+            return MeanTimes(alone_s, self.step_s(1) if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
-            return Service(alone_s + self._prefill_wait_s(rate), 0.0)
+            return MeanTimes(alone_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
         # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
         beside_s = self._beside_s(rate, idle)
@@ -82,7 +82,7 @@ class Replica:
         load = rate / self.saturation
         slot_wait_s = queued / rate * _service_factor(self.slots, load, self.steps_cv2)
         slot_wait_s *= _pooling(self.slots, self.peers, load)
-        return Service(slot_wait_s + self._turn_wait_s(rate, busy, idle) + beside_s + alone_s, tpot_s)
+        return MeanTimes(slot_wait_s + self._turn_wait_s(rate, busy, idle) + beside_s + alone_s, tpot_s)
 
     def _turn_wait_s(self, rate: float, busy: float, idle: float) -> float:
         """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""

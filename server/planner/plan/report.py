@@ -1,4 +1,4 @@
-"""The answer to a plan: every configuration that fits with its figures, and those that do not with the reason.
+"""Report of a plan: every configuration that fits with its figures, and those that do not with the reason.
 
 Holds and orders figures; computes none but prices per token. What is not known is None, never a guess.
 """
@@ -19,7 +19,7 @@ from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
 
 
-class Tokens(Protocol):
+class MeanTokens(Protocol):
     """Tokens of a mean request."""
 
     @property
@@ -40,7 +40,7 @@ class TokenPrice:
     total_usd: float  # all dollars over input and output tokens together
 
     @classmethod
-    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: Tokens) -> TokenPrice:
+    def of(cls, hourly_usd: float, request_rate: float, prefill_share: float, tokens: MeanTokens) -> TokenPrice:
         """`request_rate` requests a second are served for `hourly_usd` an hour."""
         request_usd = hourly_usd / 3600 / request_rate
         return cls(
@@ -53,7 +53,7 @@ class TokenPrice:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One configuration that fits. Seconds are means; figures "at the rate" are those of `instances` sharing it."""
+    """A configuration that fits. Seconds are means; figures "at the rate" are those of `instances` sharing it."""
 
     device: str
     tp: int
@@ -105,7 +105,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A configuration that cannot be had, with the reason; `lacks_bytes` on each core when memory is it."""
+    """A configuration that cannot be built, and why; `lacks_bytes` on each core when memory is the reason."""
 
     device: str
     tp: int
@@ -117,7 +117,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """The whole answer. `candidates` are in order: within the limits by cost, then the others by cost."""
+    """Everything that a plan finds. `candidates` are in order: within the limits by cost, then the others by cost."""
 
     options: PlanOptions
     model: ModelSpec
@@ -151,7 +151,7 @@ class PlanReport:
 
 
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
-    """Where prices come from, and which are missing; so with power. A spot price without a discount is not missed."""
+    """Notes on the sources of prices and power, and on those missing. A spot price needs a discount to be missed."""
     region = instances[0].prices.region
     for basis in PRICE_BASES:
         found = [price for instance in instances if (price := instance.prices.of(basis))]

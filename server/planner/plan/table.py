@@ -12,7 +12,7 @@ from server.models.tensors import num_params
 from server.planner.plan.check import Agreement
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 
-NUM_ROWS = 20  # of each table, unless asked otherwise
+NUM_ROWS = 20  # of each table, by default
 
 
 def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
@@ -126,7 +126,7 @@ def _more(rows: Iterable[object], shown: int) -> str:
 
 
 def render_check(check: Sequence[Agreement]) -> Table | str:
-    """The chosen configuration, planned and simulated."""
+    """Table of the chosen configuration, planned beside simulated."""
     if not check:
         return "nothing to simulate: no configuration holds the limits, or the first has pipeline stages"
     table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from server.checkpoint.artifact import MANIFEST, core_file
 from server.cli import main
-from server.config import AskedFormats, CompileConfig, EngineConfig
+from server.config import CompileConfig, EngineConfig, RequestedFormats
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.device.ledger import GIB, MemoryLedger
@@ -27,7 +27,7 @@ from tests.depth import representative
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
-INT8 = AskedFormats("bfloat16", "int8")
+INT8 = RequestedFormats("bfloat16", "int8")
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
 Compile = Callable[..., Path]
 
@@ -51,14 +51,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compiled(checkpoints: Path, kernels: str, tmp_path: Path) -> Compile:
-    def compiled(shape: str = "tiny-qwen2", tp: int = 2, asked: AskedFormats = INT8) -> Path:
+    def compiled(shape: str = "tiny-qwen2", tp: int = 2, asked: RequestedFormats = INT8) -> Path:
         compile_model(CompileConfig(str(checkpoints / shape), str(tmp_path / "out"), tp, asked, kernels), silent)
         return tmp_path / "out"
 
     return compiled
 
 
-def weights_of(directory: Path, asked: AskedFormats, tp: int) -> ModelWeights:
+def weights_of(directory: Path, asked: RequestedFormats, tp: int) -> ModelWeights:
     model = open_model(directory, asked, tp)
     ledger = MemoryLedger(GIB, tp, 2)
     cores = [NeuronCore(core, ledger) for core in range(tp)]
@@ -78,7 +78,7 @@ def buffers(value: Any) -> list[bytes | None]:
     return [None if value is None else value.bytes.tobytes()]
 
 
-def logits(directory: Path, asked: AskedFormats, tp: int, kernels: str) -> np.ndarray:
+def logits(directory: Path, asked: RequestedFormats, tp: int, kernels: str) -> np.ndarray:
     config = EngineConfig(
         model_path=str(directory),
         device="inf2.48xlarge",
@@ -110,15 +110,15 @@ def logits(directory: Path, asked: AskedFormats, tp: int, kernels: str) -> np.nd
 @pytest.mark.parametrize(
     "asked",
     [
-        AskedFormats("bfloat16"),
-        AskedFormats("float32"),
-        AskedFormats("bfloat16", "int8", ("lm_head", "layers.0.mlp")),
-        AskedFormats("bfloat16", "fp8"),
+        RequestedFormats("bfloat16"),
+        RequestedFormats("float32"),
+        RequestedFormats("bfloat16", "int8", ("lm_head", "layers.0.mlp")),
+        RequestedFormats("bfloat16", "fp8"),
     ],
     ids=lambda asked: f"{asked.dtype}-{asked.quantization}",
 )
 def test_memory_is_the_same_to_the_byte(
-    checkpoints: Path, compiled: Compile, shape: str, tp: int, asked: AskedFormats
+    checkpoints: Path, compiled: Compile, shape: str, tp: int, asked: RequestedFormats
 ) -> None:
     directory = compiled(shape, tp, asked)
     ours, theirs = (buffers(weights_of(path, asked, tp)) for path in (directory, checkpoints / shape))
@@ -131,11 +131,11 @@ def test_memory_is_the_same_to_the_byte(
 def test_logits_are_the_same_to_the_bit(
     checkpoints: Path, compiled: Compile, kernels: str, tp: int, quantization: Any
 ) -> None:
-    asked = AskedFormats("bfloat16", quantization)
+    asked = RequestedFormats("bfloat16", quantization)
     expected = logits(checkpoints / "tiny-qwen2", asked, tp, kernels)
     directory = compiled("tiny-qwen2", tp, asked)
     np.testing.assert_array_equal(logits(directory, asked, tp, kernels), expected)
-    np.testing.assert_array_equal(logits(directory, AskedFormats("bfloat16"), tp, kernels), expected)
+    np.testing.assert_array_equal(logits(directory, RequestedFormats("bfloat16"), tp, kernels), expected)
     assert np.isfinite(expected).all()
 
 
@@ -160,15 +160,15 @@ def test_the_files_lie_as_the_memory_does(compiled: Compile) -> None:
 @pytest.mark.parametrize(
     ("asked", "tp", "both"),
     [
-        (AskedFormats("bfloat16", "int8"), 1, ("tensor_parallel_size is 1", "for 2")),
-        (AskedFormats("bfloat16", "fp8"), 2, ("quantization is fp8", "for int8")),
-        (AskedFormats("bfloat16", "none"), 2, ("quantization is none", "for int8")),
-        (AskedFormats("float32", "int8"), 2, ("dtype is float32", "for bfloat16")),
-        (AskedFormats("bfloat16", None, ("lm_head",)), 2, ("modules_to_not_convert is lm_head", "with none")),
+        (RequestedFormats("bfloat16", "int8"), 1, ("tensor_parallel_size is 1", "for 2")),
+        (RequestedFormats("bfloat16", "fp8"), 2, ("quantization is fp8", "for int8")),
+        (RequestedFormats("bfloat16", "none"), 2, ("quantization is none", "for int8")),
+        (RequestedFormats("float32", "int8"), 2, ("dtype is float32", "for bfloat16")),
+        (RequestedFormats("bfloat16", None, ("lm_head",)), 2, ("modules_to_not_convert is lm_head", "with none")),
     ],
 )
 def test_asking_for_something_else_names_both_values(
-    compiled: Compile, asked: AskedFormats, tp: int, both: tuple[str, str]
+    compiled: Compile, asked: RequestedFormats, tp: int, both: tuple[str, str]
 ) -> None:
     directory = compiled(tp=2)
     with pytest.raises(SettingsError) as refusal:
@@ -187,7 +187,7 @@ def test_one_flipped_bit_is_found_with_its_file_and_entry(compiled: Compile, pla
     entries = json.loads((directory / MANIFEST).read_text())["files"][1]["entries"]
     hit = next(n for n, e in entries.items() if e["offset"] <= place < e["offset"] + e["num_bytes"])
     with pytest.raises(CheckpointError, match="is damaged: SHA-256") as refusal:
-        weights_of(directory, AskedFormats("bfloat16"), 2)
+        weights_of(directory, RequestedFormats("bfloat16"), 2)
     assert (refusal.value.file, refusal.value.tensor) == (str(path), hit)
 
 
@@ -196,14 +196,14 @@ def test_a_truncated_file_is_found_before_anything_is_read(compiled: Compile) ->
     path = directory / core_file(0)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"tensor lm_head sums: has .* bytes, compiled with .*: truncated"):
-        open_model(directory, AskedFormats("bfloat16"), 1)
+        open_model(directory, RequestedFormats("bfloat16"), 1)
 
 
 def test_a_missing_file_is_named(compiled: Compile) -> None:
     directory = compiled(tp=2)
     (directory / core_file(1)).unlink()
     with pytest.raises(CheckpointError, match=r"core-1\.weights: cannot be read: No such file"):
-        open_model(directory, AskedFormats("bfloat16"), 2)
+        open_model(directory, RequestedFormats("bfloat16"), 2)
 
 
 def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
@@ -213,7 +213,7 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
-        (lambda m: m.update(format_version=1), "format_version is 1: this server reads 2"),
+        (lambda m: m.update(format_version=1), "format_version is 1: this server reads 3"),
         (lambda m: m.pop("format_version"), "format_version is missing"),
         (lambda m: m["model"].update(num_layers=1), "model differs"),
         (lambda m: m["padded_sizes"].update(hidden=128), "padded_sizes differs"),
@@ -268,7 +268,7 @@ def test_a_manifest_that_lies_is_refused(
     edit(manifest)
     (directory / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError) as refusal:
-        weights_of(directory, AskedFormats("bfloat16"), 1)
+        weights_of(directory, RequestedFormats("bfloat16"), 1)
     assert named in str(refusal.value)
 
 
@@ -297,7 +297,7 @@ def test_another_configuration_beside_the_weights_is_refused(compiled: Compile) 
     config = directory / "config.json"
     config.write_text(config.read_text() + "\n")
     with pytest.raises(CheckpointError, match=r"config\.json: differs from the one"):
-        open_model(directory, AskedFormats("bfloat16"), 1)
+        open_model(directory, RequestedFormats("bfloat16"), 1)
 
 
 def test_a_compilation_that_fails_leaves_nothing(kernels: str, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_compilation_that_fails_leaves_nothing(kernels: str, tmp_path: Path) -
     tensors["model.norm.weight"] = np.full_like(tensors["model.norm.weight"], np.nan)
     save_file(tensors, broken / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight"):
-        compile_model(CompileConfig(str(broken), str(target), 1, AskedFormats("bfloat16"), kernels), silent)
+        compile_model(CompileConfig(str(broken), str(target), 1, RequestedFormats("bfloat16"), kernels), silent)
     assert list(target.parent.iterdir()) == []
 
 
@@ -319,7 +319,7 @@ class TestCommand:
         command = ["compile", str(checkpoints / "tiny-llama"), "-o", str(tmp_path / "out"), *flags]
         assert main([*command, "--kernel-cache-dir", kernels]) == 0
         assert "core(s) to" in capsys.readouterr().err
-        model = open_model(tmp_path / "out", AskedFormats("bfloat16", "int8", ("lm_head",)), 2)
+        model = open_model(tmp_path / "out", RequestedFormats("bfloat16", "int8", ("lm_head",)), 2)
         model.source.finish()
         assert (model.formats.quantization, model.formats.of("lm_head")) == ("int8", "bfloat16")
 

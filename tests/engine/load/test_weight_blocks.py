@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import AskedFormats, Quantization, WeightFormats
+from server.config import Quantization, RequestedFormats, WeightFormats
 from server.device.hbm import Buffer, Hbm
 from server.device.layout import WEIGHT_BYTES, is_scaled
 from server.device.ledger import Use
@@ -75,7 +75,7 @@ def test_blocks_give_the_bytes_of_whole_matrices(
 ) -> None:
     monkeypatch.setattr(shard_reader, "BLOCK", 1)  # the smallest blocks there are
     write_checkpoint(shape, tmp_path / shape, Options())
-    spec = open_model(tmp_path / shape, AskedFormats("bfloat16"), tp).spec
+    spec = open_model(tmp_path / shape, RequestedFormats("bfloat16"), tp).spec
     checkpoint, shard = Checkpoint.open(tmp_path / shape, spec), ShardSpec.of(spec, tp)
     reader = ShardReader(checkpoint, shard)
     matrices = list(packed_shapes(spec, shard))[-5:]
@@ -105,13 +105,13 @@ def test_every_row_is_in_one_block() -> None:
 def wide_model(folder: Path) -> tuple[ModelSpec, Path]:
     """Few layers of wide matrices, an output layer of 29 million elements."""
     write_checkpoint("qwen-0.5b", folder, Options(layers=1, vocab=32000))
-    return open_model(folder, AskedFormats("bfloat16"), 1).spec, folder
+    return open_model(folder, RequestedFormats("bfloat16"), 1).spec, folder
 
 
 @pytest.mark.parametrize("quantization", [None, "int8", "fp8"])
 def test_loading_needs_little_beside_the_packed_weights(tmp_path: Path, quantization: Quantization | None) -> None:
     spec, folder = wide_model(tmp_path / "wide")
-    model = open_model(folder, AskedFormats("bfloat16", quantization), 1, num_threads=2)
+    model = open_model(folder, RequestedFormats("bfloat16", quantization), 1, num_threads=2)
     loader = WeightLoader(model.source, spec, ShardSpec.of(spec, 1), [Core(256 * MIB)], model.formats)
     tracemalloc.start()  # numpy tells it of every array; the core's memory is a mapping of its own
     try:
@@ -126,7 +126,7 @@ def test_loading_needs_little_beside_the_packed_weights(tmp_path: Path, quantiza
 
 def test_a_block_that_cannot_be_read_ends_the_load(tmp_path: Path) -> None:
     spec, folder = wide_model(tmp_path / "wide")
-    model = open_model(folder, AskedFormats("bfloat16", "int8"), 1, num_threads=2)
+    model = open_model(folder, RequestedFormats("bfloat16", "int8"), 1, num_threads=2)
     file = folder / "model.safetensors"
     os.truncate(file, file.stat().st_size // 2)
     loader = WeightLoader(model.source, spec, ShardSpec.of(spec, 1), [Core(256 * MIB)], model.formats)

@@ -95,7 +95,7 @@ def _chain(rng: Random) -> Item:
 
 
 def _too_large(rng: Random) -> Item:
-    """What cannot be worked out digit by digit is refused rather than guessed."""
+    """Exercise too large to be worked out digit by digit, which is refused rather than guessed."""
     a, b = rng.randint(1000, 10 ** rng.randint(4, 7)), number(rng, 6)
     op = rng.choice("+-*/")
     if op == "*" and rng.random() < 0.6:
@@ -158,7 +158,7 @@ def _columns_added(a: int, b: int) -> list[str]:
 
 
 def _columns_subtracted(a: int, b: int) -> list[str]:
-    """Each column as minuend - subtrahend (- borrowed), ten being added to the minuend where one is borrowed."""
+    """Columns as minuend - subtrahend (- borrowed), ten being added to the minuend where one is borrowed."""
     length = len(str(a))
     steps, borrowed = [], 0
     for x, y in zip(_digits(a, length), _digits(b, length), strict=True):

@@ -1,4 +1,4 @@
-"""What the user said some turns ago: names, numbers, places; kept, changed, or never told."""
+"""Facts of earlier turns: names, numbers, places; kept, changed, or never given."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def _cast(rng: Random) -> dict[str, str]:
 
 
 def _subject(rng: Random, cast: dict[str, str]) -> tuple[str, list[str]]:
-    """What the user asks the story to be about, and the slots it names; empty for any story."""
+    """Subject of the story, and the slots it names; empty for any story."""
     kind = rng.randrange(8)
     animal, name, thing = a(cast["animal"]), cast["name"], a(cast["thing"])
     return (

@@ -196,7 +196,7 @@ def _unfamiliar(rng: Random) -> Bound:
 
 
 def offered(rng: Random) -> list[Bound]:
-    """One to four functions of different kinds, in any order."""
+    """Draw one to four functions of different kinds, in any order."""
     count = rng.choices((1, 2, 3, 4), (4, 3, 2, 1))[0]
     chosen = [_bind(rng, kind) for kind in rng.sample(FUNCTIONS, count)]
     if rng.random() < 0.25:

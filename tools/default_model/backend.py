@@ -1,4 +1,4 @@
-"""What a backend gives back, whichever computes it."""
+"""Interface of the backends that generate, whichever computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ END_IDS = (2, 0)  # <|im_end|>, <|endoftext|>
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GeneratedIds:
     """Generated tokens, end mark left out, and whether the model ended by itself."""
 
     ids: tuple[int, ...]
@@ -20,8 +20,8 @@ class Answer:
 class Backend(Protocol):
     """Greedy generation and likelihoods over token ids."""
 
-    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[Answer]:
-        """One answer of at most `max_tokens` tokens for each prompt, in order."""
+    def generate(self, prompts: Sequence[list[int]], max_tokens: int) -> list[GeneratedIds]:
+        """Generate at most `max_tokens` tokens for each prompt, in order."""
         ...
 
     def nats(self, ids: list[int]) -> list[float]:
@@ -29,7 +29,7 @@ class Backend(Protocol):
         ...
 
 
-def until_end(ids: Sequence[int]) -> Answer:
+def until_end(ids: Sequence[int]) -> GeneratedIds:
     """The tokens before the first end mark."""
     ends = [i for i, token in enumerate(ids) if token in END_IDS]
-    return Answer(tuple(ids[: ends[0]]), True) if ends else Answer(tuple(ids), False)
+    return GeneratedIds(tuple(ids[: ends[0]]), True) if ends else GeneratedIds(tuple(ids), False)

@@ -11,7 +11,7 @@ from dataclasses import fields
 from math import isfinite, log, log1p
 
 from server.cost.calibration import ServingCoefficients
-from server.planner.calibrate.serving import QUANTITIES, Figures, ServingRow, with_coefficient
+from server.planner.calibrate.serving import QUANTITIES, ServingFigures, ServingRow, with_coefficient
 
 SCALE = 0.15
 FACTORS = (1.6, 1.2)  # steps of the search, from coarse to fine
@@ -21,12 +21,12 @@ MISSED = 5.0  # log error of a figure that a simulation does not have at all
 
 
 class _Objective:
-    """The loss of coefficients over rows. A row is simulated anew only when a coefficient that it feels changes."""
+    """Loss of coefficients over rows. A row is simulated again only when a coefficient that it depends on changes."""
 
     def __init__(self, rows: Sequence[ServingRow]) -> None:
         self._rows = rows
         self._start = ServingCoefficients()
-        self._known: dict[tuple[object, ...], Figures] = {}
+        self._figures: dict[tuple[object, ...], ServingFigures] = {}
 
     def loss(self, coefficients: ServingCoefficients) -> float:
         total = sum(self._row_loss(row, coefficients) for row in self._rows)
@@ -36,10 +36,10 @@ class _Objective:
         return total
 
     def _row_loss(self, row: ServingRow, coefficients: ServingCoefficients) -> float:
-        key = (row.row.row_id, *row.felt(coefficients))
-        if key not in self._known:
-            self._known[key] = row.predict(coefficients, FIT_WAVES)
-        figures = dict(zip(QUANTITIES, self._known[key], strict=True))
+        key = (row.row.row_id, *row.used_coefficients(coefficients))
+        if key not in self._figures:
+            self._figures[key] = row.predict(coefficients, FIT_WAVES)
+        figures = dict(zip(QUANTITIES, self._figures[key], strict=True))
         losses = [_loss(figures[name], value) for name, value in row.measured.items()]
         return sum(losses) / len(losses)
 

@@ -1,4 +1,4 @@
-"""`neuronserve calibrate`: fit the cost model to published rows, or check the stored fit on any rows. Prints nothing.
+"""`neuronserve calibrate`: fit the cost model to published rows, or check the stored fit, and report the errors.
 
 A check never fits. Errors are (predicted - measured) / measured; group figures are of their absolute values.
 """
@@ -24,7 +24,7 @@ from server.cost.calibration import (
 )
 from server.cost.shape import matrix_params
 from server.errors import SettingsError
-from server.planner.calibrate.fit import Problem, fit
+from server.planner.calibrate.least_squares import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import PublishedRow, data_hash, read_rows
 from server.planner.calibrate.serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
@@ -32,7 +32,7 @@ from server.planner.calibrate.serving_errors import ServingError, ServingOutcome
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """One compared time. `left_out` is the error of a fit that never saw the row's model; None in a check."""
+    """A compared time. `left_out` is the error of a fit that never saw the row's model; None in a check."""
 
     row_id: str
     group: str
@@ -137,7 +137,7 @@ def errors_of(coefficients: Coefficients, observations: Sequence[Observation]) -
 def _usable(
     rows: Sequence[PublishedRow], data: Path, is_enough: bool = False
 ) -> tuple[list[Observation], tuple[tuple[str, str], ...]]:
-    """Times of steps; there must be some, unless what else the table has `is_enough`."""
+    """Observations of steps; there must be some, unless the rest of the table `is_enough`."""
     observations: list[Observation] = []
     skipped: list[tuple[str, str]] = []
     for row in rows:

@@ -1,6 +1,6 @@
 """`neuronserve plan`: every instance, degree, weight type and batch for a workload, with times, counts and cost.
 
-Asks the ledger's arithmetic and the cost model, and lays the answers out. Has no coefficients of its own.
+Memory is by the ledger's arithmetic and times are by the cost model: there are no coefficients here.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from server.planner.model_names import resolve_shape
 from server.planner.plan.demand import Demand
 from server.planner.plan.memory import Memory
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype, bucket
-from server.planner.plan.queueing import MAX_LOAD, Replica, Service
+from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from server.scheduler.batching import POLICIES
 from server.workload.workload import Workload
 
 
 def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
-    """The whole answer for the catalogue's parts. With a trace, its lengths take the place of those of `options`.
+    """Plan over the catalogue's parts. With a trace, its lengths take the place of those of `options`.
 
     Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
     that cannot be served, DeviceError for an unknown instance, a degree that no part in question allows or a price
@@ -49,7 +49,7 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
 def plan_model(
     model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...], trace: Workload | None = None
 ) -> PlanReport:
-    """As `plan`, for a model and parts that have been looked up."""
+    """Plan for a model and parts that have been looked up. Raises as `plan`."""
     _check_degrees(options, parts)
     for stages in options.pipeline_parallel_sizes:
         stage_layers(model.num_layers, stages)  # refuses more stages than layers
@@ -72,7 +72,7 @@ def plan_model(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One replica on one part, a tensor-parallel group for each pipeline stage, and the model's times on it."""
+    """Replica on one part: a tensor-parallel group for each pipeline stage, and the model's times on it."""
 
     part: Instance
     tp: int
@@ -108,7 +108,7 @@ class _Search:
         return cls(model, options, demand, buckets, Memory(model, buckets), shares)
 
     def part(self, part: Instance) -> Iterator[Candidate | Excluded]:
-        """Everything there is to say of one part."""
+        """Candidates and exclusions of one part."""
         for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
             if tp not in part.allowed_tp:
                 yield Excluded(part.name, tp, None, _allowed(part))
@@ -121,7 +121,7 @@ class _Search:
                     yield from self._batches(part, tp, dtype, stages)
 
     def _batches(self, part: Instance, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
-        """Powers of two, as long as they fit."""
+        """Candidates with batches of powers of two, as long as they fit."""
         if tp * stages > part.num_cores:
             reason = f"{stages} stages of {tp} NeuronCores are more than its {part.num_cores}"
             yield Excluded(part.name, tp, dtype, reason, pp=stages)
@@ -175,7 +175,7 @@ class _Search:
         )
 
     def _replica(self, group: _Group, batch: int) -> tuple[Replica, float, str]:
-        """One replica under this demand, the bubble of its decode, and why no measurement stands behind its times."""
+        """Replica under this demand, the bubble of its decode, and why no measurement stands behind its times."""
         decode = group.cost.decode(batch, self.buckets.decode)
         prefills = [(group.cost.prefill(length, length), share) for length, share in self.prompts]
         mean_s = sum(cost.interval_s * share for cost, share in prefills)
@@ -234,7 +234,7 @@ def _prefill_share(replica: Replica) -> float:
 def _prices(
     part: Instance, count: int, request_rate: float, share: float, demand: Demand
 ) -> dict[PriceBasis, TokenPrice | None]:
-    """For `count` instances that together serve `request_rate`."""
+    """Prices on every basis for `count` instances that together serve `request_rate`."""
     hourly = {basis: part.usd(basis) for basis in PRICE_BASES}
     return {
         basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)
@@ -242,7 +242,7 @@ def _prices(
     }
 
 
-def _misses(alone: Service, loaded: Service, options: PlanOptions) -> Iterator[str]:
+def _misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
     """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
     if alone.within(options.ttft_limit_s, options.tpot_limit_s) and loaded.within(
         options.ttft_limit_s, options.tpot_limit_s
