@@ -19,7 +19,8 @@ MAX_POSITIONS = 1 << 27
 
 Layers = Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
 Heads = Annotated[int, Meta(ge=1, le=1024)]
-HeadDim = Annotated[int, Meta(ge=2, le=1024)]
+MIN_HEAD_DIM = 8  # the attention kernels encode a head in place, eight values at least
+HeadDim = Annotated[int, Meta(ge=MIN_HEAD_DIM, le=1024)]
 Width = Annotated[int, Meta(ge=1, le=1 << 20)]  # hidden and feed-forward sizes
 Vocab = Annotated[int, Meta(ge=1, le=1 << 22)]
 Positions = Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]

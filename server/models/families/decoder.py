@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from server.models.config_values import (
+    MIN_HEAD_DIM,
     Epsilon,
     HeadDim,
     Heads,
@@ -94,6 +95,8 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
             if self.hidden_size % heads:
                 raise refuse("hidden_size", self.hidden_size, f"not a multiple of num_attention_heads, {heads}")
             head_dim = self.hidden_size // heads
+            if head_dim < MIN_HEAD_DIM:
+                raise refuse("hidden_size", self.hidden_size, f"less than {MIN_HEAD_DIM} for each of {heads} heads")
         if head_dim % 2:
             raise refuse("head_dim", head_dim, "odd, but rotary embeddings turn pairs of values")
         return head_dim
