@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,10 @@ from server.errors import HostMemoryError
 
 ALIGNMENT = 64  # a cache line: tile rows that straddle two cost half the speed
 _HUGE_PAGE = 2 << 20
+
+# A mapping as large as a part's memory is not to be counted before it is written, or else a process with a few of them
+# cannot fork. Python 3.11 has no name for the flag; the number is Linux's on x86-64 and ARM.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Hbm:
     """Bump allocator over one private anonymous mapping, which is freed as a whole."""
 
     def __init__(self, num_bytes: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         try:
             self._map = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=flags)
         except (OSError, ValueError, OverflowError) as error:
