@@ -62,6 +62,7 @@ def test_addresses_become_pointers_in_one_place() -> None:
     assert {path.name: count for path, count in files.items() if count} == {"access.py": 2, "memory.py": 2}
 
 
+@pytest.mark.thorough
 def test_each_row_of_a_tile_is_checked() -> None:
     """As many as are configured; nothing of it is there in unchecked mode."""
     level = {"NUMBA_CPU_NAME": TARGETS[0].cpu, "NUMBA_CPU_FEATURES": TARGETS[0].features}

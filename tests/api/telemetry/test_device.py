@@ -84,7 +84,7 @@ def test_choices_of_one_request_add_up(server: Server) -> None:
     one = httpx.post(server.url + "/v1/completions", json={**BODY, "cache_salt": "1"}, headers=ASK).json()
     two = httpx.post(server.url + "/v1/completions", json={**BODY, "cache_salt": "2", "n": 2}, headers=ASK).json()
     first, second = (answer["usage"]["neuronserve"]["device_seconds"] for answer in (one, two))
-    assert first < second < 2 * first + 1e-9
+    assert first < second < 2.001 * first  # where they take steps of their own, each is rounded by itself
 
 
 @pytest.mark.parametrize("value", ["yes", "device", "2"])
