@@ -272,6 +272,10 @@ class TestRope:
         ({"num_key_value_heads": 16}, "16"),
         ({"head_dim": 9}, "head_dim is 9: odd"),
         ({"head_dim": 6}, "head_dim is 6: expected `int` >= 8"),
+        (
+            {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {"full_attention": True}},
+            "rope_parameters.full_attention is True: must be an object",
+        ),
         ({"hidden_size": 32}, "hidden_size is 32: less than 8 for each of 8 heads"),
         ({"vocab_size": 10**400}, "an integer of over 77 digits"),
         ({"max_position_embeddings": 0}, "max_position_embeddings"),

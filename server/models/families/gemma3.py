@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from server.models.config_values import HeadDim, Heads, Layers, Positions, Values, Vocab, Width, refuse
 from server.models.families.decoder import DecoderConfig, LayerType
-from server.models.rope import Theta, rope_object, rope_of
+from server.models.rope import LAYER_TYPES, Theta, rope_object, rope_of
 from server.models.spec import RopeSpec
 
 GLOBAL_THETA = 1_000_000.0
@@ -65,12 +65,19 @@ class Gemma3Config(DecoderConfig, kw_only=True):
         """Rotations of local and of global layers; older files have the scaling of the global ones beside two bases."""
         path, rope = rope_object(values)
         length = self.max_position_embeddings
-        by_type = {key: rope[key] or {} for key in ("sliding_attention", "full_attention") if key in rope}
+        by_type = {key: _object(f"{path}{key}", rope[key]) for key in LAYER_TYPES if key in rope}
         if not by_type:
             return RopeSpec(self.rope_local_base_freq), rope_of(values, rope, path, length, GLOBAL_THETA)
-        local, whole = (by_type.get(key, {}) for key in ("sliding_attention", "full_attention"))
+        whole, local = (by_type.get(key, {}) for key in LAYER_TYPES)
         bare = {key: value for key, value in values.items() if key != "rope_theta"}
         return (
             rope_of(bare, local, f"{path}sliding_attention.", length, self.rope_local_base_freq),
             rope_of(values, whole, f"{path}full_attention.", length, GLOBAL_THETA),
         )
+
+
+def _object(key: str, value: object) -> Values:
+    """The rotary parameters of one type of layers; none where they are null."""
+    if value is not None and not isinstance(value, dict):
+        raise refuse(key, value, "must be an object")
+    return value or {}
