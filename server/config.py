@@ -26,11 +26,14 @@ class WeightFormats:
     modules_to_not_convert: tuple[str, ...] = ()
     is_rotated: bool = False
 
-    def of(self, *modules: str) -> WeightFormat:
-        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named."""
+    def of(self, *modules: str, has_outliers: bool = False) -> WeightFormat:
+        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
+
+        `has_outliers`: its inputs are the activations of a feed-forward network.
+        """
         if self.quantization is None or any(self._is_left_out(module) for module in modules):
             return self.dtype
-        if self.quantization == "int8" and self.is_rotated and modules[0].endswith(".down_proj"):
+        if self.quantization == "int8" and self.is_rotated and has_outliers:
             return "int8-rotated"
         return self.quantization
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
 from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import BatchShape
-from server.bench.work import main_format, prefill_operations, weight_bytes_per_step
+from server.bench.work import prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock
 from server.engine.load.loading import LoadedEngine
 from server.engine.trace.files import lanes_of
 from server.engine.trace.tracer import Tracer
 from server.link.messages import TraceReply
+from server.placement.matrices import main_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class LatencyBench:
         self._engine, self._on_run = engine, on_run
         self._driver = EngineDriver(engine, seed)
         self._reads = BandwidthProbe(engine.runner.pool)
-        self._products = ProductProbe(engine.runner.pool, product_unit(main_format(engine)))
+        self._products = ProductProbe(engine.runner.pool, product_unit(main_format(engine.spec, engine.formats)))
 
     def measure(self, shape: BatchShape, runs: int) -> LatencyResult:
         """Medians of `runs` runs after one that is not counted. Raises SettingsError when the shape cannot fit."""

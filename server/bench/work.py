@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from server.config import WeightFormat
 from server.engine.load.loading import LoadedEngine
 from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
@@ -22,11 +21,6 @@ def prefill_operations(engine: LoadedEngine, num_tokens: int, num_samples: int) 
     layers, head = _matrices(engine)
     each = num_tokens * sum(m.n * m.k for m in layers) + num_samples * head.n * head.k
     return 2 * engine.info.tensor_parallel_size * each
-
-
-def main_format(engine: LoadedEngine) -> WeightFormat:
-    """The format of most matrices."""
-    return engine.formats.of("model.layers.0.mlp.gate_proj")
 
 
 def _matrices(engine: LoadedEngine) -> tuple[list[PackedShape], PackedShape]:

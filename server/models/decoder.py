@@ -8,7 +8,7 @@ then norm and the output layer. Tensors are named as Hugging Face's Llama, Mistr
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from server.models.graph import (
     Activate,
@@ -34,7 +34,7 @@ LM_HEAD = "lm_head"
 FINAL_NORM = "model.norm"
 
 
-@cache
+@lru_cache(maxsize=64)  # every room that needs the graph asks for it
 def decoder_graph(spec: ModelSpec) -> Graph:
     """The graph of a model."""
     build = _Builder(spec)

@@ -1,6 +1,8 @@
 """Public models by name: their dimensions, for planning and for measurements that name a model and leave its shape out.
 
-Source of every row: the `config.json` published with the model's weights under the hub id. Facts only; no weights.
+Source of the sizes: the `config.json` published with the model's weights under the hub id. Positions are the published
+context; they bound the lengths that are accepted, and no time or byte follows from them. What differs without changing
+sizes, such as rotary bases, is given only for models that tools/random_checkpoint makes.
 """
 
 from __future__ import annotations
@@ -46,18 +48,18 @@ def _gemma3(hub_id: str, pattern: str, **config: int) -> PublicModel:
 
 
 _llama = _row("LlamaForCausalLM", rms_norm_eps=1e-5)
-_mistral = _row("MistralForCausalLM", rms_norm_eps=1e-5, rope=RopeSpec(1e6))
-_mixtral = _row("MixtralForCausalLM", rms_norm_eps=1e-5, rope=RopeSpec(1e6), num_experts=8, experts_per_token=2)
+_mistral = _row("MistralForCausalLM")
+_mixtral = _row("MixtralForCausalLM", num_experts=8, experts_per_token=2)
 _qwen2 = _row("Qwen2ForCausalLM", rope=RopeSpec(1e6), has_qkv_bias=True)
-_qwen3 = _row("Qwen3ForCausalLM", rope=RopeSpec(1e6), has_qk_norm=True)
-_granite = _row("GraniteForCausalLM", rms_norm_eps=1e-5, rope=RopeSpec(1e7), is_tied=True)
+_qwen3 = _row("Qwen3ForCausalLM", has_qk_norm=True)
+_granite = _row("GraniteForCausalLM", is_tied=True)
 _opt = _row("OPTForCausalLM", is_gated=False, activation="relu", is_tied=True)
 
 # The first row whose pattern is found is taken.
 MODELS: tuple[PublicModel, ...] = (
     _mixtral("mistralai/Mixtral-8x7B-v0.1", r"mixtral8x7b", (32, 4096, 14_336, 32, 8, 128, 32_000, 32_768)),
     _mixtral("mistralai/Mixtral-8x22B-v0.1", r"mixtral8x22b", (56, 6144, 16_384, 48, 8, 128, 32_768, 65_536)),
-    _row("Qwen3MoeForCausalLM", rope=RopeSpec(1e6), has_qk_norm=True, num_experts=128, experts_per_token=8)(
+    _row("Qwen3MoeForCausalLM", has_qk_norm=True, num_experts=128, experts_per_token=8)(
         "Qwen/Qwen3-30B-A3B", r"qwen330ba3b", (48, 2048, 768, 32, 4, 128, 151_936, 40_960)
     ),
     _llama("codellama/CodeLlama-7b-hf", r"codellama7b", (32, 4096, 11_008, 32, 32, 128, 32_016, 16_384)),
@@ -99,17 +101,16 @@ MODELS: tuple[PublicModel, ...] = (
         r"(mistral|zephyr)7b",
         (32, 4096, 14_336, 32, 8, 128, 32_000, 32_768),
     ),
-    _mistral("mistralai/Mistral-Nemo-Base-2407", r"mistralnemo", (40, 5120, 14_336, 32, 8, 128, 131_072, 131_072)),
+    _mistral("mistralai/Mistral-Nemo-Base-2407", r"mistralnemo", (40, 5120, 14_336, 32, 8, 128, 131_072, 128_000)),
     _mistral(
         "mistralai/Mistral-Small-Instruct-2409",
         r"mistralsmall.*(2409|22b)",
-        (56, 6144, 16_384, 48, 8, 128, 32_768, 131_072),
+        (56, 6144, 16_384, 48, 8, 128, 32_768, 32_768),
     ),
     _mistral(
         "mistralai/Mistral-Small-24B-Instruct-2501",
         r"mistralsmall",
         (40, 5120, 32_768, 32, 8, 128, 131_072, 32_768),
-        rope=RopeSpec(1e8),
     ),
     _qwen2(
         "Qwen/Qwen2.5-0.5B-Instruct",
@@ -156,12 +157,10 @@ MODELS: tuple[PublicModel, ...] = (
     _row("SmolLM3ForCausalLM", is_tied=True)(
         "HuggingFaceTB/SmolLM3-3B", r"smollm33b", (36, 2048, 11_008, 16, 4, 128, 128_256, 65_536)
     ),
-    _row("Phi3ForCausalLM", rms_norm_eps=1e-5)(
+    _row("Phi3ForCausalLM")(
         "microsoft/Phi-3-mini-4k-instruct", r"phi3mini", (32, 3072, 8192, 32, 32, 96, 32_064, 4096)
     ),
-    _row("Phi3ForCausalLM", rms_norm_eps=1e-5, rope=RopeSpec(250_000.0))(
-        "microsoft/phi-4", r"phi4(?!mini)", (40, 5120, 17_920, 40, 10, 128, 100_352, 16_384)
-    ),
+    _row("Phi3ForCausalLM")("microsoft/phi-4", r"phi4(?!mini)", (40, 5120, 17_920, 40, 10, 128, 100_352, 16_384)),
     _opt("facebook/opt-13b", r"opt13b", (40, 5120, 20_480, 40, 40, 128, 50_272, 2048)),
     _opt("facebook/opt-30b", r"opt30b", (48, 7168, 28_672, 56, 56, 128, 50_272, 2048)),
     _opt("facebook/opt-66b", r"opt66b", (64, 9216, 36_864, 72, 72, 128, 50_272, 2048)),

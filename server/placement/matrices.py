@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.config import WeightFormats
+from server.config import WeightFormat, WeightFormats
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up, vector_bytes
 from server.models.decoder import decoder_graph
 from server.models.graph import Linear, linears
@@ -65,9 +65,13 @@ class PackedShape:
         """Name of the matrix in the ledger and in an artifact."""
         return self.modules[0]
 
+    def format_in(self, formats: WeightFormats) -> WeightFormat:
+        """Format of the matrix where these are the formats."""
+        return formats.of(*self.modules, has_outliers=self.linear.inputs.name == "ffn")
+
     def num_bytes(self, formats: WeightFormats) -> int:
         """Tiles, and for each column of an 8-bit format a scale and a sum."""
-        weights = formats.of(*self.modules)
+        weights = self.format_in(formats)
         columns = 2 * vector_bytes(self.n) if is_scaled(weights) else 0
         return self.n * self.k * WEIGHT_BYTES[weights] + columns
 
@@ -76,3 +80,9 @@ def packed_shapes(model: ModelSpec, shard: ShardSpec) -> Iterator[PackedShape]:
     """All matrices in the order of the graph, the output layer last."""
     widths = Widths.of(model, shard)
     return (PackedShape.of(linear, widths) for linear in linears(decoder_graph(model)))
+
+
+def main_format(model: ModelSpec, formats: WeightFormats) -> WeightFormat:
+    """The format of most matrices: that of the first feed-forward layer's."""
+    linear = next(each for each in linears(decoder_graph(model)) if each.parts[0].outputs.name == "ffn")
+    return formats.of(*linear.modules)

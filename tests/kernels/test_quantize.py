@@ -100,9 +100,9 @@ def test_float8_scales_are_chosen_for_the_row(quantization: Quantization) -> Non
 
 def test_only_down_projections_that_this_server_quantizes_are_rotated() -> None:
     formats = WeightFormats("bfloat16", "int8", (), is_rotated=True)
-    assert formats.of("model.layers.0.mlp.down_proj") == "int8-rotated"
+    assert formats.of("model.layers.0.mlp.down_proj", has_outliers=True) == "int8-rotated"
     assert formats.of("model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj") == "int8"
-    assert WeightFormats("bfloat16", "int8").of("model.layers.0.mlp.down_proj") == "int8"
+    assert WeightFormats("bfloat16", "int8").of("model.layers.0.mlp.down_proj", has_outliers=True) == "int8"
 
 
 def test_modules_left_out_are_named_whole_or_by_a_parent() -> None:

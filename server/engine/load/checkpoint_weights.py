@@ -37,7 +37,7 @@ class CheckpointWeights:
 
     def _pack(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
         """Pack one block of rows, whose tiles are a piece of the whole matrix's."""
-        weights = self._formats.of(*shape.modules)
+        weights = shape.format_in(self._formats)
         row_bytes = shape.k * WEIGHT_BYTES[weights]
         tiles = into.tiles.bytes[rows.start * row_bytes : rows.stop * row_bytes]
         if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type

@@ -40,6 +40,7 @@ from server.models.tensors import num_params
 from server.placement.cache_layout import kv_cache_dtype
 from server.placement.fit import require_fit
 from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
+from server.placement.matrices import main_format
 from server.placement.shard import ShardSpec
 
 
@@ -233,7 +234,7 @@ class _Loading:
 
     def _info(self, cache: CacheConfig, ledger: MemoryLedger, pricer: StepPricer) -> EngineInfo:
         config = self._config
-        weights = self._model.formats.of("model.layers.0.mlp.gate_proj")
+        weights = main_format(self._spec, self._model.formats)
         isa = linear_kernels(weights).isa
         used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
         notes = [

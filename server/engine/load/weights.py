@@ -165,7 +165,7 @@ class WeightLoader:
 
     def _matrix(self, shape: PackedShape) -> PackedMatrix:
         """Place one matrix: a shard on each core, in the format of its modules."""
-        weights = self._formats.of(*shape.modules)
+        weights = shape.format_in(self._formats)
         shards = [self._shard_of(core, shape, weights) for core in self._cores]
         biases = self._biases(shape) if shape.linear.has_bias else ()
         return PackedMatrix(shape, weights, tuple(shards), biases)

@@ -48,7 +48,7 @@ class Core:
 
 def packed(source: CheckpointWeights, matrix: PackedShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
     """Tiles, scales and sums as the source writes them into memory that was not zero."""
-    weights = formats.of(*matrix.modules)
+    weights = matrix.format_in(formats)
     sizes = [matrix.n * matrix.k * WEIGHT_BYTES[weights], *((4 * matrix.n,) * 2 if is_scaled(weights) else ())]
     buffers = [Buffer(np.full(size, 0xA5, np.uint8)) for size in sizes]
     source.matrix(matrix, core, PackedShard(*buffers))
@@ -57,7 +57,7 @@ def packed(source: CheckpointWeights, matrix: PackedShape, core: int, formats: W
 
 def packed_whole(reader: ShardReader, matrix: PackedShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
     """The same from the whole matrix at once."""
-    weights = formats.of(*matrix.modules)
+    weights = matrix.format_in(formats)
     tiles = np.zeros(matrix.n * matrix.k * WEIGHT_BYTES[weights], np.uint8)
     if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type
         pack_weights(reader.matrix(matrix, core, weights), tiles)
