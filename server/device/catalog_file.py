@@ -130,6 +130,7 @@ class _Reader:
         _require(where, values, CHIP)
         if values["tflops"].get("bfloat16") is None:
             raise SettingsError(f"{where}.tflops.bfloat16 is missing: the cost model needs it")
+        values["lnc_choices"] = _lnc_choices(where, values)
         return Chip(**_without_origin(values) | {"name": name, "is_user_given": True})
 
     def _instance(self, name: str, table: Any, chips: Mapping[str, Chip]) -> Instance:
@@ -164,6 +165,19 @@ def _tables(document: Mapping[str, Any], kind: str) -> Iterable[tuple[str, Any]]
     if not isinstance(tables, dict):
         raise SettingsError(f"{kind}: must hold tables, headed [{kind}.NAME]")
     return tables.items()
+
+
+def _lnc_choices(where: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """What can be chosen: `lnc` alone unless it is said. The physical cores must make whole logical ones of each."""
+    lnc = values.get("lnc", 1)
+    choices: tuple[int, ...] = values.get("lnc_choices", (lnc,))
+    physical = values["cores_per_chip"] * lnc
+    if lnc not in choices or any(physical % choice for choice in choices):
+        raise SettingsError(
+            f"{where}.lnc_choices is {list(choices)}: it must have lnc, {lnc}, and divisors of the {physical} physical "
+            "cores"
+        )
+    return choices
 
 
 def _fields(row: Chip | Instance | None) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def test_a_part_with_logical_cores_adapters_and_an_ultraserver(tmp_path: Path) -
     own = f"efa_gbps = 400\nefa_latency_us = 9\nnum_hosts = 2\nultraserver = {rack}\n"
     part = read(tmp_path, chip + NEW_INSTANCE + own).instance("inf9.xlarge")
     assert (part.num_cores, part.num_physical_cores, part.with_lnc(1).num_cores) == (4, 8, 8)
+    alone = read(tmp_path, chip.replace("lnc_choices = [1, 2]", "") + NEW_INSTANCE).instance("inf9.xlarge")
+    assert alone.chip.lnc_choices == (2,)
     assert part.memory_per_host_bytes == 16 * 2**30
     assert part.ultraserver is not None
     assert part.ultraserver.sizes == (2, 4)
@@ -182,6 +184,8 @@ PRICE = '[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-central-1"\n'
         ('[chips.Inferentia2]\nsource = "x"\ndate = "last week"\n', "date is 'last week': it must be a date such as"),
         (f"[chips.Mine]\nmemory_gib = 3\n{ORIGIN}", "chips.Mine: core_name, cores_per_chip, bandwidth_gb_s, tflops"),
         (NEW_CHIP.replace("{bfloat16 = 400}", "{float32 = 4}"), "chips.Inferentia9.tflops.bfloat16 is missing"),
+        (f"[chips.Trainium2]\nlnc = 4\n{ORIGIN}", "lnc_choices is [1, 2]: it must have lnc, 4, and divisors of the 16"),
+        (f"[chips.Inferentia2]\nlnc_choices = [1, 3]\n{ORIGIN}", "must have lnc, 1, and divisors of the 2 physical"),
         (NEW_INSTANCE, "chip is 'Inferentia9': known are Inferentia1"),
         (f'[instances."inf2.xlarge"]\nnum_chips = 0\n{ORIGIN}', 'instances."inf2.xlarge".num_chips is 0'),
         (f'[instances."inf2.xlarge"]\nlink = "fast"\n{ORIGIN}', "must be a table with generation and gib_s_per_chip"),
