@@ -85,9 +85,9 @@ class Deployment:
         return -(-self.tp * self.dp // self.part.chip.cores_per_chip)
 
     @property
-    def is_ec2_type(self) -> bool:
-        """False for rows of the catalogue that stand for a whole UltraServer, which EC2 sells by other names."""
-        return "." in self.part.name
+    def servers_per_host(self) -> int:
+        """Servers on each host of the instance, which has several only as an UltraServer; 0: one server spans hosts."""
+        return self.part.num_cores // self.part.num_hosts // self.tp
 
     @property
     def is_listed_price(self) -> bool:

@@ -17,8 +17,10 @@ _MIB = 2**20
 
 def task_definition(d: Deployment) -> dict[str, Any] | LeftOut:
     """Input of RegisterTaskDefinition. Servers listen on ports of the host from `PORT` on."""
-    if not d.is_ec2_type:
-        return LeftOut(f"{d.part.name} is no instance type that a task could be placed on")
+    if d.part.num_hosts > 1:
+        return LeftOut(
+            f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that a task could be placed on"
+        )
     variables = environment(d, d.dp)
     if isinstance(variables, LeftOut):
         return variables

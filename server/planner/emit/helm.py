@@ -21,8 +21,10 @@ def emulated(d: Deployment) -> Values:
 
 def on_nodes(d: Deployment) -> Values | LeftOut:
     """A pod for each instance of the row, which asks for its Neuron devices; cores stay emulated."""
-    if not d.is_ec2_type:
-        return LeftOut(f"{d.part.name} is no instance type that nodes have as their label")
+    if d.part.num_hosts > 1:
+        return LeftOut(
+            f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that nodes have as their label"
+        )
     memory = _memory_gib(d, d.dp)
     if memory > d.part.host_memory_gib:
         host = f"the host of {d.part.name} has {d.part.host_memory_gib}"

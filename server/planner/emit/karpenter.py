@@ -1,21 +1,25 @@
 """A Karpenter NodePool (karpenter.sh/v1) of the row's instance type, tainted as the Neuron device plugin expects.
 
-Labels and resources: Karpenter's instance type reference and scheduling page at 1d927085d (2026-08-21).
+Labels, resources and capacity types: Karpenter's instance type reference, scheduling and NodePool pages at 1d927085d
+(2026-08-21).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from server.device.prices import PriceBasis
 from server.planner.emit.deployment import Deployment
 from server.planner.emit.left_out import LeftOut
+
+_CAPACITY: dict[PriceBasis, str] = {"spot": "spot", "capacity_block": "reserved"}
 
 
 def node_pool(d: Deployment) -> dict[str, Any] | LeftOut:
     """The NodePool: as many devices as the row has, removed only when empty, because a stream must not be cut."""
-    if not d.is_ec2_type:
-        return LeftOut(f"{d.part.name} is no instance type that Karpenter could start")
-    capacity = "spot" if d.price_basis == "spot" else "on-demand"
+    if d.part.num_hosts > 1:
+        return LeftOut(f"{d.part.name} is {d.part.num_hosts} hosts, and no instance type that Karpenter could start")
+    capacity = _CAPACITY.get(d.price_basis, "on-demand")
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodePool",

@@ -18,8 +18,8 @@ PLACEHOLDERS = {
 
 # By the file that a command is about: it is shown when the file was written.
 _COMMANDS = {
-    "vllm-nxdi.sh": "./vllm-nxdi.sh # on each instance; servers on ports 8000 and up",
-    "vllm-neuron.sh": "./vllm-neuron.sh # on each instance; servers on ports 8000 and up",
+    "vllm-nxdi.sh": "./vllm-nxdi.sh # on each host; servers on ports 8000 and up",
+    "vllm-neuron.sh": "./vllm-neuron.sh # on each host; servers on ports 8000 and up",
     SERVE: f"./{SERVE} # on a host with enough memory and cores to keep the pace",
     "helm-emulated.yaml": "helm install emulated helm/ -f helm-emulated.yaml",
     "karpenter-nodepool.yaml": "kubectl apply -f karpenter-nodepool.yaml # with an EC2NodeClass called neuron",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from server.planner.emit.deployment import Deployment
 from server.planner.emit.left_out import LeftOut
-from server.planner.emit.vllm_script import Json, VllmServer, vllm_script
+from server.planner.emit.vllm_script import Json, VllmServer, spanning, vllm_script
 
 CHIPS = ("Trainium2", "Trainium3")  # "This document is relevant for"
 _CONTEXT_STEP = 128  # decode_context_length_buckets are multiples of it
@@ -36,8 +36,10 @@ def script(d: Deployment) -> str | LeftOut:
         return LeftOut(f"the vLLM-Neuron plugin runs on {' and '.join(CHIPS)}, not on {chip}")
     if d.weights == "int8":
         return LeftOut("the vLLM-Neuron plugin documents no int8 weights")
+    if refusal := spanning(d):
+        return refusal
     server = VllmServer(
-        title=f"The vLLM-Neuron plugin: {d.dp} x TP{d.tp} on {d.part.name}, as planned.",
+        title=f"The vLLM-Neuron plugin: {d.servers_per_host} x TP{d.tp} on a host of {d.part.name}, as planned.",
         environment={
             "VLLM_NEURON_COMPILATION_TIMEOUT": str(_TIMEOUT_S),
             "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(_TIMEOUT_S),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from server.planner.emit.deployment import Deployment
 from server.planner.emit.left_out import LeftOut
-from server.planner.emit.vllm_script import Json, VllmServer, vllm_script
+from server.planner.emit.vllm_script import Json, VllmServer, spanning, vllm_script
 
 CHIPS = ("Inferentia2", "Trainium1", "Trainium2")  # user guide, "Prerequisites"
 _QUANTIZED = "$QUANTIZED_CHECKPOINT"
@@ -34,7 +34,7 @@ def neuron_config(d: Deployment) -> Json | LeftOut:
         "batch_size": d.slots,
         "ctx_batch_size": 1,
         "tkg_batch_size": d.slots,
-        "is_continuous_batching": True,
+        "is_continuous_batching": d.slots > 1,
         "padding_side": "right",
         "max_context_length": d.prompt_buckets[-1],
         "seq_len": d.max_model_len,
@@ -55,7 +55,7 @@ def script(d: Deployment) -> str | LeftOut:
     if d.weights == "fp8":
         environment |= {"XLA_HANDLE_SPECIAL_SCALAR": "1", "UNSAFE_FP8FNCAST": "1"}
     server = VllmServer(
-        title=f"vLLM on NxD Inference: {d.dp} x TP{d.tp} on {d.part.name}, as planned.",
+        title=f"vLLM on NxD Inference: {d.servers_per_host} x TP{d.tp} on a host of {d.part.name}, as planned.",
         environment=environment,
         flags=(
             f"--tensor-parallel-size {d.tp}",
@@ -91,4 +91,6 @@ def _overrides(d: Deployment, quantized: str) -> Json:
 
 def _refusal(d: Deployment) -> LeftOut | None:
     chip = d.part.chip.name
-    return None if chip in CHIPS else LeftOut(f"vLLM on NxD Inference runs on {', '.join(CHIPS)}, not on {chip}")
+    if chip not in CHIPS:
+        return LeftOut(f"vLLM on NxD Inference runs on {', '.join(CHIPS)}, not on {chip}")
+    return spanning(d)

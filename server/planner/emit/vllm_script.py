@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from server.planner.emit.deployment import MODEL_NEEDED, Deployment
+from server.planner.emit.left_out import LeftOut
 
 Json = dict[str, Any]
 
@@ -23,6 +24,12 @@ class VllmServer:
     additional_config: Json
     model_needed: str = ""  # the checkpoint must be one that the plan's model is not; why
     lead: str = ""  # lines before the command
+
+
+def spanning(d: Deployment) -> LeftOut | None:
+    """Why no script of one host starts the row's servers, if so."""
+    cores = d.part.num_cores // d.part.num_hosts
+    return None if d.servers_per_host else LeftOut(f"a server of {d.tp} NeuronCores spans hosts of {cores}")
 
 
 def vllm_script(d: Deployment, server: VllmServer) -> str:
@@ -40,7 +47,7 @@ def vllm_script(d: Deployment, server: VllmServer) -> str:
         "set -euo pipefail",
         model,
         'PORT="${PORT:-8000}" # of the first server; the others follow',
-        f'REPLICAS="${{REPLICAS:-{d.dp}}}" # servers here, each on {d.tp} NeuronCores',
+        f'REPLICAS="${{REPLICAS:-{d.servers_per_host}}}" # servers here, each on {d.tp} NeuronCores',
         *exports,
         *filter(None, [server.lead]),
         "config=$(cat <<JSON",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vLLM on NxD Inference: 3 x TP8 on inf2.48xlarge, as planned.
+# vLLM on NxD Inference: 3 x TP8 on a host of inf2.48xlarge, as planned.
 set -euo pipefail
 MODEL=${MODEL:-meta-llama/Meta-Llama-3-8B}
 PORT="${PORT:-8000}" # of the first server; the others follow

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The vLLM-Neuron plugin: 2 x TP32 on trn2.48xlarge, as planned.
+# The vLLM-Neuron plugin: 2 x TP32 on a host of trn2.48xlarge, as planned.
 set -euo pipefail
 : "${MODEL:?a checkpoint with static FP8 scales in ModelOpt form, which selects FP8}"
 PORT="${PORT:-8000}" # of the first server; the others follow

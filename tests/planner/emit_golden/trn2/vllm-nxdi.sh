@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vLLM on NxD Inference: 2 x TP32 on trn2.48xlarge, as planned.
+# vLLM on NxD Inference: 2 x TP32 on a host of trn2.48xlarge, as planned.
 set -euo pipefail
 : "${MODEL:?hub id or directory of the checkpoint}"
 PORT="${PORT:-8000}" # of the first server; the others follow
