@@ -59,7 +59,7 @@ class ScheduledEngine:
             self._records.scheduled_ns[int(request_id)] = now_ns
         self.totals.num_preemptions += len(plan.preempted)
         context = max((seq.start for seq in plan.decode), default=-1) + 1
-        self._decode_ns = self._pricer.decode_ns(context) if context else 0
+        self._decode_ns = self._pricer.decode_ns(context, len(plan.decode)) if context else 0
         self._start_ns, self._step_ns = now_ns, self._charge_prompts(plan) + self._decode_ns
         self._num_steps = 1 + self._count_repeats(plan, context)
         self._takes_arrivals = self._num_steps > 1 and self.scheduler.takes_arrivals
