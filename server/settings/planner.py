@@ -8,7 +8,8 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from server.config import Batching, Quantization
+from server.config import Quantization
+from server.cost.stacks import StackName
 from server.device.prices import PriceBasis
 from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_shape
@@ -32,8 +33,8 @@ class _PlannerSettings(CatalogSettings, ReportSettings):
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
-    batching: Batching = Field(
-        "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
+    stack: StackName | None = Field(
+        None, description="serving software on the part (default: what one would run on it today)"
     )
     trace: File = Field(None, description="trace file whose requests take the place of those described here")
 
