@@ -14,6 +14,7 @@ from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_shape
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling, AutoscalePolicy
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
 from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
@@ -112,11 +113,39 @@ class SimulateSettings(_PlannerSettings):
     device: str = Field("inf2.xlarge", description="instance to simulate")
     tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
     data_parallel_size: int = Field(1, ge=1, description="engines on each instance")
-    replicas: int = Field(1, ge=1, description="instances")
+    replicas: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description=f"instances, at most {MAX_REPLICAS}; with --autoscale those at the start"
+    )
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
     quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
     routing: Routing = Field("least-loaded", description="which engine gets a request")
+    autoscale: AutoscalePolicy = Field(
+        "fixed", description="replicas follow the load as a HorizontalPodAutoscaler (reactive) or KEDA has them"
+    )
+    min_replicas: int = Field(1, ge=0, description="with --autoscale: fewest replicas; 0 for keda alone")
+    max_replicas: int = Field(100, ge=1, le=MAX_REPLICAS, description=f"most replicas, at most {MAX_REPLICAS}")
+    target_utilization: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="open requests for each slot (default of reactive: 0.8)"
+    )
+    target_waiting: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="waiting requests for each replica (default of keda: 4)"
+    )
+    startup_delay_s: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="from launch to ready (default: 75, and 1 for each 0.34 GB of weights)",
+    )
+    scale_down_stabilization_s: float = Field(
+        300.0, ge=0, allow_inf_nan=False, description="replicas go once fewer were enough for so long"
+    )
+    polling_interval_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="keda asks so often whether there is any activity"
+    )
+    cooldown_s: float = Field(
+        300.0, ge=0, allow_inf_nan=False, description="keda goes to 0 replicas after so long without activity"
+    )
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, gt=0, description="synthetic requests a second; inf for all at once")
     burstiness: float = Field(1.0, gt=0, description="shape of the gaps: 1 is Poisson, below 1 is burstier")
@@ -152,6 +181,7 @@ class SimulateSettings(_PlannerSettings):
             workload=self.synthetic.generate() if recorded is None else recorded,
             decode_buckets=None if self.batching == "neuron" else (),
             slo=slice_of(Slo, self),
+            autoscaling=slice_of(Autoscaling, self),
         )
 
 

@@ -6,13 +6,12 @@ scheduler knows to be equal are taken in one go, which changes no record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.cost.pricer import StepPricer
 from server.kv_cache.manager import KVCacheManager
 from server.planner.simulate.records import NEVER, SHARES, EngineTotals, Records
+from server.scheduler.router import Router
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 from server.workload.workload import Workload
@@ -27,7 +26,7 @@ class ScheduledEngine:
         self.scheduler = Scheduler(config, KVCacheManager(cache))
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also of a run of equal ones
-        self.on_token: Callable[[TokenEvent], None] | None = None  # gets every token of an engine that is step by step
+        self.router: Router | None = None  # hears of every token and every end, at the end of a step or of a run
         self._max_model_len = config.max_model_len
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
@@ -40,6 +39,12 @@ class ScheduledEngine:
     @property
     def num_open(self) -> int:
         return len(self._arrived) + self.scheduler.num_running + self.scheduler.num_waiting
+
+    def num_tokens_unreported(self, now_ns: int) -> int:
+        """Tokens that steps of the run under way have made by `now_ns`, which is before its end."""
+        if self._plan is None or self._num_steps == 1:
+            return 0
+        return len(self._plan.decode) * ((now_ns - self._start_ns) // self._step_ns)
 
     def add(self, index: int, now_ns: int) -> None:
         self._arrived.append(index)
@@ -88,8 +93,8 @@ class ScheduledEngine:
                 self._records.gaps[self.end_ns - self._last_ns[index]] += 1
             self._last_ns[index] = self.end_ns
             self._note_end(event)
-            if self.on_token is not None:
-                self.on_token(event)
+            if self.router is not None:
+                self.router.notify(event)
 
     def _apply_run(self, plan: StepPlan, decoding: list[int]) -> None:
         last_ns, gaps, end_ns = self._last_ns, self._records.gaps, self.end_ns
@@ -98,9 +103,14 @@ class ScheduledEngine:
             gaps[first_end_ns - last_ns[index]] += 1
             last_ns[index] = end_ns
         gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
+        if self.router is not None:
+            for seq in plan.decode:
+                self.router.generated(seq.request_id, self._num_steps)
         token_ids = [-1 - index for index in decoding]
         for event in self.scheduler.apply_run(plan, token_ids, self._num_steps, end_ns / NS):
             self._note_end(event)
+            if self.router is not None:
+                self.router.notify(event)
 
     def _note_end(self, event: TokenEvent) -> None:
         if event.finish_reason is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from rich.console import Group
 from rich.table import Table
 
+from server.clock import NS
 from server.planner.simulate.report import SimulationReport
+from server.planner.simulate.scaling import Scaling
 
 _TIMES = {
     "ttft": "time to first token",
@@ -15,10 +17,16 @@ _TIMES = {
     "queue": "wait for the first step",
 }
 
+FIGURES = ("mean", "p50", "p90", "p95", "p99")
+
 
 def render(report: SimulationReport) -> Group:
     """Throughput, times, cost; and a warning where no measurement stands behind the prediction."""
     parts: list[Table | str] = [_load(report), _times(report), _cost(report)]
+    if report.options.slo.is_set:
+        parts.insert(2, _limits(report))
+    if report.scaling is not None:
+        parts.append(_scaling(report, report.scaling))
     if report.extrapolated:
         parts.append(f"EXTRAPOLATED, no measurement stands behind these figures: {'; '.join(report.extrapolated)}")
     return Group(*parts)
@@ -55,11 +63,39 @@ def _title(report: SimulationReport) -> str:
 
 def _times(report: SimulationReport) -> Table:
     table = Table("ms", title="Times")
-    for column in ("mean", "median", "p90", "p99"):
+    for column in ("mean", "median", "p90", "p95", "p99"):
         table.add_column(column, justify="right")
-    for name, spread in report.spreads().items():
-        figures = (spread.mean, spread.median, spread.p90, spread.p99)
+    for name, spread in report.spreads.items():
+        figures = (spread.mean, spread.median, spread.p90, spread.p95, spread.p99)
         table.add_row(_TIMES[name], *(f"{figure:,.2f}" for figure in figures))
+    return table
+
+
+def _limits(report: SimulationReport) -> Table:
+    table = Table("limit", "ms", "requests within", title="Limits: which of the figures keep them")
+    for figure in FIGURES:
+        table.add_column(figure, justify="right")
+    for name, limit in report.limits().items():
+        kept = ("yes" if limit[figure] else "no" for figure in FIGURES)
+        table.add_row(_TIMES[name], f"{limit['limit_ms']:g}", f"{limit['attainment']:.2%}", *kept)
+    return table
+
+
+def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
+    asked = report.options.autoscaling
+    title = f"Replicas: {asked.autoscale}, {asked.min_replicas} to {asked.max_replicas}"
+    table = Table(title=title, show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("ready, mean and most", f"{scaling.mean_ready:.2f}, {max(scaling.share_of_time, default=0)}")
+    table.add_row("launched", f"{len(report.fleet.replicas)}")
+    table.add_row("from launch to ready", f"{report.fleet.startup_ns / NS:,.1f} s")
+    table.add_row("paid", f"{report.bill.replica_hours:,.3f} h")
+    if report.options.slo.is_set:
+        table.add_row("missed a limit", f"{(~report.is_good).sum():,}")
+        table.add_row("of them came while a replica was starting", f"{report.num_missed_while_starting:,}")
+    for ready, share in scaling.share_of_time.items():
+        table.add_row(f"share of time with {ready}", f"{share:.1%}")
     return table
 
 
