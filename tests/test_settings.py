@@ -174,7 +174,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"check", "picture", "emit", "emit_row"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
-    | {"num_prompts", "request_rate", "random_input_len", "random_output_len"},
+    | {"num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
 }
 
 

@@ -1,4 +1,4 @@
-"""How many replicas there should be, as Kubernetes' autoscalers decide it. Policies over observations; no fleet, no clock.
+"""How many replicas there should be, as Kubernetes' autoscalers decide. Policies over observations; no fleet, no clock.
 
 Both are the HorizontalPodAutoscaler's rule, ceil(replicas x metric / target), over requests that replicas have open or
 that wait. KEDA adds activity: none for a while, and the fleet goes to nothing. Where a default has no source beside it,
@@ -28,14 +28,14 @@ MOST_GROWTH = 2  # so many times as many, whichever is more
 # What a start takes: an instance joins the cluster, then the model is loaded; nothing is compiled.
 # 70 and 80 s from launch to registration: github.com/aws/karpenter-provider-aws/issues/6128, 2024-05-17.
 INSTANCE_BOOT_S = 75.0
-# Llama-2-7B (13.5 GB) in 40 s on trn1.32xlarge with a full compile cache, by an engineer of the Neuron team; the same
-# thread has ten minutes for a first start on SageMaker: github.com/aws-neuron/transformers-neuronx/issues/80, 2024-04-09.
+# Llama-2-7B (13.5 GB) in 40 s on trn1.32xlarge with a full compile cache, measured by the Neuron team, 2024-04-09:
+# github.com/aws-neuron/transformers-neuronx/issues/80, where a first start on SageMaker is said to take ten minutes.
 LOAD_BYTES_PER_S = 13.5e9 / 40
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
-    """Who decides about the number of replicas, and within what. Seconds. None in a target: the policy's own default."""
+    """Who decides about the number of replicas, and within what. Seconds. Without any target: the policy's own."""
 
     autoscale: AutoscalePolicy = "fixed"
     min_replicas: int = 1  # 0 for keda alone

@@ -175,6 +175,8 @@ class SimulationReport:
             "completed": self.completed,
             "failed": self.failed,
             "refused": dict(self.records.refused),
+            "num_cut": self.options.workload.num_cut,
+            "num_dropped": self.options.workload.num_dropped,
             "total_input_tokens": self.total_input_tokens,
             "total_output_tokens": self.total_output_tokens,
             "total_cached_tokens": sum(self.records.num_cached),

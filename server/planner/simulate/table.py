@@ -17,6 +17,7 @@ _TIMES = {
     "queue": "wait for the first step",
 }
 
+MOST_SHARES = 8  # numbers of replicas with their share of the time; JSON has all
 FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
 
@@ -41,6 +42,9 @@ def _load(report: SimulationReport) -> Table:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(report.records.refused.items()))
     table.add_row("completed", f"{report.completed:,}")
     table.add_row("refused", reasons or "0")
+    for what, count in (("cut", options.workload.num_cut), ("dropped", options.workload.num_dropped)):
+        if count:
+            table.add_row(f"{what}, being longer than {options.max_model_len:,} tokens", f"{count:,}")
     table.add_row("duration", f"{report.duration_s:,.1f} s")
     table.add_row("requests", f"{figures['request_throughput']:,.2f} /s")
     if report.request_goodput is not None:
@@ -55,8 +59,10 @@ def _load(report: SimulationReport) -> Table:
 def _title(report: SimulationReport) -> str:
     options = report.options
     groups = f"DP{options.data_parallel_size} x " if options.data_parallel_size > 1 else ""
+    scaling = options.autoscaling
+    replicas = options.replicas if scaling.is_fixed else f"{scaling.min_replicas} to {scaling.max_replicas}"
     return (
-        f"{options.model.architecture} on {options.replicas} x {options.instance}, {groups}"
+        f"{options.model.architecture} on {replicas} x {options.instance}, {groups}"
         f"TP{options.tensor_parallel_size}, {options.max_num_seqs} slots of {options.max_model_len} tokens"
     )
 
@@ -94,8 +100,9 @@ def _scaling(report: SimulationReport, scaling: Scaling) -> Table:
     if report.options.slo.is_set:
         table.add_row("missed a limit", f"{(~report.is_good).sum():,}")
         table.add_row("of them came while a replica was starting", f"{report.num_missed_while_starting:,}")
-    for ready, share in scaling.share_of_time.items():
-        table.add_row(f"share of time with {ready}", f"{share:.1%}")
+    longest = sorted(scaling.share_of_time.items(), key=lambda item: -item[1])[:MOST_SHARES]
+    for ready, share in sorted(longest):
+        table.add_row(f"share of time with {ready} ready", f"{share:.1%}")
     return table
 
 
