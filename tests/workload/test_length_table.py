@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from server.errors import SettingsError
-from server.settings.sources import load_settings
 from server.settings.planner import SimulateSettings
+from server.settings.sources import load_settings
 from server.workload.arrivals import Arrivals
 from server.workload.length_table import read_lengths
 from server.workload.lengths import LengthRange
