@@ -6,6 +6,8 @@ scheduler knows to be equal are taken in one go, which changes no record.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.cost.pricer import StepPricer
@@ -23,11 +25,11 @@ class ScheduledEngine:
     def __init__(
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
     ) -> None:
-        self.scheduler = Scheduler(config, KVCacheManager(cache))
+        self._config, self._cache = config, cache
+        self.num_open = 0
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also of a run of equal ones
         self.router: Router | None = None  # hears of every token and every end, at the end of a step or of a run
-        self._max_model_len = config.max_model_len
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
         self._last_ns: dict[int, int] = {}  # time of the last token of each open request that has one
@@ -37,9 +39,10 @@ class ScheduledEngine:
         self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
         self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
 
-    @property
-    def num_open(self) -> int:
-        return len(self._arrived) + self.scheduler.num_running + self.scheduler.num_waiting
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """Made with the first request: thousands of engines may never have one."""
+        return Scheduler(self._config, KVCacheManager(self._cache))
 
     def num_tokens_unreported(self, now_ns: int) -> int:
         """Tokens that steps of the run under way have made by `now_ns`, which is before its end."""
@@ -49,13 +52,14 @@ class ScheduledEngine:
 
     def add(self, index: int, now_ns: int) -> None:
         self._arrived.append(index)
+        self.num_open += 1
         if self._takes_arrivals:
             self._num_steps = min(self._num_steps, -(-(now_ns - self._start_ns) // self._step_ns))
             self.end_ns = self._start_ns + self._num_steps * self._step_ns
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
-            request = request_of(self._workload, index, self._max_model_len)
+            request = request_of(self._workload, index, self._config.max_model_len)
             self._tokens[request.request_id] = SampledToken(-1 - index)
             self.scheduler.add(request)
         self._arrived.clear()
@@ -118,6 +122,7 @@ class ScheduledEngine:
             self.router.generated(event.request_id)
 
     def _note_end(self, event: TokenEvent) -> None:
+        self.num_open -= 1
         index = -1 - self._tokens.pop(event.request_id).token_id
         self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
         del self._last_ns[index]
