@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.cli import main
 from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
@@ -191,3 +193,19 @@ def test_the_same_driver_scales_other_engines() -> None:
     Driver(fleet, load, records, SchedulerConfig(most, most, most, most), CacheConfig(most, 32, False)).run()
     assert min(records.finish_ns) > 0
     assert len(fleet.replicas) == 3
+
+
+def test_the_command_scales_cuts_and_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, target = tmp_path / "trace.csv", tmp_path / "report.json"
+    rows = [f"{second},{5000 if second % 9 == 0 else 900},300" for second in range(90) for _ in range(3)]
+    trace.write_text("\n".join(["timestamp,input,output", *rows]))
+    argv = ["simulate", "llama-1b", "--trace", str(trace), "--max-model-len", "2048", "--max-num-seqs", "4"]
+    scaling = ["--autoscale", "keda", "--min-replicas", "0", "--max-replicas", "3", "--startup-delay-s", "10"]
+    main([*argv, *scaling, "--target-waiting", "2", "--ttft-ms", "900", "--json", str(target)])
+    shown, figures = capsys.readouterr().out, json.loads(target.read_text())
+    assert (figures["completed"], figures["num_cut"], figures["num_dropped"]) == (270, 30, 0)
+    assert figures["autoscaling"]["autoscale"] == "keda"
+    assert figures["autoscaling"]["most_ready_replicas"] == 3
+    assert figures["slo"]["ttft"].keys() == {"limit_ms", "attainment", "mean", "p50", "p90", "p95", "p99"}
+    for words in ("on 0 to 3 x inf2.xlarge", "Replicas: keda, 0 to 3", "cut, being longer than 2,048 tokens", "p95"):
+        assert words in shown
