@@ -201,7 +201,6 @@ class SimulateSettings(_PlannerSettings):
             model=resolve_shape(self.model),
             instance=self.device,
             workload=self.workload,
-            decode_buckets=None if self.batching == "neuron" else (),
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
         )
