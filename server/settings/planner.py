@@ -10,7 +10,7 @@ from pydantic_settings import CliPositionalArg, CliToggleFlag
 
 from server.config import Batching, Quantization
 from server.device.prices import PriceBasis
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
 from server.planner.simulate.options import SimulationOptions
@@ -27,7 +27,7 @@ from server.workload.workload import Workload
 
 class _PlannerSettings(CatalogSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
-        "llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b"
+        "llama-8b", description="checkpoint directory, config.json, or a public model such as meta-llama/Llama-3.1-8B"
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
@@ -130,7 +130,7 @@ class SimulateSettings(_PlannerSettings):
         return slice_of(
             SimulationOptions,
             self,
-            model=resolve_shape(self.model),
+            model=resolve_decoder(self.model),
             instance=self.device,
             workload=self.synthetic.generate() if recorded is None else recorded,
             decode_buckets=None if self.batching == "neuron" else (),

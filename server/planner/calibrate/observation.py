@@ -24,6 +24,9 @@ PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by th
 COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding is at most 5 %
 MS = 1e-3
 
+# Fields of a known model that the cost model reads and no column of the published file holds.
+UNSTATED = ("is_gated", "expert_layers", "dense_intermediate_size", "shared_intermediate_size", "has_attention_gate")
+
 NOTHING: Work = (0.0,) * len(Term)
 
 
@@ -83,7 +86,7 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     """The fields that the cost model reads, so that rows which agree in them count as one model."""
-    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), "is_gated")}
+    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), *UNSTATED)}
     return ModelSpec("", **sizes, max_position=0)
 
 
