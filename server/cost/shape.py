@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.models.decoder import decoder_graph
-from server.models.graph import AxisName, Linear, layer_ops, linears
+from server.models.graph import layer_ops, linears
+from server.models.ops import AxisName, Linear
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec
 

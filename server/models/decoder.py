@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from server.models.graph import (
+from server.models.graph import Graph, LayerGroup
+from server.models.ops import (
     Activate,
     Add,
     AddRows,
@@ -22,9 +23,7 @@ from server.models.graph import (
     Embed,
     Experts,
     Gated,
-    Graph,
     HeadNorm,
-    LayerGroup,
     LayerNorm,
     Linear,
     Network,

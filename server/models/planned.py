@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from server.models.config_values import (
+    MAX_POSITIONS,
     ConfigError,
     Epsilon,
     HeadDim,
@@ -27,6 +28,7 @@ from server.models.config_values import (
 from server.models.families import FAMILIES, model_spec_of
 from server.models.spec import ModelSpec
 from server.models.traits import DEFAULT_KEYS, FIRST_IS_GLOBAL, LEARNED_POSITIONS, TRAITS, WINDOWED
+from server.typed_json import shown
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
 
@@ -96,7 +98,7 @@ class _Config(msgspec.Struct, kw_only=True):
     num_dense_layers: Count = 0
     expert_layer_step: Layers = 1
     mlp_only_layers: list[int] = []
-    sliding_window: Positions | None = None
+    sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = None  # 0, as null: none slides
     sliding_window_pattern: Layers | None = None
     use_sliding_window: bool = True
     layer_types: list[str] | None = None
@@ -120,13 +122,13 @@ def planned_spec(config: Values) -> ModelSpec:
     for key, what in NOT_EXPRESSED.items():
         if values.get(key):
             raise refuse(key, values[key], f"{what} cannot be planned")
-    model_type = str(values.get("model_type"))
+    model_type = _model_type(values)
     keys = {**DEFAULT_KEYS.get(model_type, {}), **_first_names(values)}
     for key in REQUIRED:
         if key not in keys:
             raise ConfigError(f"{key} is missing" + _or_else(SYNONYMS[key]))
     read = read_record(keys, _Config)
-    options = {**TRAITS.get(model_type, {}), **_stated(read), **_positions(read, model_type)}
+    options = {**TRAITS[model_type], **_stated(read), **_positions(read, model_type)}
     sizes = {**_attention(read, values), **_feed_forward(read), "windows": _windows(read, model_type)}
     return ModelSpec(
         architecture=_first_name(config) or model_type,
@@ -136,6 +138,17 @@ def planned_spec(config: Values) -> ModelSpec:
         rms_norm_eps=read.norm_eps,
         **sizes,
         **options,
+    )
+
+
+def _model_type(values: Values) -> str:
+    """The row of traits; Llama's where the file names no type, as one written by hand."""
+    model_type = values.get("model_type") or "llama"
+    if isinstance(model_type, str) and model_type in TRAITS:
+        return model_type
+    raise ConfigError(
+        f"model_type {shown(model_type)} is not known: what norms, biases and feed-forward its layers have is in no"
+        f" key. With 'llama' or none they are taken to be Llama's; known are {', '.join(TRAITS)}"
     )
 
 
@@ -224,7 +237,7 @@ def _feed_forward(read: _Config) -> dict[str, Any]:
 def _windows(read: _Config, model_type: str) -> tuple[int, ...]:
     """The window of each layer: by its type, by the period of layers that attend to everything, or one for all."""
     layers, window, every = range(read.num_hidden_layers), read.sliding_window, read.sliding_window_pattern
-    if window is None or not read.use_sliding_window:
+    if not window or not read.use_sliding_window:
         return ()
     if read.layer_types is not None:
         if len(read.layer_types) != len(layers):

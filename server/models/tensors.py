@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from server.models.decoder import EMBEDDING, LM_HEAD, decoder_graph
-from server.models.graph import Add, AddRows, Embed, Graph, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm, linears
+from server.models.graph import Graph, linears
+from server.models.ops import Add, AddRows, Embed, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
 from server.models.spec import ModelSpec
 
 Shape = tuple[int, ...]

@@ -1,8 +1,9 @@
 """What an architecture does that no key of its config.json says: rows by `model_type`, for planning alone.
 
 A row holds fields of `ModelSpec`. Source of each: the model's code in transformers (models/<model_type>/modeling_*.py,
-and the defaults of its configuration class). A type without a row is taken to be like Llama: RMSNorm before attention
-and before a gated feed-forward network, one after the other, rotary positions, no biases but those that keys state.
+and the defaults of its configuration class); where transformers has the type, it counts as many parameters. What a row
+does not say is as in Llama: RMSNorm before attention and before a gated feed-forward network, one after the other,
+rotary positions, no biases but those that keys state. A type without a row is refused: what it has is in no key.
 """
 
 from __future__ import annotations
@@ -27,7 +28,35 @@ _BERT: Row = {
     **_ALL_BIASES,
 }
 
+# Types that are like Llama in all that decides bytes and work.
+LIKE_LLAMA = (
+    "cwm",
+    "deepseek",
+    "ernie4_5",
+    "exaone4",
+    "exaone_moe",
+    "flex_olmo",
+    "glm",
+    "glm4",
+    "granite",
+    "granitemoe",
+    "granitemoeshared",
+    "helium",
+    "internlm3",
+    "llama",
+    "llama4_text",
+    "minimax_m2",
+    "ministral3",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "seed_oss",
+    "solar_open",
+    "vaultgemma",
+)
+
 TRAITS: dict[str, Row] = {
+    **{model_type: {} for model_type in LIKE_LLAMA},
     "afmoe": {"has_qk_norm": True, "has_post_norms": True, "has_attention_gate": True},
     "bert": _BERT,
     "bloom": {"norm": "layer", "has_embedding_norm": True, "is_tied": True, **_GELU, **_ALL_BIASES},
@@ -64,6 +93,7 @@ TRAITS: dict[str, Row] = {
     "qwen3_moe": {"has_qk_norm": True},
     "roberta": _BERT,
     "smollm3": {"is_tied": True},
+    "stablelm": {"norm": "layer"},
     "starcoder2": {"norm": "layer", "is_tied": True, **_GELU, **_ALL_BIASES},
     "xlm-roberta": _BERT,
 }
@@ -84,8 +114,17 @@ LEARNED_POSITIONS: dict[str, tuple[int, int]] = {
 
 # Keys that older files of a `model_type` leave out, by their first names in planned.py.
 DEFAULT_KEYS: dict[str, Row] = {
+    "bloom": {"max_position_embeddings": 2048},  # trained length (arXiv 2211.05100); ALiBi has no limit
     "cohere2": {"sliding_window_pattern": 4},
     "gemma2": {"sliding_window_pattern": 2},
+    "gemma3_text": {
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+        "sliding_window_pattern": 6,
+    },
     "gpt_oss": {"sliding_window_pattern": 2},
     "llama4_text": {"sliding_window_pattern": 4, "num_shared_experts": 1},
 }

@@ -12,7 +12,7 @@ from server.device.hbm import ALIGNMENT
 from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from server.device.ledger import MIB, Use
 from server.models.decoder import decoder_graph
-from server.models.graph import Add, AddRows, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
+from server.models.ops import Add, AddRows, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import AttentionSizes, kv_block_bytes
 from server.placement.matrices import PackedShape, Widths

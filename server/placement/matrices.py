@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from server.config import WeightFormat, WeightFormats
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up, vector_bytes
 from server.models.decoder import decoder_graph
-from server.models.graph import Axis, Linear, linears
+from server.models.graph import linears
+from server.models.ops import Axis, Linear
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec, intermediate_per_core
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from server.errors import DeviceError
-from server.models.graph import Axis, AxisName
+from server.models.ops import Axis, AxisName
 from server.models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
