@@ -235,9 +235,12 @@ def _feed_forward(read: _Config) -> dict[str, Any]:
 
 
 def _windows(read: _Config, model_type: str) -> tuple[int, ...]:
-    """The window of each layer: by its type, by the period of layers that attend to everything, or one for all."""
+    """The window of each layer: by its type, by the period of layers that attend to everything, or one for all.
+
+    One as long as the positions never slides.
+    """
     layers, window, every = range(read.num_hidden_layers), read.sliding_window, read.sliding_window_pattern
-    if not window or not read.use_sliding_window:
+    if not window or window >= read.max_position_embeddings or not read.use_sliding_window:
         return ()
     if read.layer_types is not None:
         if len(read.layer_types) != len(layers):

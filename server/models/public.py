@@ -75,6 +75,12 @@ def _by_id() -> dict[str, PublicModel]:
     return {hub_id.lower(): model for model in models() for hub_id in model.hub_ids}
 
 
+@cache
+def _by_name() -> dict[str, PublicModel]:
+    """Models by their names without the organisation."""
+    return {hub_id.rpartition("/")[2]: model for hub_id, model in _by_id().items()}
+
+
 def words(name: str) -> Key:
     """The letters and numbers of a model's name apart, without words that change no dimension."""
     found = re.findall(r"\d+(?:\.\d+)*[a-z]*|[a-z]+", name.lower())
@@ -108,9 +114,11 @@ def candidates(name: str) -> tuple[PublicModel, ...]:
 
     Several where versions of different dimensions share the name; none for a name that no model has.
     """
-    if (exact := _by_id().get(name.lower())) is not None:
+    own = name.lower().rpartition("/")[2]
+    exact = _by_id().get(name.lower()) or _by_name().get(own)
+    if exact is not None:
         return (exact,)
-    key = words(name.rpartition("/")[2])
+    key = words(own)
     return _by_words(False).get(key) or _by_words(True).get(loose(key)) or ()
 
 

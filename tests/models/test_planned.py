@@ -79,6 +79,7 @@ def test_experts_have_their_own_width_and_dense_layers_theirs() -> None:
         ({}, ()),
         ({"sliding_window": 16}, (16, 16, 16, 16)),
         ({"sliding_window": 0}, ()),
+        ({"sliding_window": 256}, ()),
         ({"sliding_window": 16, "use_sliding_window": False}, ()),
         ({"sliding_window": 16, "sliding_window_pattern": 2}, (16, 0, 16, 0)),
         ({"model_type": "gemma2", "sliding_window": 16}, (16, 0, 16, 0)),
