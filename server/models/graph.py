@@ -81,37 +81,36 @@ class Graph:
         yield from ((op, 1) for op in self.tail)
 
 
-def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
-    """The ops of a layer, those of experts and branches after the op that holds them."""
+def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
+    """The ops of a layer, those of branches and gates after the op that holds them. Experts stay closed."""
     for op in layer:
         yield op
-        match op:
-            case Parallel(branches=branches):
-                for branch in branches:
-                    yield from layer_ops(branch)
-            case AttentionGate(projection=projection):
-                yield projection
-            case Experts():
-                yield op.router
-                for i in range(op.count):
-                    yield from op.network(i)
-                yield from op.shared
+        if isinstance(op, Parallel):
+            for branch in op.branches:
+                yield from flat_ops(branch)
+        elif isinstance(op, AttentionGate):
+            yield op.projection
+
+
+def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
+    """As `flat_ops`, and the ops of each expert after the op that holds them."""
+    for op in flat_ops(layer):
+        yield op
+        if isinstance(op, Experts):
+            yield op.router
+            for i in range(op.count):
+                yield from op.network(i)
+            yield from op.shared
 
 
 def counted_ops(layer: tuple[Op, ...]) -> Iterator[tuple[Op, int]]:
     """As `layer_ops`, but one expert for all, with the number of each op."""
-    for op in layer:
-        match op:
-            case Experts():
-                yield from ((op, 1), (op.router, 1))
-                yield from ((each, op.count) for each in op.first)
-                yield from ((each, 1) for each in op.shared)
-            case Parallel(branches=branches):
-                yield op, 1
-                for branch in branches:
-                    yield from counted_ops(branch)
-            case _:
-                yield from ((each, 1) for each in layer_ops((op,)))
+    for op in flat_ops(layer):
+        yield op, 1
+        if isinstance(op, Experts):
+            yield op.router, 1
+            yield from ((each, op.count) for each in op.first)
+            yield from ((each, 1) for each in op.shared)
 
 
 def linears(graph: Graph) -> Iterator[Linear]:

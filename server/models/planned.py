@@ -27,7 +27,7 @@ from server.models.config_values import (
 )
 from server.models.families import FAMILIES, model_spec_of
 from server.models.spec import ModelSpec
-from server.models.traits import DEFAULT_KEYS, FIRST_IS_GLOBAL, LEARNED_POSITIONS, TRAITS, WINDOWED
+from server.models.traits import ALIBI, DEFAULT_KEYS, FIRST_IS_GLOBAL, LEARNED_POSITIONS, TRAITS, WINDOWED
 from server.typed_json import shown
 
 Count = Annotated[int, Meta(ge=0, le=4096)]
@@ -129,13 +129,15 @@ def planned_spec(config: Values) -> ModelSpec:
             raise ConfigError(f"{key} is missing" + _or_else(SYNONYMS[key]))
     read = read_record(keys, _Config)
     options = {**TRAITS[model_type], **_stated(read), **_positions(read, model_type)}
-    sizes = {**_attention(read, values), **_feed_forward(read), "windows": _windows(read, model_type)}
+    sizes = {**_attention(read, values), **_feed_forward(read)}
     return ModelSpec(
         architecture=_first_name(config) or model_type,
         num_layers=read.num_hidden_layers,
         hidden_size=read.hidden_size,
         vocab_size=read.vocab_size,
         rms_norm_eps=read.norm_eps,
+        windows=_windows(read, model_type),
+        ropes=_ropes(read, model_type),
         **sizes,
         **options,
     )
@@ -196,6 +198,11 @@ def _positions(read: _Config, model_type: str) -> dict[str, int]:
         return {"max_position": stated}
     more, unused = LEARNED_POSITIONS[model_type]
     return {"max_position": stated - unused, "num_positions": stated + more}
+
+
+def _ropes(read: _Config, model_type: str) -> tuple[None, ...]:
+    """No rotation on any layer, for types with other positions; () = on all."""
+    return (None,) * read.num_hidden_layers if model_type in (*LEARNED_POSITIONS, *ALIBI) else ()
 
 
 def _attention(read: _Config, values: Values) -> dict[str, int]:

@@ -112,6 +112,9 @@ LEARNED_POSITIONS: dict[str, tuple[int, int]] = {
     "xlm-roberta": (0, 2),
 }
 
+# Types whose attention knows distances by a slope for each head, without an embedding of positions.
+ALIBI = ("bloom",)
+
 # Keys that older files of a `model_type` leave out, by their first names in planned.py.
 DEFAULT_KEYS: dict[str, Row] = {
     "bloom": {"max_position_embeddings": 2048},  # trained length (arXiv 2211.05100); ALiBi has no limit

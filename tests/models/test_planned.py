@@ -99,6 +99,11 @@ def test_learned_positions_leave_out_those_of_the_padding() -> None:
     assert planned().num_positions == 0
 
 
+def test_what_has_other_positions_is_not_rotated() -> None:
+    assert planned(model_type="gpt2").distinct_ropes == planned(model_type="bloom").distinct_ropes == (None,)
+    assert None not in planned().distinct_ropes
+
+
 @pytest.mark.parametrize(
     ("changes", "without", "complaint"),
     [
