@@ -27,7 +27,9 @@ from server.workload.workload import Workload
 
 class _PlannerSettings(CatalogSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
-        "llama-8b", description="checkpoint directory, config.json, or a public model such as meta-llama/Llama-3.1-8B"
+        "llama-8b",
+        description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"
+        " llama-1b and qwen-0.5b are shapes of random checkpoints",
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
