@@ -171,7 +171,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
     | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
-    | {"check", "picture"},
+    | {"check", "picture", "emit", "emit_row"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
     | {"num_prompts", "request_rate", "random_input_len", "random_output_len"},
 }

@@ -10,6 +10,7 @@ from pydantic_settings import CliPositionalArg, CliToggleFlag
 
 from server.config import Batching, Quantization
 from server.device.prices import PriceBasis
+from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
@@ -78,6 +79,22 @@ class PlanSettings(_PlannerSettings):
     )
     check: CliToggleFlag[bool] = Field(False, description="simulate the chosen configuration and compare")
     picture: File = Field(None, description="write the Pareto front to this .html or .png file")
+
+    emit: File = Field(
+        None, description="write what deploys the first row into this directory: vLLM, Helm, AWS, a load test"
+    )
+    emit_row: int | None = Field(None, ge=1, description="row of the tables to write instead, from 1")
+
+    @model_validator(mode="after")
+    def _row_of_what(self) -> Self:
+        if self.emit_row is not None and self.emit is None:
+            raise ValueError("emit_row chooses what emit writes: give both")
+        return self
+
+    @property
+    def emission(self) -> Emission | None:
+        """Where the files go, if anywhere."""
+        return None if self.emit is None else Emission(self.emit, self.emit_row)
 
     def options(self, trace: Workload | None) -> PlanOptions:
         """The planner's slice, with the lengths of a trace over those given."""

@@ -17,7 +17,7 @@ NUM_ROWS = 20  # of each table, by default
 
 def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
     """The best batch of each device, degree and weight type: within the limits, then not; then what cannot be had."""
-    best = _best_batches(report.candidates)
+    best = best_batches(report.candidates)
     meeting = [candidate for candidate in best if candidate.meets_slo]
     missing = [candidate for candidate in best if not candidate.meets_slo]
     parts: list[Table | str] = [_heading(report)]
@@ -34,7 +34,7 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
     return Group(*(part for part in parts if part))
 
 
-def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
+def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first, which is the best, of each device, degree and type; batches are variations of it."""
     found: dict[tuple[str, int, int, str], Candidate] = {}
     for candidate in candidates:
