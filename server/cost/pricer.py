@@ -141,27 +141,10 @@ class StepPricer:
         behind = smallest(self._prefix_buckets, start) if start else 0
         found = self._prefills.get((bucket, behind))
         if found is None:
-            cost = self._model.prefill(bucket, bucket)
-            found = self._prefills[bucket, behind] = self._priced(
-                self._behind(cost, bucket, behind) if behind else cost
-            )
+            cost = self._model.prefill(bucket, bucket, behind)
+            reason = "; ".join(filter(None, (cost.extrapolated, PREFIX_REASON))) if behind else cost.extrapolated
+            found = self._prefills[bucket, behind] = self._priced(replace(cost, extrapolated=reason))
         return found
-
-    def _behind(self, cost: StepCost, bucket: int, behind: int) -> StepCost:
-        """`cost` of `bucket` tokens with `behind` cached positions before them."""
-        load, fit = self._model.step_work, self._model.calibration.coefficients
-        flops, num_bytes = load.attention_flops(float(bucket) * behind), load.kv_bytes(behind, load.core.kv_streams)
-        compute_s = cost.compute_s + flops * load.flop_s / fit.attention_efficiency
-        memory_s = cost.memory_s + num_bytes * load.byte_s / fit.memory_efficiency
-        return replace(
-            cost,
-            flops=cost.flops + flops * load.core.tp,
-            hbm_bytes=cost.hbm_bytes + num_bytes * load.core.tp,
-            compute_s=compute_s,
-            memory_s=memory_s,
-            elapsed_s=max(compute_s, memory_s) + cost.link_s + cost.overhead_s,
-            extrapolated="; ".join(filter(None, (cost.extrapolated, PREFIX_REASON))),
-        )
 
     def _priced(self, cost: StepCost) -> tuple[int, StepCost]:
         self.extrapolated |= dict.fromkeys(_reasons(cost))
