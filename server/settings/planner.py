@@ -12,7 +12,7 @@ from server.config import Quantization
 from server.cost.stacks import StackName
 from server.device.prices import PriceBasis
 from server.planner.emit.folder import Emission
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
@@ -32,7 +32,9 @@ from server.workload.workload import Workload
 
 class _PlannerSettings(CatalogSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
-        "llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b"
+        "llama-8b",
+        description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"
+        " llama-1b and qwen-0.5b are shapes of random checkpoints",
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
@@ -198,7 +200,7 @@ class SimulateSettings(_PlannerSettings):
         return slice_of(
             SimulationOptions,
             self,
-            model=resolve_shape(self.model),
+            model=resolve_decoder(self.model),
             instance=self.device,
             workload=self.workload,
             slo=slice_of(Slo, self),
