@@ -63,7 +63,8 @@ def compiled_shapes(
 ) -> CompiledShapes:
     """Shapes that a server runs; `ahead` are those its model was compiled for ahead of time, None when it was not.
 
-    Without requested buckets decode has all of them, or the full length alone where that is asked for. Raises SettingsError for a shape not compiled.
+    Without requested buckets decode has all of them, or the full length alone where that is asked for. Raises
+    SettingsError for a shape not compiled.
     """
     if ahead is None:
         chosen = requested.completed(max_model_len)

@@ -41,8 +41,8 @@ class EngineSettings(ModelSettings, CatalogSettings):
     )
     stack: StackName | None = Field(
         None,
-        description="software on the modelled part: its batching, padding and host work (default with --pace device: what "
-        "one would run on the part today; otherwise: ideal)",
+        description="software on the modelled part: its batching, padding and host work (default with --pace device: "
+        "what one would run on the part today; otherwise: ideal)",
     )
     batching: Batching | None = Field(
         None,

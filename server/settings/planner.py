@@ -8,8 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from server.config import Quantization
-from server.cost.stacks import StackName
+from server.config import Quantization, StackName
 from server.device.prices import PriceBasis
 from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_decoder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from server.config import Quantization, SchedulerConfig
-from server.cost.stacks import STACKS, Padding, Stack, StackName, default_stack
+from server.config import Quantization, SchedulerConfig, StackName
+from server.cost.stacks import STACKS, Padding, Stack, default_stack
 from server.cost.work import CURRENT_SDK
 from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
