@@ -22,7 +22,7 @@ QUANTIZATION: dict[WeightDtype, Quantization | None] = {
 
 
 class Memory:
-    """Bytes on the fullest core for one model and one pair of buckets; each is computed once."""
+    """Bytes on each core for one model and one pair of buckets; each is computed once."""
 
     def __init__(self, model: ModelSpec, buckets: Buckets) -> None:
         self._model, self._buckets = model, buckets

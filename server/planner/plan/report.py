@@ -61,7 +61,7 @@ class Candidate:
     dp: int  # replicas on one instance
     dtype: WeightDtype
     batch: int  # slots of one replica
-    memory_bytes: int  # on the fullest core
+    memory_bytes: int  # on each core
     memory_budget_bytes: int
     prefill_s: float
     decode_s: float
