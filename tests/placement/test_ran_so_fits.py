@@ -13,20 +13,18 @@ from typing import NamedTuple
 
 import pytest
 
-from server.config import Quantization
 from server.device.catalog import INSTANCES
 from server.device.instances import Instance
 from server.device.ledger import GIB, MIB
 from server.models.spec import ModelSpec
 from server.placement.core_share import CoreShare, score_bytes
 from server.placement.fit import budget_bytes
-from server.placement.footprint import Footprint, ServingShape, StepLimits
-from server.planner.plan.options import PlanOptions
+from server.planner.plan.memory import Memory
+from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 from server.planner.simulate.options import SimulationOptions
 from server.settings.engine import EngineSettings
 
 DEFAULT_SHARE = 0.9
-BLOCK = 32
 
 
 class Case(NamedTuple):
@@ -39,7 +37,7 @@ class Case(NamedTuple):
     max_model_len: int
     longest_prompt: int
     model: ModelSpec
-    quantization: Quantization | None = None
+    dtype: WeightDtype = "bfloat16"
 
 
 def decoder(*sizes: int, is_gated: bool = True, experts: int = 0, per_token: int = 0) -> ModelSpec:
@@ -71,7 +69,7 @@ def published() -> list[Case]:
                 experts=int(row["experts"]),
                 per_token=int(row["experts_per_token"]),
             ),
-            "int8-weight-only" if row["weight_bits"] == "8" else None,
+            "int8" if row["weight_bits"] == "8" else "bfloat16",
         )
         for row in rows
     ]
@@ -99,17 +97,12 @@ def part(chip: str) -> Instance:
     return next(each for each in INSTANCES if each.chip.name == chip)
 
 
-def footprint(case: Case) -> Footprint:
-    """The longest step is the longest prompt, or a token of every slot."""
-    limits = StepLimits(max(case.longest_prompt, case.batch), case.batch, num_workers=1)
-    shape = ServingShape("bfloat16", case.max_model_len, BLOCK, limits, case.quantization)
-    return Footprint.of(case.model, case.tp, shape, part(case.chip).chip.lnc)
-
-
 def lacks(case: Case, share: float = DEFAULT_SHARE) -> int:
-    """Bytes over the budget of a core; negative when all slots fit."""
-    account = footprint(case).with_kv(case.batch * -(-case.max_model_len // BLOCK) + 1)
-    return sum(account.values()) - budget_bytes(part(case.chip), share)
+    """Bytes over the budget of a core, as `plan` counts them; negative when all slots fit."""
+    device = part(case.chip)
+    memory = Memory(case.model, Buckets(prefill=case.longest_prompt, decode=case.max_model_len))
+    needed = memory.needed_bytes(case.tp, case.dtype, case.batch, lnc=device.chip.lnc)
+    return needed - budget_bytes(device, share)
 
 
 @pytest.mark.parametrize("case", [*published(), *DOCUMENTED], ids=lambda case: case.name)

@@ -172,7 +172,9 @@ class _Loading:
         device = self._footprint.max_blocks(budget_bytes(self._instance, self._config.device_memory_utilization))
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
-        host_bytes = self._host_bytes(sum(sum(core.used.values()) for core in cores))
+        written = sum(core.used["weights"] for core in cores)
+        to_write = sum(sum(core.used.values()) for core in cores) - written
+        host_bytes = self._host_bytes(written) - to_write
         host_blocks = host.host_kv_blocks(self._host.kv_block, host_bytes)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
         chosen = min(device, host_blocks, usable)
