@@ -43,6 +43,7 @@ class Call:
         """The settings of the call; the catalogue that they name is in force afterwards. Raises SettingsError."""
         from server.device.catalog import use_catalog
         from server.settings.catalog import CatalogSettings
+        from server.settings.model import ModelSettings
         from server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):
@@ -52,6 +53,9 @@ class Call:
         settings = load_settings(kind, self.argv, self.parser())
         if isinstance(settings, CatalogSettings):
             use_catalog(settings.catalog_config)
+        if isinstance(settings, ModelSettings):
+            for notice in settings.neuron.notices:
+                print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
     def parser(self) -> _Parser:
@@ -92,7 +96,7 @@ def serve(call: Call) -> None:
     settings = call.settings(ServeSettings)
     _log_to_stderr(settings.log_level)
     settings.require_price()
-    model_path = _model_path(settings)
+    model_path = _served_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from server.api import server
@@ -111,7 +115,7 @@ def bench_latency(call: Call) -> None:
     settings = call.settings(LatencySettings)
     from server.bench.latency_report import run_latency
 
-    run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+    run_latency(settings.engine_config(_served_path(settings)), settings.workloads, settings.options)
 
 
 def bench_throughput(call: Call) -> None:
@@ -121,7 +125,7 @@ def bench_throughput(call: Call) -> None:
     settings = call.settings(ThroughputSettings)
     from server.bench.throughput_report import run_throughput
 
-    run_throughput(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
+    run_throughput(settings.engine_config(_served_path(settings)), settings.workloads, settings.options)
 
 
 def bench_accuracy(call: Call) -> None:
@@ -248,6 +252,20 @@ def _parser() -> _Parser:
         command = groups[group].add_parser(last, help=what, add_help=False, allow_abbrev=False)
         command.set_defaults(run=run_command, name=name, what=what)
     return parser
+
+
+def _served_path(settings: ModelSettings) -> Path:
+    """As `_model_path`, but a compiled model where NEURON_COMPILED_ARTIFACTS says comes first."""
+    from server.checkpoint.artifact import is_artifact
+
+    compiled = settings.compiled_artifacts
+    if compiled is None or is_artifact(compiled):
+        return compiled or _model_path(settings)
+    print(
+        f"neuronserve: NEURON_COMPILED_ARTIFACTS: {compiled} holds no compiled model: compile -o writes one",
+        file=sys.stderr,
+    )
+    return _model_path(settings)
 
 
 def _model_path(settings: ModelSettings) -> Path:

@@ -34,4 +34,5 @@ class CompileSettings(ModelSettings):
             requested_formats=self.requested_formats,
             kernel_cache_dir=self.kernel_cache,
             cpu_threads=len(allowed_cpus()),
+            neuron=self.neuron.config,
         )

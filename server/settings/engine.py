@@ -12,16 +12,13 @@ from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.device.catalog import instance
 from server.settings.base import slice_of
-from server.settings.catalog import CatalogSettings
 from server.settings.model import ModelSettings
 from server.settings.sources import runtime_cores
 
 
-class EngineSettings(ModelSettings, CatalogSettings):
+class EngineSettings(ModelSettings):
     """Base of the settings of each command that runs the engine."""
 
-    device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
-    max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")
     max_num_queued_reqs: int = Field(
         1024, ge=1, le=1_000_000, description="open sequences of the server; more get a 429"
@@ -95,4 +92,5 @@ class EngineSettings(ModelSettings, CatalogSettings):
             runtime_cores=runtime_cores(),
             trace=TraceConfig(None, self.trace_max_events),
             kernel_checks=self.kernel_checks,
+            neuron=self.neuron.config,
         )

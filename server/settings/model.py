@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
 from server.config import RequestedFormats
-from server.settings.base import Numbers, Settings, Texts, slice_of
-from server.settings.sources import cache_home
+from server.settings.base import Implied, Numbers, Texts, slice_of
+from server.settings.catalog import CatalogSettings
+from server.settings.neuron import ARTIFACTS, NeuronKnobs, as_json, read_knobs
+from server.settings.sources import cache_home, neuron_variables
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 
 
-class ModelSettings(Settings):
+Json = Annotated[str | None, BeforeValidator(as_json)]
+
+
+class ModelSettings(CatalogSettings):
     """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
 
     model: CliPositionalArg[str] = Field(
@@ -41,6 +47,31 @@ class ModelSettings(Settings):
     token_generation_buckets: Numbers = Field(
         (), description="context lengths that decode is compiled for, with commas (default: by --batching)"
     )
+
+    device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
+    max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
+    additional_config: Json = Field(
+        None, description="JSON with override_neuron_config (NxD Inference's) or neuron_config (vLLM-Neuron's)"
+    )
+    override_neuron_config: Json = Field(None, description="JSON of NxD Inference's configuration by itself")
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
+        """What Neuron's own configuration says of the server's settings."""
+        additional, override = (as_json(given.get(name)) for name in ("additional_config", "override_neuron_config"))
+        length = str(given.get("max_model_len", ""))
+        return read_knobs(additional, override, variables, int(length) if length.isdecimal() else None).implied
+
+    @property
+    def neuron(self) -> NeuronKnobs:
+        """Neuron's own configuration."""
+        return read_knobs(self.additional_config, self.override_neuron_config, neuron_variables(), self.max_model_len)
+
+    @property
+    def compiled_artifacts(self) -> Path | None:
+        """Where Neuron's libraries would look for a compiled model before they compile one."""
+        directory = neuron_variables().get(ARTIFACTS)
+        return Path(directory) if directory else None
 
     @property
     def requested_formats(self) -> RequestedFormats:
