@@ -146,13 +146,20 @@ def bench_serve(call: Call) -> int:
 
 
 def compile_ahead(call: Call) -> None:
-    """Quantize and pack a model into a directory that `serve` starts from."""
+    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the part."""
     from server.settings.compile import CompileSettings
 
     settings = call.settings(CompileSettings)
-    from server.engine.load.artifact_writer import compile_model
+    from rich.console import Console
 
-    compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    from server.engine.load.artifact_writer import compile_model
+    from server.engine.load.compile_report import render
+    from server.planner.command import write_json
+
+    config = settings.compile_config(_model_path(settings))
+    report = compile_model(config, lambda line: print(line, file=sys.stderr))
+    Console().print(render(report))
+    write_json(settings.json_file, report.as_json())
 
 
 def calibrate(call: Call) -> None:

@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from server.config import CompileConfig
 from server.device.affinity import allowed_cpus
-from server.settings.base import slice_of
+from server.settings.base import ReportSettings, slice_of
 from server.settings.model import ModelSettings
 
 
-class CompileSettings(ModelSettings):
+class CompileSettings(ModelSettings, ReportSettings):
     """Settings of `neuronserve compile`."""
 
     output: str = Field("", description="directory to write; must be new or empty")

@@ -33,6 +33,7 @@ from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
 from server.device.ledger import GIB
 from server.engine.load.artifact_weights import CHUNK_BYTES
+from server.engine.load.compile_report import CompileReport, compile_report
 from server.engine.load.model_source import ModelSource, open_model
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
@@ -44,8 +45,8 @@ INDEX_SUFFIX = ".index.json"
 COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights
 
 
-def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
-    """Write the artifact `config` describes, with a progress line for each layer.
+def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileReport:
+    """Write the artifact `config` describes, with a progress line for each layer; returns what the part would need.
 
     Raises SettingsError when the output directory is not empty, cannot be written or has too little room, and what
     `open_model` raises.
@@ -55,6 +56,7 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
         raise SettingsError(f"{source} is compiled already")
     model = open_model(source, config.requested_formats, config.tensor_parallel_size, config.cpu_threads)
     buckets = _buckets(config, model)
+    report = compile_report(config, model.spec, model.formats, buckets)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -69,6 +71,7 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
     except OSError as error:
         raise SettingsError(f"output {target} cannot be written: {error.strerror}") from error
     on_progress(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
+    return report
 
 
 def _require_room(target: Path, model: ModelSource, tp: int) -> None:
