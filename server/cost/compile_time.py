@@ -2,8 +2,8 @@
 
 Two graphs (one prompt length, one decode) of a dense model take rate x layers x (billions of parameters on a core) ^
 power. Both are fitted to the rows below, and the band is the 10th to 90th percentile of what each row is off when it is
-left out. No row says how the graphs of one model share the host's CPUs: the low end has all of them compiled at once, the
-high end one after another, and the figure is their geometric mean. Mixtures of experts have the range of their six rows.
+left out. No row says how the graphs of one model share the host's CPUs: the low end has all of them compiled at once,
+the high end one after another, and the figure is their geometric mean. Mixtures of experts have the range of their own.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ def compile_time(model: ModelSpec, tp: int, graphs: int) -> CompileTime:
     two, more = fit.seconds(model.num_layers, per_core), graphs / 2
     low, high = fit.mixtures if model.num_experts else fit.dense
     basis = "rough"
+    kind = "mixtures" if model.num_experts else "dense models"
     group = [row for row in ROWS if row.is_mixture == bool(model.num_experts)]
     if not min(row.billions for row in group) <= per_core * tp <= max(row.billions for row in group):
         basis = "beyond all that was measured"
@@ -150,5 +151,5 @@ def compile_time(model: ModelSpec, tp: int, graphs: int) -> CompileTime:
         high_s=two * high * max(1, more),
         graphs=graphs,
         nearest=nearest,
-        basis=f"{basis}, by {len(group)} published compilations of {'mixtures' if model.num_experts else 'dense models'}",
+        basis=f"{basis}, by {len(group)} published compilations of {kind}",
     )
