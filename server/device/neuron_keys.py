@@ -99,7 +99,9 @@ def _sets(form: Form, name: str, changes: Change, target: str, **rest: Any) -> K
 
 def _table(*rows: Key | tuple[Key, ...]) -> dict[str, Key]:
     keys = [key for row in rows for key in (row if isinstance(row, tuple) else (row,))]
-    return {key.name: key for key in keys}
+    found = {key.name: key for key in keys}
+    assert len(found) == len(keys), "a key has two rows"
+    return found
 
 
 KERNELS = """attn_kernel_enabled qkv_kernel_enabled qkv_nki_kernel_enabled qkv_cte_nki_kernel_fuse_rope
