@@ -187,6 +187,7 @@ NXD_INFERENCE = Dialect(
         _keys(
             "object", "refused", "behaviour", "text_neuron_config vision_neuron_config", off=WITHOUT, why="no images"
         ),
+        _keys("flag", "refused", "behaviour", "allow_input_truncation", off=WITHOUT, why="a prompt is never cut short"),
         _keys("flag", "refused", "behaviour", "on_cpu", off=WITHOUT, why="there is no other part to fall back to"),
         _keys("any", "refused", "behaviour", "tensor_replacement_config", off=WITHOUT, why=DEBUG),
         _keys("any", "accepted", "behaviour", "tensor_capture_config output_logits layer_boundary_markers", why=DEBUG),
@@ -213,7 +214,7 @@ NXD_INFERENCE = Dialect(
             "any",
             "accepted",
             "behaviour",
-            "padding_side allow_input_truncation n_active_tokens max_new_tokens buckets cast_type "
+            "padding_side n_active_tokens max_new_tokens buckets cast_type "
             "overrides_torch_dtype rpl_reduce_dtype attention_dtype attn_cls kv_cache_batch_size kv_cache_padding_size "
             "spec_batch_size "
             "save_sharded_checkpoint skip_sharding qk_layernorm pre_rope_rmsnorm start_rank_id local_ranks_size "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +183,12 @@ def test_a_part_has_its_logical_cores(device: str, lnc: int | None) -> None:
 def test_other_logical_cores_are_refused(device: str, lnc: int, why: str) -> None:
     with pytest.raises(DeviceError, match=f"logical_nc_config is {lnc}: {device} .*{why}"):
         require_lnc(instance(device), lnc)
+
+
+def test_the_page_names_every_key_that_changes_what_is_served() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "neuron-config.md").read_text()
+    for dialect in DIALECTS:
+        for key in dialect.keys.values():
+            assert key.effect != "honoured" or f"`{key.name}`" in page, key.name
+        accepted = [key for key in dialect.keys.values() if key.effect == "accepted"]
+        assert f"| {len(accepted)} others" in page or all(f"`{key.name}`" in page for key in accepted)

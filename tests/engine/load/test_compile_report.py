@@ -82,7 +82,7 @@ def test_a_part_without_so_many_cores_leaves_the_times_out() -> None:
 
 
 def test_the_command_prints_it_and_writes_json(
-    tmp_path: Path, kernel_cache: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kernel_cache: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "report.json"
     config = '{"override_neuron_config": {"context_encoding_buckets": [128, 256], "seq_len": 512, "batch_size": 2}}'
@@ -97,3 +97,9 @@ def test_the_command_prints_it_and_writes_json(
     assert content["time"]["low_s"] < content["time"]["seconds"] < content["time"]["high_s"]
     manifest = json.loads((tmp_path / "out" / "neuronserve.json").read_text())
     assert manifest["buckets"]["context_encoding"] == [128, 256]
+    monkeypatch.setenv("NEURON_COMPILED_ARTIFACTS", str(tmp_path / "out"))
+    assert main(["bench", "latency", "no/such-model", "--context-encoding-buckets", "64"]) == 2
+    assert "this model was compiled for 128, 256" in capsys.readouterr().err
+    monkeypatch.setenv("NEURON_COMPILED_ARTIFACTS", str(tmp_path))
+    assert main(["bench", "latency", "--device", "inf9"]) == 2
+    assert f"NEURON_COMPILED_ARTIFACTS: {tmp_path} holds no compiled model" in capsys.readouterr().err
