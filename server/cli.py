@@ -54,7 +54,7 @@ class Call:
         if isinstance(settings, CatalogSettings):
             use_catalog(settings.catalog_config)
         if isinstance(settings, ModelSettings):
-            for notice in settings.neuron.notices:
+            for notice in settings.notices:
                 print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
@@ -96,7 +96,7 @@ def serve(call: Call) -> None:
     settings = call.settings(ServeSettings)
     _log_to_stderr(settings.log_level)
     settings.require_price()
-    model_path = _served_path(settings)
+    model_path = _model_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
         from server.api import server
@@ -115,7 +115,7 @@ def bench_latency(call: Call) -> None:
     settings = call.settings(LatencySettings)
     from server.bench.latency_report import run_latency
 
-    run_latency(settings.engine_config(_served_path(settings)), settings.workloads, settings.options)
+    run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
 def bench_throughput(call: Call) -> None:
@@ -125,7 +125,7 @@ def bench_throughput(call: Call) -> None:
     settings = call.settings(ThroughputSettings)
     from server.bench.throughput_report import run_throughput
 
-    run_throughput(settings.engine_config(_served_path(settings)), settings.workloads, settings.options)
+    run_throughput(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
 def bench_accuracy(call: Call) -> None:
@@ -156,8 +156,7 @@ def compile_ahead(call: Call) -> None:
     from server.engine.load.compile_report import render
     from server.planner.command import write_json
 
-    config = settings.compile_config(_model_path(settings))
-    report = compile_model(config, lambda line: print(line, file=sys.stderr))
+    report = compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
     Console().print(render(report))
     write_json(settings.json_file, report.as_json())
 
@@ -261,24 +260,12 @@ def _parser() -> _Parser:
     return parser
 
 
-def _served_path(settings: ModelSettings) -> Path:
-    """As `_model_path`, but a compiled model where NEURON_COMPILED_ARTIFACTS says comes first."""
-    from server.checkpoint.artifact import is_artifact
-
-    compiled = settings.compiled_artifacts
-    if compiled is None or is_artifact(compiled):
-        return compiled or _model_path(settings)
-    print(
-        f"neuronserve: NEURON_COMPILED_ARTIFACTS: {compiled} holds no compiled model: compile -o writes one",
-        file=sys.stderr,
-    )
-    return _model_path(settings)
-
-
 def _model_path(settings: ModelSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     from pathlib import Path
 
+    if settings.compiled_model is not None:
+        return settings.compiled_model
     if Path(settings.model).is_dir() and settings.revision is None:
         return Path(settings.model)
     from server.checkpoint.hub import resolve_model

@@ -88,6 +88,7 @@ class CatalogConfig:
     file: str | None = None  # TOML
     region: str = "us-east-1"  # whose prices
     spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = what the catalogue knows
+    logical_nc_config: int | None = None  # physical cores in a logical one, where a chip can have them; None = default
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from server.cli import main
-from server.config import NeuronConfig
+from server.config import CatalogConfig, NeuronConfig
+from server.device.catalog import instance, use_catalog
 from server.errors import SettingsError
 from server.settings.compile import CompileSettings
 from server.settings.model import DEFAULT_MODEL
@@ -192,3 +195,37 @@ def test_compiled_artifacts_are_where_compile_writes(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NEURON_COMPILED_ARTIFACTS", "/models/compiled")
     assert load_settings(CompileSettings, []).output == "/models/compiled"
     assert load_settings(CompileSettings, ["-o", "/elsewhere"]).output == "/elsewhere"
+
+
+@pytest.fixture
+def catalog_as_it_was() -> Iterator[None]:
+    yield
+    use_catalog(CatalogConfig())
+
+
+@pytest.mark.usefixtures("catalog_as_it_was")
+@pytest.mark.parametrize(("lnc", "cores", "has_times"), [(None, 4, False), ("2", 4, False), ("1", 8, True)])
+def test_logical_cores_are_those_of_the_part_in_force(
+    lnc: str | None, cores: int, has_times: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel_cache: str
+) -> None:
+    if lnc:
+        monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", lnc)
+    argv = ["compile", "-o", str(tmp_path / "out"), "--device", "trn2.3xlarge", "--tensor-parallel-size", "8"]
+    assert main([*argv, "--kernel-cache-dir", kernel_cache, "--json", str(tmp_path / "report.json")]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert all((graph["modelled_s"] is not None) == has_times for graph in report["graphs"])
+    assert bool(report["note"]) != has_times
+    assert load("--device", "trn2.3xlarge").engine_config(DEFAULT_MODEL).catalog.logical_nc_config == (
+        int(lnc) if lnc else None
+    )
+    assert instance("trn2.3xlarge").num_cores == cores
+
+
+@pytest.mark.usefixtures("catalog_as_it_was")
+def test_logical_cores_that_a_part_cannot_have_are_refused(
+    tmp_path: Path, kernel_cache: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["compile", "-o", str(tmp_path / "out"), "--kernel-cache-dir", kernel_cache]
+    assert main([*argv, "--override-neuron-config", '{"logical_nc_config": 2}']) == 2
+    assert "logical NeuronCore configuration is 2: on Inferentia2 it can be 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

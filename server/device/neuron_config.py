@@ -13,9 +13,8 @@ from typing import Any
 
 from server.config import NeuronConfig
 from server.device.buckets import powers_of_two
-from server.device.instances import Instance
 from server.device.neuron_keys import DIALECTS, FORMATS, FORMS, NXD_INFERENCE, SAMPLING_KEYS, SEGMENTS, Dialect, Key
-from server.errors import DeviceError, SettingsError
+from server.errors import SettingsError
 from server.typed_json import JsonError, parse, shown, shown_key
 
 TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing.md)
@@ -63,14 +62,6 @@ def read_override_config(text: str, max_model_len: int | None = None) -> ReadCon
     """`--override-neuron-config`: the keys of NxD Inference by themselves. Raises as `read_additional_config`."""
     flag = "--override-neuron-config"
     return _read(NXD_INFERENCE, _object(text, flag), flag, max_model_len, is_nested=False)
-
-
-def require_lnc(part: Instance, lnc: int | None) -> None:
-    """Raises DeviceError where `lnc` physical cores cannot be one core of `part`."""
-    if lnc in (None, part.chip.lnc):
-        return
-    physical = "logical cores of this size are not emulated" if part.chip.lnc > 1 else "its cores cannot be grouped"
-    raise DeviceError(f"logical_nc_config is {lnc}: {part.name} has {part.chip.lnc} here: {physical}")
 
 
 def require_lnc_number(lnc: int, source: str) -> int:

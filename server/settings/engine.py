@@ -7,13 +7,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from server.checkpoint.manifest import is_artifact
 from server.config import Batching, EngineConfig, Pace, StackName, TraceConfig
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.device.catalog import instance
 from server.settings.base import slice_of
 from server.settings.model import ModelSettings
-from server.settings.sources import runtime_cores
+from server.settings.neuron import ARTIFACTS
+from server.settings.sources import neuron_variables, runtime_cores
 
 
 class EngineSettings(ModelSettings):
@@ -71,6 +73,23 @@ class EngineSettings(ModelSettings):
         if self.stack is not None:
             return STACKS[self.stack]
         return default_stack(instance(self.device).chip.name) if self.pace == "device" else STACKS["ideal"]
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        if self._artifacts is None or self.compiled_model:
+            return self.neuron.notices
+        return (*self.neuron.notices, f"{ARTIFACTS}: {self._artifacts} holds no compiled model: compile -o writes one")
+
+    @property
+    def compiled_model(self) -> Path | None:
+        """Where Neuron's libraries look for a compiled model before they compile one, if there is one."""
+        directory = self._artifacts
+        return directory if directory is not None and is_artifact(directory) else None
+
+    @property
+    def _artifacts(self) -> Path | None:
+        directory = neuron_variables().get(ARTIFACTS)
+        return Path(directory) if directory else None
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
-from server.config import RequestedFormats
+from server.config import CatalogConfig, RequestedFormats
 from server.settings.base import Implied, Numbers, Texts, slice_of
 from server.settings.catalog import CatalogSettings
-from server.settings.neuron import ARTIFACTS, NeuronKnobs, as_json, read_knobs
+from server.settings.neuron import NeuronKnobs, as_json, read_knobs
 from server.settings.sources import cache_home, neuron_variables
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
@@ -68,10 +69,19 @@ class ModelSettings(CatalogSettings):
         return read_knobs(self.additional_config, self.override_neuron_config, neuron_variables(), self.max_model_len)
 
     @property
-    def compiled_artifacts(self) -> Path | None:
-        """Where Neuron's libraries would look for a compiled model before they compile one."""
-        directory = neuron_variables().get(ARTIFACTS)
-        return Path(directory) if directory else None
+    def catalog_config(self) -> CatalogConfig:
+        """With the logical cores that Neuron's own configuration asks for."""
+        return replace(super().catalog_config, logical_nc_config=self.neuron.config.logical_nc_config)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What of Neuron's own configuration changes nothing here, a line each."""
+        return self.neuron.notices
+
+    @property
+    def compiled_model(self) -> Path | None:
+        """A model compiled ahead of time that comes before `model`."""
+        return None
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from server.config import NeuronConfig
-from server.device.catalog import instance
-from server.device.neuron_config import ReadConfig, read_additional_config, read_override_config, require_lnc
+from server.device.neuron_config import ReadConfig, read_additional_config, read_override_config
 from server.device.neuron_keys import DIALECTS, FORMS
-from server.errors import DeviceError, SettingsError
+from server.errors import SettingsError
 
 
 def nxd(**keys: Any) -> ReadConfig:
@@ -172,17 +171,6 @@ def test_each_row_of_the_table_is_whole(dialect: Any) -> None:
         assert key.why or key.effect in ("honoured", "recorded"), name
         read = read_additional_config(json.dumps({dialect.name: {name: None}}), 512)
         assert fields(read) in ({}, {"samples_on_device": False})
-
-
-@pytest.mark.parametrize(("device", "lnc"), [("inf2.xlarge", 1), ("trn2.48xlarge", 2), ("inf2.xlarge", None)])
-def test_a_part_has_its_logical_cores(device: str, lnc: int | None) -> None:
-    require_lnc(instance(device), lnc)
-
-
-@pytest.mark.parametrize(("device", "lnc", "why"), [("inf2.xlarge", 2, "cannot be grouped")])
-def test_other_logical_cores_are_refused(device: str, lnc: int, why: str) -> None:
-    with pytest.raises(DeviceError, match=f"logical_nc_config is {lnc}: {device} .*{why}"):
-        require_lnc(instance(device), lnc)
 
 
 def test_the_page_names_every_key_that_changes_what_is_served() -> None:

@@ -16,16 +16,15 @@ import numpy as np
 
 from server import __version__
 from server.checkpoint.artifact import (
-    MANIFEST,
     CompiledBuckets,
     CoreEntries,
     Entry,
     Manifest,
     core_file,
-    is_artifact,
     model_values,
     padded_sizes,
 )
+from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.config import CompileConfig
 from server.device.buckets import BucketLists
 from server.device.core import HostUse

@@ -16,7 +16,6 @@ from server.cost.model import CostModel, StepCost
 from server.cost.work import Runtime
 from server.device.buckets import BucketLists
 from server.device.catalog import instance
-from server.device.neuron_config import require_lnc
 from server.errors import DeviceError
 from server.models.spec import ModelSpec
 
@@ -66,7 +65,6 @@ def compile_report(
 ) -> CompileReport:
     """The report on `spec` with these buckets. Raises DeviceError for an unknown part or one without such cores."""
     part, model, note = instance(config.device), None, ""
-    require_lnc(part, config.neuron.logical_nc_config)
     try:
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(spec, part, config.tensor_parallel_size, runtime)

@@ -17,7 +17,6 @@ from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance, use_catalog
 from server.device.core import HOST_USES, NeuronCore
 from server.device.ledger import GIB, USES, MemoryLedger
-from server.device.neuron_config import require_lnc
 from server.device.visible_cores import core_ranges, take_cores
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
@@ -92,7 +91,6 @@ class _Loading:
             kv_dtype,
         )
         self._instance: Instance = instance(config.device)
-        require_lnc(self._instance, config.neuron.logical_nc_config)
         self._core_ids = self._take_cores()
         self._footprint = require_fit(
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.checkpoint.artifact import Artifact, is_artifact
+from server.checkpoint.artifact import Artifact
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
 from server.checkpoint.json_file import refusals_of
+from server.checkpoint.manifest import is_artifact
 from server.checkpoint.model_config import model_spec_of, read_model_config
 from server.config import RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists

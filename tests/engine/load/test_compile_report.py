@@ -11,7 +11,6 @@ from server.cli import main
 from server.config import CompileConfig, NeuronConfig, RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.compile_report import CompileReport, compile_report
-from server.errors import DeviceError
 from tests.cost.pricing import SMALL, small_pricer
 
 BFLOAT16 = WeightFormats("bfloat16")
@@ -77,8 +76,6 @@ def test_a_part_without_so_many_cores_leaves_the_times_out() -> None:
     found = report(BucketLists((128,), (128,)), tp=4)
     assert [graph.modelled_s for graph in found.graphs] == [None, None]
     assert found.note == "no modelled times: tensor_parallel_size is 4: inf2.xlarge has 2 NeuronCores"
-    with pytest.raises(DeviceError, match="logical_nc_config is 2"):
-        report(BucketLists((128,), (128,)), NeuronConfig(logical_nc_config=2))
 
 
 def test_the_command_prints_it_and_writes_json(
