@@ -43,7 +43,6 @@ class Call:
         """The settings of the call; the catalogue that they name is in force afterwards. Raises SettingsError."""
         from server.device.catalog import use_catalog
         from server.settings.catalog import CatalogSettings
-        from server.settings.model import ModelSettings
         from server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):
@@ -53,9 +52,8 @@ class Call:
         settings = load_settings(kind, self.argv, self.parser())
         if isinstance(settings, CatalogSettings):
             use_catalog(settings.catalog_config)
-        if isinstance(settings, ModelSettings):
-            for notice in settings.notices:
-                print(f"neuronserve: {notice}", file=sys.stderr)
+        for notice in settings.notices:
+            print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
     def parser(self) -> _Parser:

@@ -183,7 +183,7 @@ class CompileConfig:
     """What ahead-of-time compilation is told: it packs the model at `model_path` into a new directory."""
 
     model_path: str
-    output_path: str
+    output_path: str  # "" = none is written, a report is made of config.json alone
     tensor_parallel_size: int
     requested_formats: RequestedFormats
     kernel_cache_dir: str

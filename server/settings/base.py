@@ -70,6 +70,11 @@ class Settings(BaseSettings):
         del given, variables
         return {}
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was given and changes nothing, a line each."""
+        return ()
+
     @classmethod
     def settings_customise_sources(
         cls,

@@ -75,7 +75,6 @@ class ModelSettings(CatalogSettings):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What of Neuron's own configuration changes nothing here, a line each."""
         return self.neuron.notices
 
     @property

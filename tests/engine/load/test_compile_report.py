@@ -11,6 +11,7 @@ from server.cli import main
 from server.config import CompileConfig, NeuronConfig, RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.compile_report import CompileReport, compile_report
+from server.settings.model import DEFAULT_MODEL
 from tests.cost.pricing import SMALL, small_pricer
 
 BFLOAT16 = WeightFormats("bfloat16")
@@ -76,6 +77,21 @@ def test_a_part_without_so_many_cores_leaves_the_times_out() -> None:
     found = report(BucketLists((128,), (128,)), tp=4)
     assert [graph.modelled_s for graph in found.graphs] == [None, None]
     assert found.note == "no modelled times: tensor_parallel_size is 4: inf2.xlarge has 2 NeuronCores"
+
+
+def test_a_report_alone_needs_no_weights_and_writes_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((DEFAULT_MODEL / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 48}))
+    argv = ["compile", str(tmp_path), "--report-only", "--max-model-len", "512", "--quantization", "int8"]
+    assert main([*argv, "--json", str(tmp_path / "report.json")]) == 0
+    assert "Graphs for 1 core(s) of inf2.xlarge" in capsys.readouterr().out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [graph["positions"] for graph in report["graphs"]] == [128, 256, 512] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "report.json"]
+    assert main([*argv, "--max-model-len", "1000000"]) == 2
+    assert "max_model_len is 1000000" in capsys.readouterr().err
 
 
 def test_the_command_prints_it_and_writes_json(
