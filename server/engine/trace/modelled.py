@@ -1,12 +1,11 @@
 """The timeline of the modelled part in a trace: a lane for each of what the cost model tells apart, beside the host's.
 
-Durations are the cost model's. A graph's launch and host work come first, then matrix products beside the memory's
-traffic, then collectives: on the part these alternate layer by layer, and the model knows their sums alone. So
+Durations are the cost model's, which adds its parts up: so in each graph they follow one another, and
 
-    launch + max(tensor, DMA) + collectives = the graph's time
+    launch and host + DMA + tensor engine + vector and collectives = the graph's time
 
-holds to the nanosecond. Vector and scalar engines have no lane, for no published figure tells them from the others.
-A step begins when the host began it, or when the part is done with the step before, whichever is later.
+holds to the nanosecond. On the part they alternate layer by layer and overlap in places; the model knows their sums
+alone. A step begins when the host began it, or when the part is done with the step before, whichever is later.
 """
 
 from __future__ import annotations
@@ -16,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.clock import NS
+from server.cost.model import StepCost
 from server.cost.pricer import GraphRun, StepCharge
+from server.cost.terms import Part
 
-LANES = ("graphs", "tensor engine", "DMA", "collectives", "launch and host")
-GRAPHS, TENSOR, DMA, COLLECTIVES, LAUNCH = range(len(LANES))
-GRAPH_EVENTS = 5  # of one graph: itself and its parts
+LANES = ("graphs", "tensor engine", "DMA", "vector and collectives", "launch and host")
+GRAPHS = 0
+GRAPH_EVENTS = len(LANES)  # of one graph: itself and its parts, a lane each
+ORDER: tuple[tuple[Part, int], ...] = (("overhead", 4), ("memory", 2), ("compute", 1), ("activation", 3))  # with lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +47,37 @@ class PartTimeline:
         time_ns = max(round(begin * NS), self._end_ns)
         for run in charge.runs:
             name = f"decode {run.num_tokens + run.num_padding} x {run.bucket}"
-            yield from _graph(name if run is charge.decode else f"prefill {run.bucket}", step_id, time_ns, run)
+            yield PartSpan(
+                GRAPHS,
+                name if run is charge.decode else f"prefill {run.bucket}",
+                time_ns,
+                time_ns + run.ns,
+                _about(step_id, run),
+            )
+            yield from _parts(time_ns, time_ns + run.ns, run.cost)
             time_ns += run.ns
         self._end_ns = time_ns
 
 
-def _graph(name: str, step_id: int, begin_ns: int, run: GraphRun) -> Iterator[PartSpan]:
-    cost, end_ns = run.cost, begin_ns + run.ns
-    about = {
+def _about(step_id: int, run: GraphRun) -> dict[str, Any]:
+    return {
         "step": step_id,
         "tokens": run.num_tokens,
         "padding": run.num_padding,
-        "flops": round(cost.flops),
-        "hbm_bytes": round(cost.hbm_bytes),
-        "link_bytes": round(cost.link_bytes),
-        "extrapolated": cost.extrapolated,
+        "flops": round(run.cost.flops),
+        "hbm_bytes": round(run.cost.hbm_bytes),
+        "link_bytes": round(run.cost.link_bytes),
+        "extrapolated": run.cost.extrapolated,
     }
-    yield PartSpan(GRAPHS, name, begin_ns, end_ns, about)
-    inner_ns = begin_ns + round(cost.overhead_s * NS)
-    link_ns = end_ns - round(cost.link_s * NS)
-    longer = max(cost.compute_s, cost.memory_s)
-    for lane, what, seconds in ((TENSOR, "matrix products", cost.compute_s), (DMA, "memory traffic", cost.memory_s)):
-        until = link_ns if seconds == longer else min(link_ns, inner_ns + round(seconds * NS))
-        yield from _span(lane, what, inner_ns, until)
-    yield from _span(COLLECTIVES, "all-reduces", link_ns, end_ns)
-    yield from _span(LAUNCH, "launch and host", begin_ns, inner_ns)
 
 
-def _span(lane: int, name: str, begin_ns: int, end_ns: int) -> Iterator[PartSpan]:
-    if end_ns > begin_ns:
-        yield PartSpan(lane, name, begin_ns, end_ns)
+def _parts(begin_ns: int, end_ns: int, cost: StepCost) -> Iterator[PartSpan]:
+    """One after another; the last takes up what rounding leaves."""
+    seconds = 0.0
+    start_ns = begin_ns
+    for part, lane in ORDER:
+        seconds += getattr(cost, f"{part}_s")
+        until_ns = end_ns if part == ORDER[-1][0] else min(end_ns, begin_ns + round(seconds * NS))
+        if until_ns > start_ns:
+            yield PartSpan(lane, LANES[lane], start_ns, until_ns)
+        start_ns = until_ns

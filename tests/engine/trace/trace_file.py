@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 DEVICE, HOST, REQUESTS, PART = 1, 2, 3, 4
-GRAPHS, TENSOR, DMA, COLLECTIVES, LAUNCH = range(5)  # lanes of PART
+GRAPHS, *PARTS = range(5)  # lanes of PART
 SLACK_US = 0.0015  # times are rounded to the nanosecond
 
 
@@ -47,11 +47,9 @@ class TraceFile:
         for one, two in pairwise(graphs):
             assert one["ts"] + one["dur"] <= two["ts"] + SLACK_US
         for graph in graphs:
-            parts = {lane: self._within(lane, graph) for lane in (TENSOR, DMA, COLLECTIVES, LAUNCH)}
-            whole = parts[LAUNCH] + max(parts[TENSOR], parts[DMA]) + parts[COLLECTIVES]
-            assert abs(whole - graph["dur"]) < 3 * SLACK_US, graph
-        spans = sum(len(self.spans[PART, lane]) for lane in (TENSOR, DMA, COLLECTIVES, LAUNCH))
-        assert spans <= 4 * len(graphs)
+            whole = sum(self._within(lane, graph) for lane in PARTS)
+            assert abs(whole - graph["dur"]) < 4 * SLACK_US, graph
+        assert sum(len(self.spans[PART, lane]) for lane in PARTS) <= len(PARTS) * len(graphs)
         return graphs
 
     def _within(self, lane: int, graph: Any) -> float:
