@@ -207,6 +207,13 @@ def _sampling(reading: _Reading) -> None:
         raise reading.error("async_mode", True, "it needs on_device_sampling_config, which is null")
 
 
+def _slots(reading: _Reading) -> None:
+    """One slot is reused whatever is said; of several a static batch would wait for its last."""
+    is_one = reading.known("max_num_seqs") == 1
+    if not (is_one or reading.others.get("is_continuous_batching", True)):
+        raise reading.error("is_continuous_batching", False, "slots are always reused here, unless batch_size is 1")
+
+
 def _quantization(reading: _Reading) -> None:
     dtype = reading.others.get("quantization_dtype", FORMATS["int8"])
     if reading.others.get("quantized"):
@@ -276,6 +283,6 @@ def _sampling_keys(reading: _Reading) -> None:
 
 
 FINISH: dict[str, tuple[Callable[[_Reading], None], ...]] = {
-    "override_neuron_config": (_sampling_keys, _sampling, _quantization, _prompts, _one_bucket),
+    "override_neuron_config": (_sampling_keys, _sampling, _slots, _quantization, _prompts, _one_bucket),
     "neuron_config": (_sampling_keys, _limits, _tiles),
 }

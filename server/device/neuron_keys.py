@@ -138,9 +138,7 @@ NXD_INFERENCE = Dialect(
         _keys("object", "recorded", "time", "on_device_sampling_config", target="samples_on_device"),
         _keys("flag", "recorded", "time", "async_mode", target="is_async"),
         _keys("flag", "recorded", "time", KERNELS, target="kernels", why=KERNEL),
-        _keys(
-            "flag", "refused", "behaviour", "is_continuous_batching", off=(None, True), why="slots are always reused"
-        ),
+        _sets("flag", "is_continuous_batching", "behaviour", ""),
         _keys("count", "refused", "time", "ctx_batch_size", off=ONE, why="prompts are encoded one by one"),
         _keys("flag", "accepted", "memory", "is_block_kv_layout", why="the cache here is always in blocks"),
         _keys("text", "accepted", "behaviour", "quantized_checkpoints_path", why="weights are quantized at loading"),

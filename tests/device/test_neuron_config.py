@@ -63,6 +63,7 @@ def fields(read: ReadConfig) -> dict[str, Any]:
         (nxd(logical_nc_config=1, token_generation_batches=4, prefix_buckets=[512]), {
             "logical_nc_config": 1, "decode_batches": (4,), "prefix_buckets": (512,)
         }),
+        (nxd(is_continuous_batching=False, batch_size=1), {"max_num_seqs": 1}),
         (nxd(speculation_length=0, lora_config=None, cp_degree=1, is_medusa=False), {}),
         (plugin(num_seqs_buckets=[1, 8], num_batched_tokens_buckets=[128, 512]), {
             "decode_batches": (1, 8), "max_num_seqs": 8,
@@ -113,7 +114,7 @@ NXD = "--additional-config: override_neuron_config"
         (of_nxd(speculation_length=5), f"{NXD}.speculation_length is 5: speculative decoding"),
         (of_nxd(enable_fused_speculation=True), "enable_fused_speculation is True: speculative"),
         (of_nxd(cp_degree=2), "cp_degree is 2: of ways to divide a model only tensor parallelism"),
-        (of_nxd(is_continuous_batching=False), "is_continuous_batching is False: slots are"),
+        (of_nxd(is_continuous_batching=False), "is_continuous_batching is False: slots are always"),
         (of_nxd(lora_config={"max_loras": 1}), "adapters (LoRA) are not emulated"),
         (of_nxd(async_mode=True, on_device_sampling_config=None), "needs on_device_sampling_config"),
         (of_nxd(on_device_sampling_config={"topk": 1}), "topk: there is no such key (did you mean top_k?)"),
