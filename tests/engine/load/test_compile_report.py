@@ -41,7 +41,7 @@ def test_there_is_a_row_for_each_graph_with_the_pricers_time() -> None:
         ("token generation", 4, 512, 4),
     ]
     pricer = small_pricer()
-    expected = [pricer.prefill_ns(0, 128), pricer.prefill_ns(0, 512), pricer.decode_ns(512)]
+    expected = [pricer.prefill_ns(0, 128), pricer.prefill_ns(0, 512), pricer.decode_ns(512, 4)]
     assert [round((graph.modelled_s or 0) * 1e9) for graph in found.graphs] == expected
     assert found.time.graphs == 3
 

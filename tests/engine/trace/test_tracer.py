@@ -131,7 +131,7 @@ def test_the_modelled_part_has_the_graphs_of_each_step_with_the_pricers_times(tm
     assert trace.processes[PART] == "modelled inf2.xlarge, by the cost model"
     graphs = trace.check_part()
     assert [graph["name"] for graph in graphs] == ["prefill 128"] * 2 + ["decode 4 x 512"] * 2
-    charged = [pricer.prefill_ns(0, 32), pricer.prefill_ns(32, 8), pricer.decode_ns(41), pricer.decode_ns(42)]
+    charged = [pricer.prefill_ns(0, 32), pricer.prefill_ns(32, 8), pricer.decode_ns(41, 1), pricer.decode_ns(42, 1)]
     assert [round(graph["dur"] * 1000) for graph in graphs] == charged
     assert [(graph["args"]["tokens"], graph["args"]["padding"]) for graph in graphs] == [
         (32, 96),
