@@ -52,6 +52,8 @@ class Call:
         settings = load_settings(kind, self.argv, self.parser())
         if isinstance(settings, CatalogSettings):
             use_catalog(settings.catalog_config)
+        for notice in settings.notices:
+            print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
     def parser(self) -> _Parser:
@@ -142,13 +144,19 @@ def bench_serve(call: Call) -> int:
 
 
 def compile_ahead(call: Call) -> None:
-    """Quantize and pack a model into a directory that `serve` starts from."""
+    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the part."""
     from server.settings.compile import CompileSettings
 
     settings = call.settings(CompileSettings)
-    from server.engine.load.artifact_writer import compile_model
+    from rich.console import Console
 
-    compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    from server.engine.load.artifact_writer import compile_model
+    from server.engine.load.compile_report import render
+    from server.planner.command import write_json
+
+    report = compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    Console().print(render(report))
+    write_json(settings.json_file, report.as_json())
 
 
 def calibrate(call: Call) -> None:
@@ -254,6 +262,8 @@ def _model_path(settings: ModelSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     from pathlib import Path
 
+    if settings.compiled_model is not None:
+        return settings.compiled_model
     if Path(settings.model).is_dir() and settings.revision is None:
         return Path(settings.model)
     from server.checkpoint.hub import resolve_model

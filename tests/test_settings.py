@@ -170,7 +170,8 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
     | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
-    | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"},
+    | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"}
+    | {"additional_config", "override_neuron_config"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"check", "picture", "emit", "emit_row"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
