@@ -173,7 +173,9 @@ def plan(call: Call) -> None:
 
     settings = call.settings(PlanSettings)
     trace = settings.recorded
-    run_plan(settings.options(trace), settings.json_file, settings.picture, settings.check, trace)
+    run_plan(
+        settings.options(trace), settings.json_file, settings.picture, settings.check, trace, has_gpus=settings.gpus
+    )
 
 
 def simulate(call: Call) -> None:

@@ -2,7 +2,7 @@
 
 A statement is a row with conditions: on the model's name, the part, the instance, the degree, the SDK release, the
 features in use and the length. Those that a row leaves out hold for all. A row that applies is a report that the model
-`runs` or `fails`, a `limit` of what runs, or the `status` of support. What no row tells of is "not known", never guessed.
+`runs` or `fails`, a `limit` of what runs, or the `status` of support. What no row tells of is not known, never guessed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from server.errors import SettingsError
+from server.planner import references
 from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
 from server.planner.plan.options import PlanOptions
@@ -34,17 +35,24 @@ def run_plan(
     picture: Path | None,
     is_checked: bool = False,
     trace: Workload | None = None,
+    has_gpus: bool = False,
 ) -> None:
-    """Plan and print. Raises as `plan` does. With `is_checked` the chosen configuration is simulated."""
+    """Plan and print. Raises as `plan` does.
+
+    With `is_checked` the chosen configuration is simulated, with `has_gpus` published GPU figures are put beside it.
+    """
     report = plan(options, trace)
     _console().print(plan_table.render(report))
     check = check_plan(report) if is_checked else ()
     if is_checked:
         _console().print(plan_table.render_check(check))
+    if has_gpus:
+        _console().print(references.render(report))
     if picture is not None:
         write_picture(report, picture)
     found = {"check": [asdict(one) | {"error": one.error} for one in check]} if is_checked else {}
-    write_json(json_file, report.as_json() | found)
+    gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if has_gpus else {}
+    write_json(json_file, report.as_json() | found | gpus)
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
