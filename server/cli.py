@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from server.link.handle import Addresses, EngineMain
     from server.settings.base import Settings
     from server.settings.model import ModelSettings
+    from server.settings.serve import ServeSettings
 
 Kind = TypeVar("Kind", bound="Settings")
 
@@ -92,6 +93,7 @@ def serve(call: Call) -> None:
     settings = call.settings(ServeSettings)
     _log_to_stderr(settings.log_level)
     settings.require_price()
+    _log_support(settings)
     model_path = _model_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
@@ -146,8 +148,11 @@ def compile_ahead(call: Call) -> None:
     from server.settings.compile import CompileSettings
 
     settings = call.settings(CompileSettings)
+    from server.device.support import failures_anywhere
     from server.engine.load.artifact_writer import compile_model
 
+    for fact in failures_anywhere(settings.model):
+        print(f"warning: known not to run on {fact}", file=sys.stderr)
     compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
 
 
@@ -260,6 +265,26 @@ def _model_path(settings: ModelSettings) -> Path:
     from server.checkpoint.hub import resolve_model
 
     return resolve_model(settings.model, settings.revision)
+
+
+def _log_support(settings: ServeSettings) -> None:
+    """What is known of the model on the real part; nothing of a part that there is not, which the engine refuses."""
+    import logging
+
+    from server.device.catalog import instances
+    from server.device.support import part_status, verdict
+
+    log = logging.getLogger("neuronserve.support")
+    for device in (each for each in instances() if each.name == settings.device):
+        release, status = part_status(device.chip.name)
+        tp, length = settings.tensor_parallel_size, settings.max_model_len or 0
+        found = verdict(settings.model, device, tp, features=settings.features, length=length)
+        level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
+        log.log(level, "a real %s with TP %d: %s", device.name, tp, found)
+        for fact in found.limits:
+            log.info("a real %s: %s", device.name, fact)
+        for fact in status:
+            log.info("%s under SDK %s: %s", device.chip.name, release, fact)
 
 
 def _log_to_stderr(level: str) -> None:

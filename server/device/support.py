@@ -92,9 +92,12 @@ class Fact:
         return self.kind == "runs" and named and set(asked.features) <= set(self.features) and self.applies(asked)
 
     def __str__(self) -> str:
-        where = f"{', '.join(self.instances)}: " if self.instances else ""
+        where = self.instances or (
+            self.parts if self.kind in ("runs", "fails") else ()
+        )  # others stand below their part
+        heading = f"{', '.join(where)}: " if where else ""
         tp = f"TP {' or '.join(map(str, self.tp))}: " if self.tp else ""
-        return f"{where}{tp}{_range(self.since, self.until)}{self.what} ({self.source}, {self.date})"
+        return f"{heading}{tp}{_range(self.since, self.until)}{self.what} ({self.source}, {self.date})"
 
     def _is_on(self, instance: Instance | None) -> bool:
         if instance is None:
@@ -110,6 +113,7 @@ class Verdict:
 
     outcome: Outcome
     release: str  # of the SDK, that it is said of
+    features: tuple[str, ...]  # in use
     facts: tuple[Fact, ...]  # on which the outcome rests; of "not known" the nearest reports of the model on the part
     limits: tuple[Fact, ...]  # of what runs
     status: tuple[Fact, ...]  # of support for the part
@@ -120,7 +124,8 @@ class Verdict:
     def __str__(self) -> str:
         nearest = "; nearest: " if self.outcome == "not known" else ": "
         found = nearest + "; ".join(map(str, self.facts)) if self.facts else ""
-        return f"{self.outcome} (SDK {self.release}){found}"
+        used = f" with {', '.join(self.features)}" if self.features else ""
+        return f"{self.outcome} (SDK {self.release}{used}){found}"
 
 
 def verdict(
@@ -144,7 +149,7 @@ def verdict(
     proofs = tuple(fact for fact in applying if fact.proves(asked))
     outcome: Outcome = "known not to run" if failures else "known to run" if proofs else "not known"
     found = failures or proofs or tuple(_nearest(table.facts, asked.model, instance))
-    return Verdict(outcome, release, found, _of(applying, "limit"), _of(applying, "status"))
+    return Verdict(outcome, release, tuple(features), found, _of(applying, "limit"), _of(applying, "status"))
 
 
 def failures_anywhere(model: str) -> tuple[Fact, ...]:
