@@ -86,7 +86,7 @@ class CatalogConfig:
 
     file: str | None = None  # TOML
     region: str = "us-east-1"  # whose prices
-    spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = spot prices are not known
+    spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = what the catalogue knows
 
 
 @dataclass(frozen=True, slots=True)

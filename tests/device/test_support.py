@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import date
 from importlib.resources import files
 from itertools import pairwise
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from server.device.catalog import Instance, instance, instances
+from server.device.catalog import instance, instances
 from server.device.support import (
     Fact,
     Release,
@@ -123,7 +123,7 @@ def test_a_row_has_a_source_and_a_date_and_stays_within_the_catalogue(fact: Fact
     assert fact.what
     assert fact.parts or fact.instances
     assert set(fact.parts) <= {each.chip.name for each in instances()}
-    assert set(fact.instances) <= {each.name for each in instances()} | MEASURED_ALONE.keys()
+    assert set(fact.instances) <= {each.name for each in instances()}
     assert not (fact.tp and fact.tp_except)
     known = [release.sdk for release in releases()]
     for bound in filter(None, (fact.since, fact.until)):
@@ -136,7 +136,11 @@ def test_a_row_has_a_source_and_a_date_and_stays_within_the_catalogue(fact: Fact
 @pytest.mark.parametrize("fact", ROWS)
 def test_each_row_can_be_reached(fact: Fact) -> None:
     model = next(name for name in MODELS if re.search(fact.models, plain_name(name)))
-    on = _instances(fact)[0]
+    on = next(
+        each
+        for each in instances()
+        if each.name in fact.instances or (not fact.instances and each.chip.name in fact.parts)
+    )
     tp = fact.tp[0] if fact.tp else 3 if fact.tp_except else 1
     release = next(each.sdk for each in reversed(releases()) if fact.holds_in(each.sdk))
     found = verdict(model, on, tp, release, fact.features, fact.longer_than + 1 if fact.longer_than else 0)
@@ -144,14 +148,6 @@ def test_each_row_can_be_reached(fact: Fact) -> None:
         assert fact in found.facts + found.limits + found.status
     else:
         assert fact in verdict(model, on, tp).facts or found.outcome == "known not to run"
-
-
-def _instances(fact: Fact) -> list[Instance]:
-    """Those that a row is about, with the catalogue's figures; those that it lacks by a larger one's."""
-    if fact.instances:
-        sizes = [MEASURED_ALONE.get(name, name) for name in fact.instances]
-        return [replace(instance(size), name=name) for size, name in zip(sizes, fact.instances, strict=True)]
-    return [each for each in instances() if each.chip.name in fact.parts]
 
 
 def test_every_model_is_of_a_row() -> None:
