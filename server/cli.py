@@ -173,14 +173,13 @@ def calibrate(call: Call) -> None:
 
 def plan(call: Call) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
-    from server.planner.command import run_plan
+    from server.planner.command import Beside, run_plan
     from server.settings.planner import PlanSettings
 
     settings = call.settings(PlanSettings)
     trace = settings.recorded
-    run_plan(
-        settings.options(trace), settings.json_file, settings.picture, settings.check, trace, has_gpus=settings.gpus
-    )
+    beside = Beside(settings.check, settings.gpus)
+    run_plan(settings.options(trace), settings.json_file, settings.picture, beside, trace)
 
 
 def simulate(call: Call) -> None:
@@ -282,9 +281,9 @@ def _log_support(settings: ServeSettings) -> None:
         level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
         log.log(level, "a real %s with TP %d: %s", device.name, tp, found)
         for fact in found.limits:
-            log.info("a real %s: %s", device.name, fact)
+            log.info("a real %s: %s", device.name, fact.statement)
         for fact in status:
-            log.info("%s under SDK %s: %s", device.chip.name, release, fact)
+            log.info("%s under SDK %s: %s", device.chip.name, release, fact.statement)
 
 
 def _log_to_stderr(level: str) -> None:

@@ -91,13 +91,14 @@ class Fact:
         named = bool(self.instances and self.tp)
         return self.kind == "runs" and named and set(asked.features) <= set(self.features) and self.applies(asked)
 
+    @property
+    def statement(self) -> str:
+        """What is said, for which releases, with source and date; for below the place that it is about."""
+        return f"{_range(self.since, self.until)}{self.what} ({self.source}, {self.date})"
+
     def __str__(self) -> str:
-        where = self.instances or (
-            self.parts if self.kind in ("runs", "fails") else ()
-        )  # others stand below their part
-        heading = f"{', '.join(where)}: " if where else ""
-        tp = f"TP {' or '.join(map(str, self.tp))}: " if self.tp else ""
-        return f"{heading}{tp}{_range(self.since, self.until)}{self.what} ({self.source}, {self.date})"
+        tp = f", TP {' or '.join(map(str, self.tp))}" if self.tp else ""
+        return f"{', '.join(self.instances or self.parts)}{tp}: {self.statement}"
 
     def _is_on(self, instance: Instance | None) -> bool:
         if instance is None:
