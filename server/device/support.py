@@ -49,7 +49,7 @@ class Fact:
     kind: FactKind
     what: str
     source: str  # link
-    date: str  # ISO, of the source
+    date: str  # ISO, of the source; a month when no day is known
     models: str = ""  # regular expression, searched in a plain name
     parts: tuple[str, ...] = ()  # names of chips
     instances: tuple[str, ...] = ()
