@@ -178,8 +178,8 @@ def plan(call: Call) -> None:
 
     settings = call.settings(PlanSettings)
     trace = settings.recorded
-    beside = Beside(settings.check, settings.gpus)
-    run_plan(settings.options(trace), settings.json_file, settings.picture, beside, trace)
+    beside, files = Beside(settings.check, settings.gpus), (settings.json_file, settings.picture)
+    run_plan(settings.options(trace), *files, beside, trace, settings.emission)
 
 
 def simulate(call: Call) -> None:

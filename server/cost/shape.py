@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from server.models.decoder import decoder_graph
-from server.models.graph import AxisName, Linear, layer_ops, linears
+from server.models.graph import AxisName, Experts, Linear, linears
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec
 
@@ -34,48 +35,72 @@ def matrix_params(model: ModelSpec) -> int:
     return routed + graph.embed.part.outputs.size * graph.embed.hidden.size
 
 
-def experts_read(model: ModelSpec, tokens: int) -> float:
-    """Expected number of distinct experts that `tokens` tokens are routed to in one layer; 1 when dense.
+@dataclass(frozen=True, slots=True)
+class ExpertLayers:
+    """Layers that are alike, each with `count` feed-forward networks of which a token goes through `per_token`."""
 
-    Uniform, independent routing: E * (1 - (1 - k/E) ** tokens).
-    """
-    if not model.num_experts:
-        return 1.0
-    missed = 1 - model.experts_per_token / model.num_experts
-    return model.num_experts * (1 - missed**tokens)
+    layers: int
+    weights: int  # of one expert of one layer, on one core
+    count: int
+    per_token: int
+
+    def fetched(self, tokens: int) -> int:
+        """Experts of one layer that a graph for `tokens` tokens fetches: one for each choice, at most all.
+
+        NeuronX Distributed gathers each token's experts as long as these are fewer than there are, and runs through
+        all of them otherwise (`perc_experts_loaded` of its ExpertMLPs).
+        """
+        return min(self.count, tokens * self.per_token)
 
 
 @dataclass(frozen=True, slots=True)
 class CoreShape:
-    """One core's share of a model: numbers of weights, heads and KV streams."""
+    """One core's share of a model: numbers of weights over all layers, and heads."""
 
     tp: int
-    attention_weights: int  # of one layer
-    ffn_weights: int  # of one layer, of one expert
+    attention_weights: int
+    ffn_weights: int  # that every token goes through
+    experts: tuple[ExpertLayers, ...]
     head_weights: int  # of the output layer
     query_heads: int
-    kv_heads: int  # stored
-    kv_streams: int  # KV heads read from memory in a decode step
+    kv_heads: int  # stored and streamed
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> CoreShape:
-        """Split as ShardSpec does. Raises DeviceError when `tp` is below 1."""
+        """Split as ShardSpec does, but for KV heads. Raises DeviceError when `tp` is below 1."""
         shard, graph = ShardSpec.of(model, tp), decoder_graph(model)
-        layer = [op for op in layer_ops(graph.layers[0]) if isinstance(op, Linear)]
-        heads, kv = shard.heads_per_core, shard.kv_heads_per_core
-        # With fewer KV heads than cores the Neuron libraries give each query head its own KV stream: the published
-        # context slopes of Llama-3-8B and Llama-2/3-70B at TP24 and TP32 follow query heads, not KV heads.
-        streams = heads if tp > model.num_kv_heads else kv
-        ffn = sum(_core_weights(linear, shard) for linear in layer if _joins(linear, "ffn"))
+        heads = shard.heads_per_core
+        kv_heads = heads if _converts_to_mha(model, tp) else shard.kv_heads_per_core
+        attention = ffn = 0
+        experts: Counter[tuple[int, int, int]] = Counter()
+        for op in (op for layer in graph.layers for op in layer):
+            if isinstance(op, Experts):
+                weights = sum(_core_weights(each, shard) for each in op.networks[0] if isinstance(each, Linear))
+                experts[weights, len(op.networks), op.per_token] += 1
+            elif isinstance(op, Linear) and _joins(op, "ffn"):
+                ffn += _core_weights(op, shard)
+            elif isinstance(op, Linear):
+                attention += _core_weights(op, shard)
+        copied = 2 * (kv_heads - shard.kv_heads_per_core) * model.head_dim * model.hidden_size * model.num_layers
         return cls(
             tp=tp,
-            attention_weights=sum(_core_weights(linear, shard) for linear in layer if _joins(linear, "query")),
-            ffn_weights=ffn // max(1, model.num_experts),
+            attention_weights=attention + copied,
+            ffn_weights=ffn,
+            experts=tuple(ExpertLayers(layers, *sizes) for sizes, layers in experts.items()),
             head_weights=_core_weights(graph.head, shard),
             query_heads=heads,
-            kv_heads=kv,
-            kv_streams=streams,
+            kv_heads=kv_heads,
         )
+
+
+def _converts_to_mha(model: ModelSpec, tp: int) -> bool:
+    """Whether every query head gets a KV head of its own: KV heads that neither divide the cores nor are divided.
+
+    NxD Inference, modules/attention/gqa.py: REPLICATE_TO_TP_DEGREE falls back to CONVERT_TO_MHA there.
+    """
+    kv_heads = model.num_kv_heads
+    is_uneven = kv_heads < tp or kv_heads % tp != 0
+    return kv_heads != model.num_heads and is_uneven and tp % kv_heads != 0
 
 
 def _joins(linear: Linear, axis: AxisName) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from server.errors import SettingsError
 from server.planner import references
+from server.planner.emit.folder import Emission, emit
 from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
 from server.planner.plan.options import PlanOptions
@@ -43,8 +44,9 @@ def run_plan(
     picture: Path | None,
     beside: Beside,
     trace: Workload | None = None,
+    emission: Emission | None = None,
 ) -> None:
-    """Plan and print. Raises as `plan` does."""
+    """Plan and print. Raises as `plan` and `emit` do."""
     report = plan(options, trace)
     _console().print(plan_table.render(report))
     check = check_plan(report) if beside.check else ()
@@ -57,6 +59,9 @@ def run_plan(
     found = {"check": [asdict(one) | {"error": one.error} for one in check]} if beside.check else {}
     gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if beside.gpus else {}
     write_json(json_file, report.as_json() | found | gpus)
+    if emission is not None:
+        for path in emit(report, emission):
+            print(f"written: {path}")
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:

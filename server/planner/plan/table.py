@@ -9,7 +9,7 @@ from rich.table import Table
 
 from server.device.prices import PriceBasis
 from server.models.tensors import num_params
-from server.planner.plan import known
+from server.planner.plan import runs
 from server.planner.plan.check import Agreement
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 
@@ -18,7 +18,7 @@ NUM_ROWS = 20  # of each table, by default
 
 def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
     """The best batch of each device, degree and weight type: within the limits, then not; then what cannot be had."""
-    best = _best_batches(report.candidates)
+    best = best_batches(report.candidates)
     meeting = [candidate for candidate in best if candidate.meets_slo]
     missing = [candidate for candidate in best if not candidate.meets_slo]
     parts: list[Table | str] = [_heading(report)]
@@ -31,11 +31,11 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
         parts += [_misses(report, missing[:num_rows]), _more(missing, num_rows)]
     if report.excluded:
         parts += [_excluded(report.excluded[:num_rows]), _more(report.excluded, num_rows)]
-    parts += [*known.notes(report, [*meeting[:num_rows], *missing[:num_rows]]), *report.notes]
+    parts += [*runs.notes(report, [*meeting[:num_rows], *missing[:num_rows]]), *report.notes]
     return Group(*(part for part in parts if part))
 
 
-def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
+def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first, which is the best, of each device, degree and type; batches are variations of it."""
     found: dict[tuple[str, int, int, str], Candidate] = {}
     for candidate in candidates:
@@ -45,15 +45,11 @@ def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _heading(report: PlanReport) -> str:
     options = report.options
-    limits = [
-        f"{name} at most {limit * 1e3:g} ms"
-        for name, limit in (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
-        if limit is not None
-    ]
+    limits = [f"{limit.name} at most {limit.seconds * 1e3:g} ms" for limit in options.limits]
     return (
         f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
-        f"{options.batching} batching, compiled for prompts of {report.buckets.prefill} and slots of "
+        f"stack {options.stack or 'of the part today'}, compiled for prompts of {report.buckets.prefill} and slots of "
         f"{report.buckets.decode} positions; "
         f"calibration {report.calibration}"
     )
@@ -81,7 +77,7 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
         table.add_row(
             row.device + "*" * bool(row.extrapolated),
             *map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch)),
-            known.WORDS[verdicts[row.place].outcome],
+            runs.WORDS[verdicts[row.place].outcome],
             f"{row.memory_bytes / 2**30:.1f}",
             f"{row.ttft_s * 1e3:.0f}",
             f"{row.tpot_s * 1e3:.1f}",
@@ -92,7 +88,7 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
             _money(None if (full := row.at_capacity[basis]) is None else full.output_usd),
         )
     table.caption = f"$ by the {basis} price unless another is named; full: an instance as loaded as the limits allow"
-    table.caption += f"\n{known.CAPTION}"
+    table.caption += f"\n{runs.CAPTION}"
     return table
 
 
@@ -116,7 +112,7 @@ def _misses(report: PlanReport, rows: Iterable[Candidate]) -> Table:
     for row in rows:
         name = row.device + "*" * bool(row.extrapolated)
         numbers = map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch))
-        table.add_row(name, *numbers, known.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
+        table.add_row(name, *numbers, runs.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
     return table
 
 

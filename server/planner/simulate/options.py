@@ -11,8 +11,10 @@ from server.device.catalog import Instance, instance
 from server.device.prices import PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.placement.fit import budget_bytes, require_fit
 from server.placement.footprint import ServingShape, StepLimits
+from server.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling
 from server.planner.simulate.routing import ROUTINGS, Routing
 from server.workload.slo import Slo
 from server.workload.workload import Workload
@@ -29,7 +31,7 @@ class SimulationOptions:
     workload: Workload
     tensor_parallel_size: int = 2
     data_parallel_size: int = 1  # groups on each instance
-    replicas: int = 1  # instances
+    replicas: int = 1  # instances; where they scale, those at the start, as far as the limits allow
     max_model_len: int = 4096
     max_num_seqs: int = 16  # slots that decode is compiled for
     max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts beside all decodes
@@ -45,6 +47,7 @@ class SimulationOptions:
     sdk: int = CURRENT_SDK
     max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
     routing: Routing = "least-loaded"
+    autoscaling: Autoscaling = field(default_factory=Autoscaling)
     slo: Slo = field(default_factory=Slo)
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
@@ -56,8 +59,9 @@ class SimulationOptions:
         return instance(self.instance)
 
     @property
-    def num_engines(self) -> int:
-        return self.replicas * self.data_parallel_size
+    def weight_bytes(self) -> int:
+        """Of the checkpoint that an engine loads."""
+        return num_params(self.model) * (2 if self.quantization is None else 1)
 
     @property
     def quantization_dtype(self) -> str:
@@ -109,6 +113,7 @@ class SimulationOptions:
             )
         if self.routing not in ROUTINGS:
             raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
+        self.autoscaling.check()
         _ = self.hourly_usd
 
     def _check_numbers(self) -> None:
@@ -122,6 +127,8 @@ class SimulationOptions:
         ):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.replicas > MAX_REPLICAS:
+            raise SettingsError(f"replicas is {self.replicas}: a simulation holds at most {MAX_REPLICAS}")
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise SettingsError(f"max_concurrency is {self.max_concurrency}: it must be at least 1")
         if self.max_model_len < 2:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.cli import main
-from server.planner.plan import known
+from server.planner.plan import runs
 from server.planner.plan.options import Buckets, PlanOptions
 from server.planner.plan.report import PlanReport
 from server.planner.plan.search import plan
@@ -38,7 +38,7 @@ def test_pipeline_stages_were_not_measured() -> None:
     outcomes = {(tp, pp): found.outcome for (_, tp, pp), found in report.verdicts.items()}
     assert outcomes[8, 1] == "known to run"
     assert outcomes[8, 2] == "not known"
-    assert any("no pipeline stages" in note and "TP 8 PP 2" in note for note in known.notes(report, report.candidates))
+    assert any("no pipeline stages" in note and "TP 8 PP 2" in note for note in runs.notes(report, report.candidates))
 
 
 def test_the_compiled_length_counts(chat: PlanReport) -> None:
@@ -48,7 +48,7 @@ def test_the_compiled_length_counts(chat: PlanReport) -> None:
 
 
 def test_notes_come_once_and_name_all_that_they_are_about(chat: PlanReport) -> None:
-    notes = list(known.notes(chat, chat.candidates))
+    notes = list(runs.notes(chat, chat.candidates))
     assert len(set(notes)) == len(notes)
     (killed,) = [note for note in notes if "issues/1222" in note]
     assert killed.startswith("trn1.2xlarge TP 1: known not to run (SDK 2.28.1): ")
@@ -65,7 +65,7 @@ def test_table_and_json_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "known not to run (SDK 2.28.1): compiling is killed" in table
     assert "critical security and bug fixes only" in table
     written = json.loads(out.read_text())
-    entries = {(entry["device"], entry["tp"], entry["pp"]): entry for entry in written["known"]}
+    entries = {(entry["device"], entry["tp"], entry["pp"]): entry for entry in written["will_run"]}
     for row in written["candidates"]:
         assert row["runs"] == entries[row["device"], row["tp"], row["pp"]]["outcome"]
     (fact,) = entries["trn1.2xlarge", 1, 1]["facts"]
