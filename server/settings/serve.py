@@ -77,7 +77,8 @@ class ServeSettings(EngineSettings):
     @property
     def features(self) -> tuple[str, ...]:
         """What is in use of that which a real part's software may lack, named as in device/support.json."""
-        used = {"prefix_caching": self.enable_prefix_caching, "chunked_prefill": self.batching == "continuous"}
+        batching = self.batching or self.serving_stack.batching
+        used = {"prefix_caching": self.enable_prefix_caching, "chunked_prefill": batching == "continuous"}
         return tuple(name for name, is_used in used.items() if is_used)
 
     def require_price(self) -> None:

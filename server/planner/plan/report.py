@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, Protocol
 
+from server.config import StackName
 from server.cost.evidence import Provenance
-from server.cost.stacks import StackName
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.device.support import Verdict, verdict

@@ -23,7 +23,7 @@ from server.errors import DeviceError, DeviceMemoryError
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.fit import budget_bytes
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known, Load, fewest_instances
 from server.planner.plan.memory import Memory
@@ -45,7 +45,7 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
     parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
     if all(part.usd(options.price_basis) is None for part in instances()):
         parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
-    return plan_model(resolve_shape(options.model), options, parts, trace)
+    return plan_model(resolve_decoder(options.model), options, parts, trace)
 
 
 def plan_model(
