@@ -121,7 +121,7 @@ class EngineConfig:
     block_size: int
     enable_prefix_caching: bool
     device_memory_utilization: float  # share of each core's memory that may be used
-    num_blocks_override: int | None  # fixed KV block count instead of what the ledger has left
+    num_blocks_override: int | None  # fixed KV block count instead of what the part has left
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
     cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them

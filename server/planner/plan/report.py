@@ -67,7 +67,7 @@ class Candidate:
     dtype: WeightDtype
     batch: int  # slots of one replica
     stack: StackName
-    memory_bytes: int  # on the fullest core
+    memory_bytes: int  # on each core
     memory_budget_bytes: int
     prefill_s: float
     decode_s: float
