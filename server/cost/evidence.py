@@ -129,11 +129,12 @@ class Evidence:
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
 
-    def coverage(self, phase: Phase) -> float:
-        """Share of the measured rows inside of the band of their step, worked out without their source."""
+    def coverage(self, phase: Phase) -> tuple[float, float]:
+        """Shares of the measured configurations, and of their rows, inside of bands that saw nothing of their source."""
         own = self._of(phase)
-        inside = [each.num_rows for each in own if self._holds(each)]
-        return sum(inside) / sum(each.num_rows for each in own) if own else 1.0
+        inside = [each for each in own if self._holds(each)]
+        rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
+        return len(inside) / max(1, len(own)), rows
 
     def _holds(self, sample: Sample) -> bool:
         band = self._band(sample.point, unseen=sample.source)
