@@ -130,7 +130,7 @@ class Evidence:
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
 
     def coverage(self, phase: Phase) -> tuple[float, float]:
-        """Shares of the measured configurations, and of their rows, inside of bands that saw nothing of their source."""
+        """Shares of the measured configurations, and of their rows, in bands that saw nothing of their source."""
         own = self._of(phase)
         inside = [each for each in own if self._holds(each)]
         rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
