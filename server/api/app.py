@@ -13,7 +13,7 @@ from server.api import errors
 from server.api.dialects import chat, completions
 from server.api.endpoints import admin, inventory, models, status, tokenize
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
-from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, RequestIds
+from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
@@ -45,6 +45,7 @@ def build_app(service: Service) -> FastAPI:
     errors.install(app)
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if config.api_keys:
         app.add_middleware(ApiKeys, keys=config.api_keys)

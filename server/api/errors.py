@@ -118,7 +118,9 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         wrong = _WrongRoute(f"{error.detail}: {request.method} {request.url.path[:200]}", code="not_found")
         wrong.status = error.status_code
-        return error_response(wrong)
+        response = error_response(wrong)
+        response.headers.update(error.headers or {})  # Allow, with a 405
+        return response
 
     async def gone(_: Request, __: Exception) -> Response:
         return Response(status_code=499)  # nobody reads it; the access log does

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.config import ApiConfig
+from server.api.fingerprint import fingerprint
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
 from server.clock import Clock, MonotonicClock
@@ -61,6 +62,7 @@ class ServedModel:
     requests: RequestObserver  # follows what is generated, for metrics and traces
     rate: ChargeRate  # of modelled device time
     created: int  # Unix seconds
+    fingerprint: str  # of what answers: `system_fingerprint`
 
     @property
     def cache(self) -> CacheConfig:
@@ -122,7 +124,15 @@ class Service:
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
         requests = self.telemetry.attach(self.engine, rate)
         self._model = ServedModel(
-            text.tokenizer, text.template, text.defaults, text.grammars, info, requests, rate, int(time.time())
+            text.tokenizer,
+            text.template,
+            text.defaults,
+            text.grammars,
+            info,
+            requests,
+            rate,
+            int(time.time()),
+            fingerprint(info, text.template.source if text.template else ""),
         )
 
     def reset_prefix_cache(self) -> None:

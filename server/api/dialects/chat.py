@@ -13,7 +13,7 @@ from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
 from server.api.pipeline.logprobs import chat_logprobs
 from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import chat_prompt
+from server.api.pipeline.prompts import chat_prompt, content_text
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
 from server.api.pipeline.stream_options import stream_usage
@@ -68,6 +68,14 @@ def _num_logprobs(body: ChatRequest, most: int) -> int | None:
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
+def _echo(body: ChatRequest) -> str:
+    """What `echo` puts before every choice, as vLLM has it: the last message, where it is the assistant's own."""
+    last = body.messages[-1]
+    if not body.echo or last.role != "assistant":
+        return ""
+    return content_text(last, f"messages[{len(body.messages) - 1}]")
+
+
 class ChatAdapter:
     """Puts deltas into OpenAI's chat shapes."""
 
@@ -88,7 +96,9 @@ class ChatAdapter:
         self._readers = [MessageReader(tools.parser()) for _ in generation.prompts]
         self._id = answer_id
         self._model = name
+        self._fingerprint = service.model.fingerprint
         self._created = int(time.time())
+        self._echo = _echo(body)
         self._is_begun = False  # the chunk with the role has been sent
 
     def whole(self, deltas: list[Delta]) -> ChatCompletion:
@@ -96,36 +106,47 @@ class ChatAdapter:
             id=self._id,
             created=self._created,
             model=self._model,
+            system_fingerprint=self._fingerprint,
             choices=[self._choice(delta) for delta in deltas],
             usage=self.generation.usage(),
             prompt_token_ids=self._prompt_ids(),
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk for the deltas, or none; before the first, one with the role of every choice."""
+        """One chunk for each delta that has something to show; before the first, one with the role of each choice."""
         if not self._is_begun:
             self._is_begun = True
-            indexes = range(len(self.generation.prompts))
-            roles = [ChatChunkChoice(index=i, delta=ChatDelta(role="assistant", content="")) for i in indexes]
-            yield self._usage.encode(self._chunk(roles, self._prompt_ids()), self.generation)
-        choices = [choice for delta in deltas if (choice := self._chunk_choice(delta)) is not None]
-        if choices:
-            yield self._usage.encode(self._chunk(choices), self.generation)
+            yield from self._roles()
+        for delta in deltas:
+            choice = self._chunk_choice(delta)
+            if choice is not None:
+                yield self._usage.encode(self._chunk([choice]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._chunk([]), self.generation)
 
+    def _roles(self) -> Iterable[bytes]:
+        for index in range(len(self.generation.prompts)):
+            choice = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=self._echo))
+            chunk = self._chunk([choice], self._prompt_ids() if index == 0 else None)
+            yield self._usage.encode(chunk, self.generation, has_output=False)
+
     def _chunk(self, choices: list[ChatChunkChoice], prompt_ids: list[int] | None = None) -> ChatChunk:
         return ChatChunk(
-            id=self._id, created=self._created, model=self._model, choices=choices, prompt_token_ids=prompt_ids
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=choices,
+            prompt_token_ids=prompt_ids,
         )
 
     def _choice(self, delta: Delta) -> ChatChoice:
         part = self._readers[delta.index].read(delta.text, is_last=True)
-        calls = whole_calls(part)
+        calls, content = whole_calls(part), self._echo + part.content
         return ChatChoice(
             index=delta.index,
-            message=ChatMessage(content=None if calls and not part.content else part.content, tool_calls=calls),
+            message=ChatMessage(content=None if calls and not content else content, tool_calls=calls),
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta) or "stop",
             stop_reason=delta.stop_reason,

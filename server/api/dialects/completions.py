@@ -64,6 +64,7 @@ class CompletionAdapter:
         self._usage = stream_usage(body)
         self._id = answer_id
         self._model = name
+        self._fingerprint = service.model.fingerprint
         self._created = int(time.time())
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
         self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
@@ -75,15 +76,22 @@ class CompletionAdapter:
         return completion
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk, or none while text is held back. A choice's first delta always has an entry, even without text."""
-        choices = [self._choice(delta) for delta in deltas if self._has_news(delta)]
-        return [self._usage.encode(self._completion(choices), self.generation)] if choices else []
+        """One chunk a delta, none while text is held back. A choice's first delta always has one, even without text."""
+        for delta in deltas:
+            if self._has_news(delta):
+                yield self._usage.encode(self._completion([self._choice(delta)]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._completion([]), self.generation)
 
     def _completion(self, choices: list[CompletionChoice]) -> Completion:
-        return Completion(id=self._id, created=self._created, model=self._model, choices=choices)
+        return Completion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=choices,
+        )
 
     def _choice(self, delta: Delta) -> CompletionChoice:
         is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True

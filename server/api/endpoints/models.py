@@ -27,6 +27,7 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+@router.get("/v1/models/", include_in_schema=False)  # else it would be the model without a name
 @router.get("/v1/models")
 async def list_models(service: ServiceOf) -> ModelList:
     """A card for each name that requests may use."""

@@ -47,6 +47,17 @@ class RequestIds:
         await self._app(scope, receive, with_id)
 
 
+class HeadAsGet:
+    """Answers HEAD as GET; the server's HTTP protocol, which knows the real method, leaves out the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
 class CloseWhileDraining:
     """Answers with `Connection: close` while the server drains, so that clients go to another one for the next request.
 

@@ -51,14 +51,30 @@ async def compile_format(model: ServedModel, required: OutputFormat) -> str:
 
 
 def _response_format(given: ResponseFormat | None) -> list[OutputFormat]:
-    if given is None or given.type == "text":
+    if given is None:
         return []
-    if given.type == "json_object":
+    _refuse_others(given)
+    if given.type == "text":
+        return []
+    if given.type == "json_object" and given.schema_ is None:
         return [OutputFormat("response_format", "json", ANY_OBJECT)]
+    if given.type == "json_object":
+        return [OutputFormat("response_format.schema", "json", given.schema_)]
     param = "response_format.json_schema"
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise InvalidRequest(f"{param}.schema is required for the type 'json_schema'.", f"{param}.schema")
     return [OutputFormat(f"{param}.schema", "json", given.json_schema.schema_)]
+
+
+def _refuse_others(given: ResponseFormat) -> None:
+    """Raise InvalidRequest for a schema in a field that the type does not have: it would be ignored silently."""
+    for name, kind, value in (
+        ("json_schema", "json_schema", given.json_schema),
+        ("schema", "json_object", given.schema_),
+    ):
+        if value is not None and given.type != kind:
+            field = f"response_format.{name}"
+            raise InvalidRequest(f"{field} belongs to the type {kind!r}, not to {given.type!r}.", field)
 
 
 def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:

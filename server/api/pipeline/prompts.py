@@ -120,7 +120,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
         if extra.get(name):
             field = f"{param}.{name}"
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
-    content = _content(message, param)
+    content = content_text(message, param)
     rendered = {**extra, "role": message.role, "content": content}
     if message.tool_calls:
         rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
@@ -139,7 +139,8 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     return rendered
 
 
-def _content(message: Message, param: str) -> str:
+def content_text(message: Message, param: str) -> str:
+    """The text of a message whose place in the request is `param`. Raises InvalidRequest for parts of other types."""
     field = f"{param}.content"
     if message.content is None:
         if message.role == "assistant":

@@ -57,11 +57,12 @@ class SamplingBuilder:
                 f"min_tokens is {min_tokens}, but at most {room} tokens can be generated.", "min_tokens"
             )
         temperature = first(body.temperature, defaults.temperature, 1.0)
+        top_p = first(body.top_p, defaults.top_p, 1.0)
         return SamplingParams(
             max_tokens=room,
             min_tokens=min_tokens,
-            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-            top_p=first(body.top_p, defaults.top_p, 1.0),
+            temperature=0.0 if temperature < GREEDY_BELOW or top_p == 0 else temperature,
+            top_p=top_p or 1.0,  # 0 leaves the best token alone, which is greedy
             top_k=max(0, first(body.top_k, defaults.top_k, 0)),
             min_p=first(body.min_p, defaults.min_p, 0.0),
             presence_penalty=first(body.presence_penalty, None, 0.0),

@@ -43,6 +43,7 @@ class ChatRequest(GenerationRequest, ChatInput):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0)
     reasoning_effort: str | None = Field(None, max_length=32)
+    echo: bool | None = None
 
 
 class TopLogprob(BaseModel):
@@ -81,9 +82,9 @@ class ChatCompletion(BaseModel):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: str | None = None
     prompt_token_ids: list[int] | None = optional()
 
 
@@ -107,6 +108,7 @@ class ChatChunk(BaseModel):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChunkChoice]
-    usage: Usage | None = None
+    usage: Usage | None = optional()
     prompt_token_ids: list[int] | None = optional()

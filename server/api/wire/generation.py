@@ -38,10 +38,11 @@ class JsonSchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: Any = Field(None, alias="schema")  # of a json_object, as other servers have it
 
 
 class StructuredOutputs(BaseModel):
@@ -68,7 +69,7 @@ class GenerationRequest(BaseModel):
     min_tokens: int | None = Field(None, ge=0, le=INT32)
     n: int | None = Field(None, ge=1, le=MAX_N)
     temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=INT32)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-INT64 - 1, le=INT64)
