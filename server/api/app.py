@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI
-from pydantic.json_schema import models_json_schema
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
@@ -14,6 +11,7 @@ from server.api.dialects import chat, completions
 from server.api.endpoints import admin, inventory, models, status, tokenize
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
+from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
@@ -23,25 +21,13 @@ MODULES = (chat, completions, models, tokenize, status, admin, inventory)
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 
-class _Application(FastAPI):
-    """FastAPI whose OpenAPI page has the schemas of the bodies that `body_of` reads."""
-
-    def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            page = super().openapi()
-            _, bodies = models_json_schema(
-                [(model, "validation") for model in BODIES], ref_template="#/components/schemas/{model}"
-            )
-            page["components"]["schemas"] |= bodies["$defs"]
-        return super().openapi()
-
-
 def build_app(service: Service) -> FastAPI:
     """Build the ASGI application of one service."""
-    app = _Application(title="neuronserve", version=__version__, redoc_url=None)
+    app = Application(title="neuronserve", version=__version__, redoc_url=None)
+    app.bodies = BODIES
     app.state.service = service
     for module in MODULES:
-        app.include_router(module.router)
+        app.include_router(module.router, responses=errors_of(*EVERYWHERE))
     errors.install(app)
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of, documented
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
 from server.api.pipeline.logprobs import chat_logprobs
@@ -34,9 +35,12 @@ from server.api.wire.chat import (
 from server.errors import InvalidRequest
 
 router = APIRouter()
+RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
 
 
-@router.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=documented(ChatRequest))
+@router.post(
+    "/v1/chat/completions", response_model=ChatCompletion, responses=RESPONSES, openapi_extra=documented(ChatRequest)
+)
 async def create_chat_completion(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
 ) -> Response:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of, documented
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
 from server.api.pipeline.logprobs import completion_logprobs
@@ -24,9 +25,12 @@ from server.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
+RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
 
 
-@router.post("/v1/completions", response_model=Completion, openapi_extra=documented(CompletionRequest))
+@router.post(
+    "/v1/completions", response_model=Completion, responses=RESPONSES, openapi_extra=documented(CompletionRequest)
+)
 async def create_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
 from server.errors import RequestError
 from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
@@ -43,21 +44,21 @@ class Stopped(BaseModel):
     traces: list[Trace]  # one for each engine, in the order of their ranks
 
 
-@router.post("/reset_prefix_cache")
+@router.post("/reset_prefix_cache", responses=errors_of(401, 503))
 async def reset_prefix_cache(service: ServiceOf) -> Reset:
     """Forget every cached prefix; no request that comes after this answer finds one that was there before it."""
     service.reset_prefix_cache()
     return Reset(success=True)
 
 
-@router.post("/start_profile")
+@router.post("/start_profile", responses=errors_of(401, 409, 503))
 async def start_profile(service: ServiceOf) -> Started:
     """Record every step from now on."""
     await _send(service, StartTrace())
     return Started(recording=True)
 
 
-@router.post("/stop_profile")
+@router.post("/stop_profile", responses=errors_of(401, 409, 503))
 async def stop_profile(service: ServiceOf) -> Stopped:
     """End the recording; the answer names the files, which are whole by then."""
     return Stopped(traces=[_trace(reply) for reply in await _send(service, StopTrace())])

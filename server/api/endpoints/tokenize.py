@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.api.http.body import body_of, documented
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode
 from server.api.service import ServedModel, ServiceOf
 from server.api.tools.plan import require_template
@@ -54,7 +55,7 @@ class DetokenizeResponse(BaseModel):
     prompt: str
 
 
-@router.post("/tokenize", openapi_extra=documented(TokenizeRequest))
+@router.post("/tokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(TokenizeRequest))
 async def tokenize(
     body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
 ) -> TokenizeResponse:
@@ -71,7 +72,7 @@ async def tokenize(
     )
 
 
-@router.post("/detokenize", openapi_extra=documented(DetokenizeRequest))
+@router.post("/detokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(DetokenizeRequest))
 async def detokenize(
     body: Annotated[DetokenizeRequest, Depends(body_of(DetokenizeRequest))], service: ServiceOf
 ) -> DetokenizeResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
@@ -31,9 +31,3 @@ def parse(model: type[M], data: bytes) -> M:
         return model.model_validate_json(data)
     except ValidationError as error:
         raise invalid_body(error) from error
-
-
-def documented(model: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI description of a body that is read with `body_of`; `app.py` adds the schema it refers to."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
