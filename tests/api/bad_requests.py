@@ -22,6 +22,21 @@ class BadRequest(NamedTuple):
 
 # Fields of every generation request: each row is sent to both endpoints.
 GENERATION: list[Case] = [
+    ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": MAX_MODEL_LEN + 1}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": "all"}, "truncate_prompt_tokens"),
+    ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+    ({"allowed_token_ids": [VOCAB_SIZE]}, "allowed_token_ids"),
+    ({"allowed_token_ids": [1] * 9000}, "allowed_token_ids"),
+    ({"allowed_token_ids": [1], "guided_regex": "a"}, "allowed_token_ids"),
+    ({"bad_words": "a"}, "bad_words"),
+    ({"bad_words": [""]}, "bad_words[0]"),
+    ({"bad_words": ["a"] * 129}, "bad_words"),
+    ({"bad_words": ["a"], "response_format": {"type": "json_object"}}, "bad_words"),
+    ({"bad_words": ["a"], "allowed_token_ids": [1]}, "bad_words"),
+    ({"return_tokens_as_token_ids": 1}, "return_tokens_as_token_ids"),
     ({"model": 5}, "model"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -85,6 +100,13 @@ GENERATION: list[Case] = [
 ]
 
 CHAT_ONLY: list[Case] = [
+    ({"echo": "yes"}, "echo"),
+    ({"verbosity": "loud"}, "verbosity"),
+    ({"prediction": {}}, "prediction.type"),
+    ({"prediction": {"type": "content"}}, "prediction.content"),
+    ({"prediction": {"type": "guess", "content": "a"}}, "prediction.type"),
+    ({"service_tier": 5}, "service_tier"),
+    ({"service_tier": "x" * 33}, "service_tier"),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"content": "hi"}]}, "messages[0].role"),

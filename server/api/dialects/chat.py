@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -12,7 +12,7 @@ from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import chat_logprobs
+from server.api.pipeline.logprobs import TokenNames, chat_logprobs
 from server.api.pipeline.output_format import requested_format
 from server.api.pipeline.prompts import chat_prompt, content_text
 from server.api.pipeline.respond import respond
@@ -35,6 +35,7 @@ from server.api.wire.chat import (
 from server.errors import InvalidRequest
 
 router = APIRouter()
+TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat template, which may know them
 RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
 
 
@@ -54,9 +55,9 @@ async def _prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatA
     name = validate(service, body)
     model = service.model
     require_room(service, body.n or 1)
-    extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
-    sampling = SamplingBuilder(body, model, _num_logprobs(body, service.config.max_logprobs))
-    tools, output_format = tool_plan(model, service.config, body), requested_format(body)
+    extra = {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
+    sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs))
+    tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     body = keep_tags(model, tools, body)
     prompt = await chat_prompt(model, body, extra, list(tools.offered))
     grammar = await compile_plan(model, tools, output_format)
@@ -93,7 +94,6 @@ class ChatAdapter:
         name: str,
     ) -> None:
         self.generation = generation
-        self._tokenizer = service.model.tokenizer
         self._body = body
         self._usage = stream_usage(body)
         self._tools = tools
@@ -101,6 +101,8 @@ class ChatAdapter:
         self._id = answer_id
         self._model = name
         self._fingerprint = service.model.fingerprint
+        self._tier: Literal["default"] | None = "default" if body.service_tier else None
+        self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echo = _echo(body)
         self._is_begun = False  # the chunk with the role has been sent
@@ -111,6 +113,7 @@ class ChatAdapter:
             created=self._created,
             model=self._model,
             system_fingerprint=self._fingerprint,
+            service_tier=self._tier,
             choices=[self._choice(delta) for delta in deltas],
             usage=self.generation.usage(),
             prompt_token_ids=self._prompt_ids(),
@@ -141,6 +144,7 @@ class ChatAdapter:
             created=self._created,
             model=self._model,
             system_fingerprint=self._fingerprint,
+            service_tier=self._tier,
             choices=choices,
             prompt_token_ids=prompt_ids,
         )
@@ -179,7 +183,7 @@ class ChatAdapter:
         return self._tools.finish_reason(delta.finish_reason, self._readers[delta.index].num_calls)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return chat_logprobs(self._tokenizer, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
+        return chat_logprobs(self._names, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
 
     def _prompt_ids(self) -> list[int] | None:
         return list(self.generation.prompts[0].token_ids) if self._body.return_token_ids else None

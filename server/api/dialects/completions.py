@@ -12,7 +12,7 @@ from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import completion_logprobs
+from server.api.pipeline.logprobs import TokenNames, completion_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
@@ -47,8 +47,8 @@ async def _prepare(origin: Origin, body: CompletionRequest, service: Service) ->
         raise InvalidRequest("echo with logprobs needs prompt logprobs, which this server does not compute.", "echo")
     given = split_prompts(body.prompt)
     require_room(service, len(given) * (body.n or 1))
-    sampling = SamplingBuilder(body, model, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
-    output_format = requested_format(body)
+    sampling = SamplingBuilder(service, body, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
+    output_format = requested_format(model, body)
     prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
     grammar = "" if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -69,6 +69,7 @@ class CompletionAdapter:
         self._id = answer_id
         self._model = name
         self._fingerprint = service.model.fingerprint
+        self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
         self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
@@ -125,6 +126,6 @@ class CompletionAdapter:
         if self._body.logprobs is None:
             return None
         offset = self._offsets[delta.index]
-        entry = completion_logprobs(self._tokenizer, delta, self._body.logprobs, offset)
-        self._offsets[delta.index] = offset + sum(map(len, entry.tokens))
+        entry = completion_logprobs(self._names, delta, self._body.logprobs, offset)
+        self._offsets[delta.index] = offset + sum(map(self._names.num_chars, delta.token_ids))
         return entry

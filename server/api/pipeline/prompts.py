@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -93,6 +93,22 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...
     if largest >= vocab_size:
         raise InvalidRequest(f"{param}: token id {largest} is not below the vocabulary's {vocab_size}.", param)
     return tuple(ids)
+
+
+def truncated(prompt: Prompt, most: int | None, max_model_len: int, num_new: int) -> Prompt:
+    """The last `most` tokens of a prompt; -1 keeps what leaves room for `num_new` tokens of output.
+
+    Raises InvalidRequest when nothing would be left, or `most` is beyond the context.
+    """
+    if most is None:
+        return prompt
+    if most == 0 or most > max_model_len:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",
+            "truncate_prompt_tokens",
+        )
+    kept = max(1, max_model_len - num_new) if most == -1 else most
+    return prompt if len(prompt.token_ids) <= kept else replace(prompt, token_ids=prompt.token_ids[-kept:], text=None)
 
 
 def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -> Conversation:

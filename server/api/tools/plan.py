@@ -81,7 +81,11 @@ async def compile_plan(model: ServedModel, plan: ToolPlan, output_format: Output
     """The grammar of an answer that may be, or must be, calls; "" when anything goes. Raises InvalidRequest."""
     if not plan.is_forced and not (plan.mode == "auto" and (output_format or _is_strict(plan))):
         return "" if output_format is None else await compile_format(model, output_format)
-    if output_format is not None and output_format.kind != "json" and not plan.is_forced:
+    if (
+        output_format is not None
+        and output_format.kind != "json"
+        and (not plan.is_forced or output_format.kind == "lark")
+    ):
         raise InvalidRequest(
             f"{output_format.param} and tools exclude each other unless the format is JSON.", output_format.param
         )

@@ -36,6 +36,15 @@ class ChatInput(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+class Prediction(BaseModel):
+    """OpenAI's guess of the output. It would only make the answer faster, and here it does not."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["content"]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
+
+
 class ChatRequest(GenerationRequest, ChatInput):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -44,6 +53,9 @@ class ChatRequest(GenerationRequest, ChatInput):
     top_logprobs: int | None = Field(None, ge=0)
     reasoning_effort: str | None = Field(None, max_length=32)
     echo: bool | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: Prediction | None = None
+    service_tier: str | None = Field(None, max_length=32)
 
 
 class TopLogprob(BaseModel):
@@ -83,6 +95,7 @@ class ChatCompletion(BaseModel):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: Literal["default"] | None = optional()  # where the request names any: there is one
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = optional()
@@ -109,6 +122,7 @@ class ChatChunk(BaseModel):
     created: int
     model: str
     system_fingerprint: str
+    service_tier: Literal["default"] | None = optional()
     choices: list[ChatChunkChoice]
     usage: Usage | None = optional()
     prompt_token_ids: list[int] | None = optional()
