@@ -120,5 +120,6 @@ def _bad_words(given: Sequence[str] | None) -> list[OutputFormat]:
     if not given:
         return []
     words = " | ".join(map(quoted, dict.fromkeys(given)))
-    text = f"start: TEXT\nTEXT: ~(ANY WORD ANY)\nANY: /(?s:.*)/\nWORD: {words}"
+    # A complement alone has bytes that are no UTF-8 too, after which any word might follow.
+    text = f"start: TEXT\nTEXT: ANY & ~(ANY WORD ANY)\nANY: /(?s:.*)/\nWORD: {words}"
     return [OutputFormat("bad_words", "lark", text)]
