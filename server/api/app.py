@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import errors
-from server.api.dialects import chat, completions
+from server.api.dialects import chat, completions, sagemaker
 from server.api.endpoints import admin, inventory, models, status, tokenize
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
@@ -17,7 +19,7 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 
-MODULES = (chat, completions, models, tokenize, status, admin, inventory)
+MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory)
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 
 
@@ -28,7 +30,7 @@ def build_app(service: Service) -> FastAPI:
     app.state.service = service
     for module in MODULES:
         app.include_router(module.router, responses=errors_of(*EVERYWHERE))
-    errors.install(app)
+    errors.install(app, sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path)))
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     app.add_middleware(HeadAsGet)

@@ -32,6 +32,7 @@ class ApiConfig:
     model_path: Path
     tokenizer_path: Path
     chat_template: str | None = None  # a file or a template, over the checkpoint's
+    trust_request_chat_template: bool = False  # render templates that requests bring along
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 8 * 2**20

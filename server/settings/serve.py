@@ -39,6 +39,9 @@ class ServeSettings(EngineSettings):
     tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
     engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")
     chat_template: str | None = Field(None, description="file with a chat template, or the template itself")
+    trust_request_chat_template: CliToggleFlag[bool] = Field(
+        False, description="render the chat_template of a request, in a limited process"
+    )
     api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
         (), description="key that clients must send to /v1; may be repeated"
     )

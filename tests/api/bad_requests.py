@@ -9,6 +9,7 @@ from tests.api.serving import MAX_MODEL_LEN, VOCAB_SIZE
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+INVOKE = "/invocations"
 HELLO = [{"role": "user", "content": "hi"}]
 Case = tuple[dict[str, Any], str]
 
@@ -17,7 +18,7 @@ class BadRequest(NamedTuple):
     path: str
     body: dict[str, Any]
     status: int
-    param: str
+    param: str | None
 
 
 # Fields of every generation request: each row is sent to both endpoints.
@@ -95,11 +96,12 @@ GENERATION: list[Case] = [
     ({"modalities": ["audio"]}, "modalities"),
     ({"prompt_logprobs": 0}, "prompt_logprobs"),
     ({"best_of": 3}, "best_of"),
-    ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"use_beam_search": True}, "use_beam_search"),
 ]
 
 CHAT_ONLY: list[Case] = [
+    ({"chat_template": "{{ 1 }}"}, "chat_template"),
+    ({"chat_template": ["{{ 1 }}"]}, "chat_template"),
     ({"echo": "yes"}, "echo"),
     ({"verbosity": "loud"}, "verbosity"),
     ({"prediction": {}}, "prediction.type"),
@@ -156,7 +158,33 @@ TEXT_ONLY: list[Case] = [
     ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
 ]
 
-OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
+OTHERS: list[tuple[str, dict[str, Any], int, str | None]] = [
+    *((path, {"input": "a"}, 404, None) for path in ("/v1/audio/speech", "/v1/images/edits", "/v1/moderations")),
+    *((path, {}, 404, None) for path in ("/v1/nothing", "/v1/chat", "/v1/completions/1", "/nothing", "/v2/models")),
+    *((path, {}, 405, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version", "/metrics")),
+    *((path, {}, 405, None) for path in ("/load", "/inventory", "/server_info", "/tokenizer_info", "/openapi.json")),
+    (INVOKE, {}, 400, "messages"),
+    (INVOKE, {"inputs": "a"}, 400, "messages"),
+    (INVOKE, {"messages": []}, 400, "messages"),
+    (INVOKE, {"messages": HELLO, "temperature": 3}, 400, "temperature"),
+    (INVOKE, {"messages": HELLO, "stream": "no"}, 400, "stream"),
+    (INVOKE, {"messages": HELLO, "model": "gpt-9"}, 404, "model"),
+    (INVOKE, {"prompt": None}, 400, "prompt"),
+    (INVOKE, {"prompt": [1, VOCAB_SIZE]}, 400, "prompt"),
+    (INVOKE, {"prompt": "a", "top_p": 2}, 400, "top_p"),
+    ("/tokenize", {"messages": HELLO, "chat_template": "{{ 1 }}"}, 400, "chat_template"),
+    ("/tokenize", {"messages": HELLO, "chat_template": 1}, 400, "chat_template"),
+    ("/tokenize", {"messages": [{"role": "king", "content": "a"}]}, 400, "messages[0].role"),
+    ("/tokenize", {"messages": HELLO, "chat_template_kwargs": []}, 400, "chat_template_kwargs"),
+    ("/tokenize", {"prompt": 5}, 400, "prompt"),
+    ("/tokenize", {"prompt": ""}, 400, "prompt"),
+    ("/tokenize", {"prompt": "a", "add_special_tokens": "no"}, 400, "add_special_tokens"),
+    ("/tokenize", {"prompt": "a", "return_token_strs": 1}, 400, "return_token_strs"),
+    ("/detokenize", {"tokens": [1.5]}, 400, "tokens[0]"),
+    ("/detokenize", {"tokens": [VOCAB_SIZE]}, 400, "tokens"),
+    ("/detokenize", {"tokens": [1], "model": "gpt-9"}, 404, "model"),
+    ("/start_profile", {}, 409, None),
+    ("/stop_profile", {}, 409, None),
     (CHAT, {"model": "gpt-9", "messages": HELLO}, 404, "model"),
     (TEXT, {"model": "gpt-9", "prompt": "a"}, 404, "model"),
     ("/tokenize", {}, 400, "prompt"),

@@ -98,10 +98,12 @@ def _finished(choice: dict[str, Any]) -> dict[str, Any]:
 def _check(request: httpx.Request, response: httpx.Response, data: bytes, is_whole: bool) -> None:
     if not request.url.path.startswith(PATHS) or request.method == "HEAD":
         return
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
+    kind = response.headers.get("content-type", "")
+    if kind.startswith("text/event-stream"):
         check_stream(data)
     elif is_whole:
-        check_payload(json.loads(data))
+        for item in data.splitlines() if kind.startswith("application/jsonlines") else [data]:
+            check_payload(json.loads(item))
 
 
 class _Checked(httpx.SyncByteStream, httpx.AsyncByteStream):

@@ -40,6 +40,12 @@ def bystander(server: Server) -> Iterator[None]:
     assert httpx.get(server.url + "/health/ready").status_code == 200
 
 
+@pytest.fixture(scope="module")
+def pages(server: Server) -> Any:
+    """What /openapi.json has of each path."""
+    return httpx.get(server.url + "/openapi.json").json()["paths"]
+
+
 def error_of(response: httpx.Response) -> dict[str, Any]:
     """The error object, after checking that it is one and nothing else."""
     body = response.json()
@@ -53,10 +59,14 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "body", "status", "param"), BAD_REQUESTS, ids=lambda value: json.dumps(value)[:80])
-def test_a_bad_field_is_named(http: httpx.Client, path: str, body: dict[str, Any], status: int, param: str) -> None:
+def test_a_bad_request_is_named(
+    http: httpx.Client, pages: dict[str, Any], path: str, body: dict[str, Any], status: int, param: str | None
+) -> None:
     response = http.post(path, json=body)
     error = error_of(response)
     assert (response.status_code, error["param"], error["type"]) == (status, param, "invalid_request_error")
+    if "post" in pages.get(path, {}):
+        assert str(status) in pages[path]["post"]["responses"]
 
 
 def test_more_sequences_than_the_queue_takes_are_refused_at_once(http: httpx.Client) -> None:

@@ -46,11 +46,11 @@ async def create_chat_completion(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
-    adapter = await _prepare(origin_of(request), body, service)
+    adapter = await prepare(origin_of(request), body, service)
     return await respond(request.receive, adapter, bool(body.stream))
 
 
-async def _prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
+async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     name = validate(service, body)
     model = service.model

@@ -35,11 +35,11 @@ async def create_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> Response:
     """Continue the prompts, whole or as a stream."""
-    adapter = await _prepare(origin_of(request), body, service)
+    adapter = await prepare(origin_of(request), body, service)
     return await respond(request.receive, adapter, bool(body.stream))
 
 
-async def _prepare(origin: Origin, body: CompletionRequest, service: Service) -> CompletionAdapter:
+async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> CompletionAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     name = validate(service, body)
     model = service.model

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from starlette.responses import PlainTextResponse
 
 from server import __version__
-from server.api.http.openapi import Responses
+from server.api.http.openapi import TEXT, Responses
 from server.api.service import Phase, ServiceOf
 
 router = APIRouter()
@@ -19,7 +19,6 @@ class Health(BaseModel):
 
 
 NOT_NOW: Responses = {503: {"model": Health, "description": "Not in this phase, which `status` names"}}
-TEXT = {"schema": {"type": "string"}}
 METRICS: Responses = {200: {"content": {"text/plain": TEXT, "application/openmetrics-text": TEXT}}}
 
 
@@ -41,6 +40,7 @@ async def live(service: ServiceOf, response: Response) -> Health:
 
 @router.get("/health/ready", responses=NOT_NOW)
 @router.get("/health", responses=NOT_NOW)
+@router.get("/ping", responses=NOT_NOW)  # SageMaker's name
 async def ready(service: ServiceOf, response: Response) -> Health:
     """200 when every engine takes requests; 503 while loading, while draining and after the end of an engine."""
     phase = service.phase

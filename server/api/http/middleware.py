@@ -16,7 +16,9 @@ from server.errors import PayloadTooLarge
 
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
-GUARDED = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
+GUARDED = frozenset(
+    {"/invocations", "/reset_prefix_cache", "/server_info", "/start_profile", "/stop_profile", "/tokenizer_info"}
+)
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 

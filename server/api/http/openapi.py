@@ -24,7 +24,8 @@ STATUSES = {
 }
 EVERYWHERE = (413, 431, 500)
 OF_BODIES = (400, 404, 415, 503)
-STREAM: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+TEXT = {"schema": {"type": "string"}}
+STREAM: Responses = {200: {"content": {"text/event-stream": TEXT}}}
 
 
 class ErrorObject(BaseModel):

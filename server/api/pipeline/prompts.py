@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -58,14 +59,30 @@ async def chat_prompt(
     model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
 ) -> Prompt:
     """The prompt of a conversation with `tools`, whose special tokens the template writes."""
+    text = await asyncio.to_thread(_renderer(model, chat), _conversation(chat, extra, tools))
+    return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
+
+
+def template_source(model: ServedModel, chat: ChatInput) -> str | None:
+    """The template that the conversation is rendered by: the request's own, else the model's, if it has one."""
+    return chat.chat_template or (model.template.source if model.template else None)
+
+
+def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[Conversation], str]:
+    if chat.chat_template:
+        if model.templates is None:
+            raise InvalidRequest(
+                "chat_template is refused: this server was started without --trust-request-chat-template.",
+                "chat_template",
+                "unsupported_parameter",
+            )
+        return functools.partial(model.templates.render, chat.chat_template)
     if model.template is None:
         raise InvalidRequest(
             "This model has no chat template; start the server with --chat-template, or use /v1/completions.",
             "messages",
         )
-    conversation = _conversation(chat, extra, tools)
-    text = await asyncio.to_thread(model.template.render, conversation)
-    return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
+    return model.template.render
 
 
 async def encode(model: ServedModel, text: str, add_special_tokens: bool, param: str) -> tuple[int, ...]:

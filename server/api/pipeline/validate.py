@@ -36,7 +36,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1, 1.0),
     "logprob_token_ids": (),
     "prompt_embeds": (),
-    "chat_template": (),
     "documents": (),
     "thinking_token_budget": (),
     "repetition_detection": (),

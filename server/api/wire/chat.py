@@ -10,6 +10,8 @@ from server.api.wire.generation import INT32, GenerationRequest
 from server.api.wire.tools import ToolCall, ToolCallDelta, ToolChoice, Tools
 from server.api.wire.usage import Usage, optional
 
+MAX_TEMPLATE_CHARS = 2**20
+
 
 class ContentPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
@@ -33,6 +35,7 @@ class ChatInput(BaseModel):
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = None
 
 
