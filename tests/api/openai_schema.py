@@ -96,7 +96,7 @@ def _finished(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(request: httpx.Request, response: httpx.Response, data: bytes, is_whole: bool) -> None:
-    if not request.url.path.startswith(PATHS) or request.method == "HEAD":
+    if not request.url.path.startswith(PATHS) or request.method in {"HEAD", "OPTIONS"}:
         return
     kind = response.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):
