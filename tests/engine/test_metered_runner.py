@@ -101,13 +101,13 @@ def request(name: str, num_input: int = 100, max_tokens: int = 10, salt: int = 0
 
 
 PREFILL_S = PRICER.prefill_ns(0, 100) / NS
-DECODE_S = PRICER.decode_ns(100) / NS
+DECODE_S = PRICER.decode_ns(100, 1) / NS
 
 
 def test_a_request_alone_is_charged_its_prefill_and_every_decode() -> None:
     engine = Engine(is_paced=False)
     engine.run((0.0, request("a", max_tokens=4)), until=1.0)
-    assert engine.outbox.device_ns() == {"a": PRICER.prefill_ns(0, 100) + 3 * PRICER.decode_ns(100)}
+    assert engine.outbox.device_ns() == {"a": PRICER.prefill_ns(0, 100) + 3 * PRICER.decode_ns(100, 1)}
     assert [step.late_ns for step in engine.outbox.steps] == [None] * 4
 
 
@@ -129,7 +129,7 @@ def test_those_that_decode_together_share_the_step() -> None:
     engine.run((0.0, request("a", max_tokens=3)), (0.0, request("b", num_input=20, max_tokens=3, salt=1)), until=1.0)
     used = engine.outbox.device_ns()
     own = {"a": PRICER.prefill_ns(0, 100), "b": PRICER.prefill_ns(0, 20)}
-    assert sum(used.values()) == sum(own.values()) + 2 * PRICER.decode_ns(100)
+    assert sum(used.values()) == sum(own.values()) + 2 * PRICER.decode_ns(100, 1)
     assert abs((used["a"] - own["a"]) - (used["b"] - own["b"])) <= 2
 
 
