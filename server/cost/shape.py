@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.models.decoder import decoder_graph
-from server.models.graph import AxisName, Experts, Linear, linears
+from server.models.graph import flat_ops
+from server.models.ops import AxisName, Experts, Linear, Network
 from server.models.spec import ModelSpec
 from server.placement.shard import ShardSpec
 
@@ -31,7 +32,8 @@ ACTIVATION_BYTES = 2  # bfloat16: activations on the links, and the KV cache
 def matrix_params(model: ModelSpec) -> int:
     """Weights of the model's matrices, with an output layer apart from the embedding; routers are left out."""
     graph = decoder_graph(model)
-    routed = sum(linear.num_weights for linear in linears(graph) if not _joins(linear, "experts"))
+    counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
+    routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
     return routed + graph.embed.part.outputs.size * graph.embed.hidden.size
 
 
@@ -73,14 +75,14 @@ class CoreShape:
         kv_heads = heads if _converts_to_mha(model, tp) else shard.kv_heads_per_core
         attention = ffn = 0
         experts: Counter[tuple[int, int, int]] = Counter()
-        for op in (op for layer in graph.layers for op in layer):
+        for op, layers in ((op, group.count) for group in graph.groups for op in flat_ops(group.ops)):
             if isinstance(op, Experts):
-                weights = sum(_core_weights(each, shard) for each in op.networks[0] if isinstance(each, Linear))
-                experts[weights, len(op.networks), op.per_token] += 1
+                experts[_network_weights(op.first, shard), op.count, op.per_token] += layers
+                ffn += layers * _network_weights(op.shared, shard)
             elif isinstance(op, Linear) and _joins(op, "ffn"):
-                ffn += _core_weights(op, shard)
+                ffn += layers * _core_weights(op, shard)
             elif isinstance(op, Linear):
-                attention += _core_weights(op, shard)
+                attention += layers * _core_weights(op, shard)
         copied = 2 * (kv_heads - shard.kv_heads_per_core) * model.head_dim * model.hidden_size * model.num_layers
         return cls(
             tp=tp,
@@ -106,6 +108,10 @@ def _converts_to_mha(model: ModelSpec, tp: int) -> bool:
 def _joins(linear: Linear, axis: AxisName) -> bool:
     """Whether a linear layer goes from or to an axis."""
     return axis in {linear.inputs.name, *(part.outputs.name for part in linear.parts)}
+
+
+def _network_weights(network: Network, shard: ShardSpec) -> int:
+    return sum(_core_weights(op, shard) for op in network if isinstance(op, Linear))
 
 
 def _core_weights(linear: Linear, shard: ShardSpec) -> int:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from server.config import Pace, Quantization
+from server.config import Pace, Quantization, StackName
 from server.device.buckets import CompiledShapes
 from server.types import Charge, Request, StepReport, TokenEvent
 
@@ -45,6 +45,7 @@ class EngineFacts:
     calibration: str  # version of the cost model's coefficients
     extrapolated: tuple[str, ...]  # why modelled times have no measurement behind them; empty when they have
     pace: Pace
+    stack: StackName = "ideal"  # software that the modelled part is thought to run
 
 
 @dataclass(frozen=True, slots=True)

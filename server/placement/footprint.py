@@ -12,7 +12,7 @@ from server.device.hbm import ALIGNMENT
 from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from server.device.ledger import MIB, Use
 from server.models.decoder import decoder_graph
-from server.models.graph import Add, HeadNorm, Linear, Norm, Op
+from server.models.ops import Add, AddRows, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import AttentionSizes, kv_block_bytes
 from server.placement.matrices import PackedShape, Widths
@@ -76,7 +76,8 @@ def weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> 
     """Packed matrices, and float32 vectors, on the fullest core."""
     graph, w = decoder_graph(model), Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    return embedding + sum(_op_bytes(op, w, formats) for op in graph.ops())
+    counted = graph.counted(by_name=bool(formats.modules_to_not_convert))
+    return embedding + sum(_op_bytes(op, w, formats) * count for op, count in counted)
 
 
 def _op_bytes(op: Op, widths: Widths, formats: WeightFormats) -> int:
@@ -85,8 +86,14 @@ def _op_bytes(op: Op, widths: Widths, formats: WeightFormats) -> int:
         case Linear():
             shape = PackedShape.of(op, widths)
             return shape.num_bytes(formats) + (vector_bytes(shape.n) if op.has_bias else 0)
-        case Norm() | Add(norm=Norm()):
+        case Norm() | Add(norm=Norm()) | LayerNorm(bias=None):
             return vector_bytes(widths.hidden)
+        case LayerNorm():
+            return 2 * vector_bytes(widths.hidden)
+        case StreamNorm(norm=norm):
+            return _op_bytes(norm, widths, formats)
+        case AddRows(part=part):
+            return part.outputs.size * widths.hidden * DTYPE_BYTES[formats.dtype]
         case HeadNorm(query=query, key=key):
             return vector_bytes(query.size) + vector_bytes(key.size)
         case _:

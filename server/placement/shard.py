@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from server.errors import DeviceError
-from server.models.graph import Axis, AxisName
+from server.models.ops import Axis, AxisName
 from server.models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
@@ -30,6 +30,11 @@ class UnitRun(NamedTuple):
 def _padded(total: int, parts: int, multiple: int) -> int:
     """ceil(total / parts), rounded up to `multiple`."""
     return -(-total // (parts * multiple)) * multiple
+
+
+def intermediate_per_core(size: int, tp: int) -> int:
+    """Rows of a feed-forward network of `size` on each core, padding included."""
+    return _padded(size, tp, INTERMEDIATE_MULTIPLE)
 
 
 def _assign(heads: int, kv_heads: int, tp: int) -> list[list[int]]:
@@ -69,7 +74,7 @@ class ShardSpec:
         kv = [heads + [PAD] * (most - len(heads)) for heads in kv]
         return cls(
             tp=tp,
-            intermediate_per_core=_padded(model.intermediate_size, tp, INTERMEDIATE_MULTIPLE),
+            intermediate_per_core=intermediate_per_core(model.widest_intermediate, tp),
             vocab_per_core=_padded(model.vocab_size, tp, VOCAB_MULTIPLE),
             query_slots=tuple(map(tuple, queries)),
             kv_slots=tuple(map(tuple, kv)),
@@ -103,7 +108,7 @@ class ShardSpec:
         per_core: dict[AxisName, int] = {
             "query": self.heads_per_core,
             "kv": self.kv_heads_per_core,
-            "ffn": self.intermediate_per_core,
+            "ffn": intermediate_per_core(axis.units, self.tp),
             "vocab": self.vocab_per_core,
         }
         return per_core.get(axis.name, axis.units)  # what is not split is whole on every core

@@ -42,6 +42,7 @@ def inventory(service: Service) -> dict[str, Any]:
         },
         "device": _device(info, len(service.engine.infos)),
         "compiled": {
+            "stack": facts.stack,
             "batching": facts.compiled.batching,
             "max_model_len": info.max_model_len,
             "max_num_seqs": facts.compiled.slots,

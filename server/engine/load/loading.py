@@ -9,7 +9,8 @@ from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
 from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
+from server.cost.pricer import HostOfSteps, StepPricer
+from server.cost.stacks import STACKS
 from server.cost.work import Runtime
 from server.device import host
 from server.device.buckets import BucketLists, compiled_shapes
@@ -94,7 +95,10 @@ class _Loading:
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
         self._shard = ShardSpec.of(self._spec, tp)
-        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
+        self._stack = STACKS[config.stack]
+        # The ideal stack reads the full length as long as its policy is its own: Neuron's has buckets.
+        has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
+        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
         self._compiled = compiled_shapes(
             config.batching, config.max_num_seqs, self._max_model_len, requested, self._model.buckets
         )
@@ -230,7 +234,9 @@ class _Loading:
         formats, compiled = self._model.formats, self._compiled
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
-        return StepPricer(model, compiled.slots, compiled.context_encoding, compiled.token_generation)
+        contexts, stack = compiled.token_generation, self._stack
+        prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]
+        return StepPricer(model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model))
 
     def _info(self, cache: CacheConfig, ledger: MemoryLedger, pricer: StepPricer) -> EngineInfo:
         config = self._config

@@ -14,7 +14,8 @@ from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES, is_scaled
 from server.device.ledger import Use
 from server.models.decoder import decoder_graph
-from server.models.graph import Add, Embed, Graph, HeadNorm, Linear, Norm, Op, Vector, layer_ops
+from server.models.graph import Graph, layer_ops
+from server.models.ops import Add, Embed, HeadNorm, Linear, Norm, Op, Vector
 from server.models.spec import ModelSpec
 from server.placement.footprint import DTYPE_BYTES
 from server.placement.matrices import PackedShape, Widths

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.config import Batching
+from server.cost.stacks import STACKS, Stack
 from server.device.buckets import powers_of_two
 from server.device.instances import INSTANCES, Instance
 from server.device.prices import Price, PriceBasis
@@ -59,7 +59,7 @@ class Deployment:
     max_model_len: int
     prompt_buckets: tuple[int, ...]  # ascending
     decode_buckets: tuple[int, ...]  # ascending, up to max_model_len
-    batching: Batching
+    stack: Stack
     device_memory_utilization: float
     price_basis: PriceBasis
     price: Price | None  # of an hour of one instance
@@ -105,7 +105,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         raise SettingsError(
             f"emit: {candidate.device} is an instance of a catalogue file: no type of EC2 is known for it"
         )
-    options, buckets = report.options, report.buckets
+    options, buckets, stack = report.options, report.buckets, STACKS[candidate.stack]
     part = next(part for part in report.parts if part.name == candidate.device)
     is_checkpoint = "/" in options.model or Path(options.model).expanduser().exists()
     return Deployment(
@@ -122,8 +122,8 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         core_bytes=candidate.memory_bytes,
         max_model_len=buckets.decode,
         prompt_buckets=prefill_buckets(report),
-        decode_buckets=powers_of_two(buckets.decode) if options.batching == "neuron" else (buckets.decode,),
-        batching=options.batching,
+        decode_buckets=powers_of_two(buckets.decode) if stack.steps_read == "bucket" else (buckets.decode,),
+        stack=stack,
         device_memory_utilization=options.device_memory_utilization,
         price_basis=options.price_basis,
         price=part.prices.of(options.price_basis),

@@ -15,7 +15,7 @@ _NO_PREFIX_CACHE = "--no-enable-prefix-caching"  # the plan counts on no hits
 def batched_tokens(d: Deployment) -> int:
     """Tokens of a step that holds the longest prompt whole, as the plan takes it; beside all decodes where they mix."""
     longest = d.prompt_buckets[-1]
-    return min(MOST_BATCHED_TOKENS, longest + d.slots if d.batching == "continuous" else max(longest, d.slots))
+    return min(MOST_BATCHED_TOKENS, longest + d.slots if d.stack.batching == "continuous" else max(longest, d.slots))
 
 
 def quantization(d: Deployment) -> str:
@@ -53,7 +53,7 @@ def _flags(d: Deployment) -> dict[str, str]:
         "max-num-seqs": d.slots,
         "max-num-batched-tokens": batched_tokens(d),
         "context-encoding-buckets": ",".join(map(str, d.prompt_buckets)),
-        "batching": d.batching,
+        "batching": d.stack.batching,
         "device-memory-utilization": d.device_memory_utilization,
         "pace": "device",
     }

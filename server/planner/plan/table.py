@@ -44,15 +44,11 @@ def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _heading(report: PlanReport) -> str:
     options = report.options
-    limits = [
-        f"{name} at most {limit * 1e3:g} ms"
-        for name, limit in (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
-        if limit is not None
-    ]
+    limits = [f"{limit.name} at most {limit.seconds * 1e3:g} ms" for limit in options.limits]
     return (
         f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
-        f"{options.batching} batching, compiled for prompts of {report.buckets.prefill} and slots of "
+        f"stack {options.stack or 'of the part today'}, compiled for prompts of {report.buckets.prefill} and slots of "
         f"{report.buckets.decode} positions; "
         f"calibration {report.calibration}"
     )

@@ -23,7 +23,7 @@ from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequenci
 from server.errors import CheckpointError
 from server.kernels.matmul.packing import pack_weights
 from server.kernels.matmul.quantize import quantize_rows
-from server.models.graph import Axis, Linear, Part
+from server.models.ops import Axis, Linear, Part
 from server.models.spec import ModelSpec, RopeSpec
 from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
