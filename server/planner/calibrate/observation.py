@@ -239,7 +239,10 @@ def _whole_prefill(setup: Setup, prompt: int) -> Work:
 
     Slots that come and go are encoded one by one. A static batch is one call for all of its prompts.
     """
-    prompts = setup.batch if setup.row.label("arrival") == STATIC else 1
+    arrival = setup.row.label("arrival")
+    if not arrival and setup.batch > 1:
+        raise Unusable(f"whether the {setup.batch} prompts of a batch came together is not stated")
+    prompts = setup.batch if arrival == STATIC else 1
     length = setup.prompt_length(prompt)
     if not setup.is_continuous:
         return setup.work.prefill(length, prompts)
