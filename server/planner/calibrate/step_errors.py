@@ -70,7 +70,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
         name: GroupError(
             int((names == name).sum()), stats_of(errors[names == name]), {w: stats[w][name] for w in stats}
         )
-        for name in sorted(set(names))
+        for name in sorted(set(names.tolist()))
     }
     plain = {
         SIX: _stats_by_group(names, baselines.six_coefficients(problem, folds.labels["source"], rows)),
@@ -88,7 +88,7 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
     names, problem = group_names(observations), Problem(observations)
     errors = problem.errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
     groups = {
-        name: GroupError(int((names == name).sum()), stats_of(errors[names == name])) for name in sorted(set(names))
+        name: GroupError(int((names == name).sum()), stats_of(errors[names == name])) for name in sorted(set(names.tolist()))
     }
     plain = {ROOFLINE: _stats_by_group(names, baselines.roofline(problem))}
     return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
@@ -105,7 +105,7 @@ def coefficients_without(observations: Sequence[Observation], source: str) -> di
 
 def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
     """None for a group with errors that nothing predicts."""
-    own = {name: errors[names == name] for name in sorted(set(names))}
+    own = {name: errors[names == name] for name in sorted(set(names.tolist()))}
     return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
 
 
