@@ -72,12 +72,12 @@ class PackedShape:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules by their names in the checkpoint; the first names the matrix in the ledger and in artifacts."""
+        """Modules by their names in the checkpoint; the first names the matrix in memory and in artifacts."""
         return self.linear.modules
 
     @property
     def name(self) -> str:
-        """Name of the matrix in the ledger and in an artifact."""
+        """Name of the matrix in memory and in an artifact."""
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:

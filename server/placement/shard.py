@@ -1,7 +1,7 @@
 """Sharding of a model's axes over the cores of a tensor-parallel group: integers only, no weights and no bytes.
 
-Query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are enough and
-replicated beyond (what the Neuron libraries call REPLICATE_TO_TP_DEGREE). Every core gets the same padded sizes.
+The emulator's own: query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are
+enough and replicated beyond. Every core gets the same padded sizes. What the part would hold is in core_share.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ class UnitRun(NamedTuple):
     slot: int
     first: int
     length: int
+
+
+def require_degree(tp: int) -> None:
+    """Raises DeviceError when `tp` is below 1."""
+    if tp < 1:
+        raise DeviceError(f"tensor_parallel_size is {tp}: at least 1 is needed")
 
 
 def _padded(total: int, parts: int, multiple: int) -> int:
@@ -65,8 +71,7 @@ class ShardSpec:
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> ShardSpec:
         """Split `model` over `tp` cores. Raises DeviceError when `tp` is below 1."""
-        if tp < 1:
-            raise DeviceError(f"tensor_parallel_size is {tp}: at least 1 is needed")
+        require_degree(tp)
         queries = _assign(model.num_heads, model.num_kv_heads, tp)
         group = model.num_heads // model.num_kv_heads
         kv = [sorted({h // group for h in heads if h != PAD}) for heads in queries]

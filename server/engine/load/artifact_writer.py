@@ -16,44 +16,51 @@ import numpy as np
 
 from server import __version__
 from server.checkpoint.artifact import (
-    MANIFEST,
     CompiledBuckets,
     CoreEntries,
     Entry,
     Manifest,
     core_file,
-    is_artifact,
     model_values,
     padded_sizes,
 )
+from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.config import CompileConfig
 from server.device.buckets import BucketLists
+from server.device.core import HostUse
 from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
-from server.device.ledger import GIB, Use
+from server.device.ledger import GIB
 from server.engine.load.artifact_weights import CHUNK_BYTES
-from server.engine.load.model_source import ModelSource, open_model
+from server.engine.load.compile_report import CompileReport, compile_report
+from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
-from server.placement.footprint import weight_bytes
+from server.models.spec import ModelSpec
+from server.placement.host_footprint import packed_weight_bytes
 from server.placement.shard import ShardSpec
 
 INDEX_SUFFIX = ".index.json"
 COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights
 
 
-def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
-    """Write the artifact `config` describes, with a progress line for each layer.
+def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileReport:
+    """Write the artifact `config` describes, with a progress line for each layer; returns what the part would need.
 
+    Without an output nothing is written, and the weights need not be there.
     Raises SettingsError when the output directory is not empty, cannot be written or has too little room, and what
     `open_model` raises.
     """
     source, target = Path(config.model_path), Path(config.output_path).absolute()
+    if not config.output_path:
+        spec, formats, _ = describe_checkpoint(source, config.requested_formats)
+        return compile_report(config, spec, formats, _buckets(config, spec))
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
     model = open_model(source, config.requested_formats, config.tensor_parallel_size, config.cpu_threads)
-    buckets = _buckets(config, model)
+    buckets = _buckets(config, model.spec)
+    report = compile_report(config, model.spec, model.formats, buckets)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -68,6 +75,7 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
     except OSError as error:
         raise SettingsError(f"output {target} cannot be written: {error.strerror}") from error
     on_progress(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
+    return report
 
 
 def _require_room(target: Path, model: ModelSource, tp: int) -> None:
@@ -76,17 +84,17 @@ def _require_room(target: Path, model: ModelSource, tp: int) -> None:
     if target.exists() and any(target.iterdir()):
         raise SettingsError(f"output {target} is not empty")
     target.parent.mkdir(parents=True, exist_ok=True)
-    needed = tp * weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
+    needed = tp * packed_weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise SettingsError(f"output {target}: the weights take {needed} bytes, the disk has {free} free")
 
 
-def _buckets(config: CompileConfig, model: ModelSource) -> BucketLists:
+def _buckets(config: CompileConfig, spec: ModelSpec) -> BucketLists:
     """Raises SettingsError for lengths that the model does not have."""
-    longest = model.spec.max_position if config.max_model_len is None else config.max_model_len
-    if longest > model.spec.max_position:
-        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {model.spec.max_position} tokens")
+    longest = spec.max_position if config.max_model_len is None else config.max_model_len
+    if longest > spec.max_position:
+        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {spec.max_position} tokens")
     return BucketLists(config.context_encoding_buckets, config.token_generation_buckets).completed(longest)
 
 
@@ -96,7 +104,7 @@ def _write(
     """Everything of the artifact, the manifest last; returns the bytes of weights."""
     tp, spec = config.tensor_parallel_size, model.spec
     shard = ShardSpec.of(spec, tp)
-    capacity = weight_bytes(spec, shard, model.formats)
+    capacity = packed_weight_bytes(spec, shard, model.formats)
     cores = [CoreFile(core, directory / core_file(core), capacity) for core in range(tp)]
     WeightLoader(model.source, spec, shard, cores, model.formats).load(on_progress)
     files = [core.close() for core in cores]
@@ -139,7 +147,7 @@ class CoreFile:
             os.posix_fallocate(file.fileno(), 0, capacity)  # a full disk must not show as SIGBUS later
             self._map = np.frombuffer(mmap.mmap(file.fileno(), capacity), np.uint8)
 
-    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+    def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
         """Zeroed bytes at the next cache line of the file."""
         del use
         assert name not in self._pieces, name
