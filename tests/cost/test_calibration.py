@@ -24,6 +24,7 @@ SAMPLE = Calibration(
     hosts={"tgi": HostWork(0.05, 2e-4, 5e-9, 0.0)},
     clients={"spacing_s": 0.1, "stop_rate": 1e-3},
     evidence=Evidence([Sample(POINT, "Some-8B", "docs", 2, 1.25)]),
+    baselines={"roofline": {"seen": STATS, "held": None}},
 )
 
 
@@ -59,6 +60,7 @@ def test_storing_and_reading_gives_the_same_calibration() -> None:
     assert read.as_dict() == SAMPLE.as_dict()
     assert read.coefficients == SAMPLE.coefficients
     assert read.errors == SAMPLE.errors
+    assert read.baselines == SAMPLE.baselines
     assert read.host("tgi") == SAMPLE.host("tgi")
     assert read.evidence.samples == SAMPLE.evidence.samples
 

@@ -117,7 +117,9 @@ def test_experts_are_fetched_for_each_token_until_all_are() -> None:
 
 def test_a_logical_core_of_two_has_twice_the_vector_and_copy_engines() -> None:
     halves = ("slot_layer", "kv_gather", "dequant")
-    one, two = (work(runtime=Runtime("int8"), name=name).decode(16, 4096) for name in ("inf2.48xlarge", "trn2.48xlarge"))
+    one, two = (
+        work(runtime=Runtime("int8"), name=name).decode(16, 4096) for name in ("inf2.48xlarge", "trn2.48xlarge")
+    )
     assert instance("trn2.48xlarge").chip.lnc == 2
     assert all(two[name] == one[name] / 2 for name in halves)
     prompts = [work(name=name).prefill(1024)["activation"] for name in ("inf2.48xlarge", "trn2.48xlarge")]

@@ -54,9 +54,7 @@ def noisy(observations: Sequence[Observation], share: float, seed: int = 0) -> l
     return [replace(o, seconds=o.seconds * float(f)) for o, f in zip(observations, factors, strict=True)]
 
 
-def observations(
-    degrees: Sequence[int] = (2, 8), phases: Sequence[Phase] = ("decode", "prefill")
-) -> list[Observation]:
+def observations(degrees: Sequence[int] = (2, 8), phases: Sequence[Phase] = ("decode", "prefill")) -> list[Observation]:
     """Steps of three models on two degrees, sources and widths of weights in turn; seconds are those of TRUTH."""
     found = []
     grid = product(SHAPES.items(), degrees, BATCHES, POSITIONS, phases)

@@ -131,7 +131,9 @@ def test_evidence_is_of_sources_that_a_fit_had_not_seen(fitted: CalibrationRepor
     samples = fitted.calibration.evidence.samples
     by_row = {(row.row_id, row.group.split("_")[0]): row for row in fitted.rows}
     assert sum(each.num_rows for each in samples) == sum(row.left_out is not None for row in fitted.rows)
-    (one,) = [each for each in samples if each.point.tp == 8 and each.point.batch == 48 and each.point.phase == "decode"]
+    (one,) = [
+        each for each in samples if each.point.tp == 8 and each.point.batch == 48 and each.point.phase == "decode"
+    ]
     row = by_row["188", "decode"]
     assert row.left_out is not None
     assert one.error == pytest.approx(1 / (1 + row.left_out))

@@ -30,7 +30,8 @@ def test_empty_cells_are_not_stated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "minor"), [("2.18.1", 18), ("2.15?", 15), ("2.21.x/2.22", 21), ("not stated (2.19/2.20)", 19), ("", CURRENT_SDK)]
+    ("text", "minor"),
+    [("2.18.1", 18), ("2.15?", 15), ("2.21.x/2.22", 21), ("not stated (2.19/2.20)", 19), ("", CURRENT_SDK)],
 )
 def test_the_release_is_read_where_one_is_named(text: str, minor: int) -> None:
     assert only(neuron_sdk=text).sdk == minor

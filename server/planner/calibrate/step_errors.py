@@ -88,7 +88,8 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
     names, problem = group_names(observations), Problem(observations)
     errors = problem.errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
     groups = {
-        name: GroupError(int((names == name).sum()), stats_of(errors[names == name])) for name in sorted(set(names.tolist()))
+        name: GroupError(int((names == name).sum()), stats_of(errors[names == name]))
+        for name in sorted(set(names.tolist()))
     }
     plain = {ROOFLINE: _stats_by_group(names, baselines.roofline(problem))}
     return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
