@@ -1,7 +1,7 @@
 """Writes the tables of docs/cost-model.md from the shipped calibration: `python -m tools.cost_tables`.
 
-A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. Nothing of the page outside of these has a figure
-that a new fit would change.
+A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. Nothing of the page outside of these has a
+figure that a new fit would change.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ from server.planner.calibrate.report import CalibrationReport, run_calibrate, ru
 from server.planner.calibrate.table import render
 
 SAMPLE = Path(__file__).parent / "published_sample.csv"
-FEW = "69 88 99 125 136 140 147 152 174 188 244 279 300 397 420 460 487 544 370 384 646 843 924 946".split()
+FEW = [str(number) for number in (
+    69, 88, 99, 125, 136, 140, 147, 152, 174, 188, 244, 279, 300, 370, 384, 397, 420, 460, 487, 544, 646, 843, 924, 946
+)]  # fmt: skip
 GROUPS = {"decode_dense_inf2", "decode_trn1", "prefill_dense_inf2", "prefill_trn1", "decode_contradicted_inf2"}
 
 

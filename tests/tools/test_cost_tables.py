@@ -33,7 +33,7 @@ def test_each_term_has_its_formula_and_its_coefficient() -> None:
 
 
 def test_another_calibration_makes_other_tables() -> None:
-    """What a new fit changes is in the tables: coefficients, errors, plain models beside them, and the name of the fit."""
+    """What a new fit changes is in the tables: coefficients, errors, plain models beside, the fit's name."""
     shipped, page = default_calibration(), PAGE.read_text()
     other = replace(
         shipped,
