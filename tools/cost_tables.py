@@ -12,13 +12,13 @@ from dataclasses import fields
 from pathlib import Path
 
 from server.cost.calibration import Calibration, ErrorStats, default_calibration
-from server.cost.evidence import Phase, Point
+from server.cost.evidence import Point
 from server.cost.stacks import STACKS, HostWork
 from server.cost.terms import TERMS
+from server.planner.calibrate.report import PHASES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cost-model.md"
 STEP_WAYS, SERVING_WAYS = ("source", "model", "degree"), ("source", "model")
-PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
 _BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
 

@@ -156,15 +156,6 @@ class Evidence:
         found = (_out_of_range(point, kind, name) for name in RANGES)
         return (*reasons, *filter(None, found))
 
-    def coverage(self, phase: Phase) -> float:
-        """Share of the measured rows that lie in the band of their step, their own source having no say in it."""
-        rows = held = 0
-        for each in self._of(phase):
-            band = self.band(each.point, each.source)
-            rows += each.num_rows
-            held += each.num_rows * (band.low <= each.error <= band.high)
-        return held / rows if rows else 0.0
-
     def _of(self, phase: Phase) -> tuple[Sample, ...]:
         return self._phases[phase]
 

@@ -117,9 +117,12 @@ def test_a_band_is_wider_the_farther_the_nearest_measurement_is() -> None:
 
 
 def test_near_errors_count_more_than_far_ones() -> None:
-    evidence = Evidence([sample(POINT, 1.05)] * 20 + [sample(replace(BIG, chip="Trainium1"), 2.0)] * 20)
-    assert evidence.band(POINT).high < 1.2
-    assert evidence.band(replace(BIG, chip="Trainium1")).high > 1.8
+    other = replace(BIG, chip="Trainium1", batch=256)
+    evidence = Evidence([sample(POINT, 1.05)] * 20 + [sample(other, 2.0)] * 20)
+    at, between, away = (evidence.band(point).high for point in (POINT, replace(POINT, chip="Trainium1"), other))
+    assert at <= between <= away
+    assert at < 1.5
+    assert away > 1.9
 
 
 def test_a_source_left_out_has_no_say() -> None:
@@ -128,7 +131,7 @@ def test_a_source_left_out_has_no_say() -> None:
     assert Evidence([sample(POINT, 3.0, "own")]).band(POINT, "own") == UNKNOWN
 
 
-@pytest.mark.parametrize(("phase", "least"), [("decode", 0.7), ("prefill", 0.5)])
+@pytest.mark.parametrize(("phase", "least"), [("decode", 0.75), ("prefill", 0.7)])
 def test_bands_hold_most_of_what_sources_measured_that_they_had_not_seen(phase: Phase, least: float) -> None:
     """Harder than the promise of eight of ten: a row's own source has no say in its band."""
     assert default_calibration().evidence.coverage(phase) > least
@@ -139,7 +142,7 @@ def test_coverage_counts_rows_in_the_bands_of_other_sources() -> None:
     wild = sample(POINT, 4.0, "wild", num_rows=1)
     assert Evidence(alike).coverage("decode") == 1.0
     assert Evidence([*alike, wild]).coverage("decode") == pytest.approx(9 / 10)
-    assert Evidence(alike).coverage("prefill") == 0.0
+    assert Evidence(alike).coverage("prefill") == 1.0, "there is none outside"
 
 
 def test_two_bands_join_to_what_both_hold_and_what_is_known_least() -> None:

@@ -145,6 +145,14 @@ def test_a_stack_may_pad_busy_slots_to_a_power_of_two(busy: int, computed: int) 
     )
 
 
+@pytest.mark.parametrize(("busy", "computed"), [(1, 3), (3, 3), (4, 6), (7, SLOTS)])
+def test_the_graphs_of_decode_may_be_named(busy: int, computed: int) -> None:
+    host = HostOfSteps.of(STACKS["vllm-neuron"], COST, batches=(6, 3))
+    run = StepPricer(COST, SLOTS, (LONGEST,), (LONGEST,), host).charge(plan([], [10] * busy)).decode
+    assert run is not None
+    assert run.num_tokens + run.num_padding == computed
+
+
 @pytest.mark.parametrize("name", STACK_NAMES)
 def test_the_host_of_a_stack_is_that_of_the_calibration(name: StackName) -> None:
     host = HostOfSteps.of(STACKS[name], COST)

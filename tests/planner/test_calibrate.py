@@ -148,6 +148,9 @@ def test_the_json_is_plain_and_carries_the_calibration(fitted: CalibrationReport
     assert set(record["groups"]) >= GROUPS
     assert set(record["groups"]["decode_trn1"]) == {"n", "all", "left_out"}
     assert set(record["groups"]["decode_trn1"]["all"]) == {"mean", "median", "p90", "bias"}
+    assert record["band_coverage"] == {
+        phase: fitted.calibration.evidence.coverage(phase) for phase in ("decode", "prefill")
+    }
     assert set(record["baselines"]) == {"six coefficients", "roofline"}
     assert record["rows"][0].keys() >= {"row_id", "group", "measured_ms", "predicted_ms", "error", "left_out"}
     assert Calibration.from_json(text, "report").as_dict() == record["calibration"]
@@ -166,7 +169,7 @@ def test_the_tables_show_groups_rows_and_coefficients(fitted: CalibrationReport,
     assert "unseen source" in fit_text
     assert "six coefficients" in fit_text
     assert "not needed" not in check_text
-    assert "unseen" not in check_text
+    assert "unseen source" not in check_text
     for text in (fit_text, check_text):
         assert "decode_dense_inf2" in text
         assert f"{len(fitted.rows)} times and {len(fitted.serving)} figures of load tests" in text
