@@ -78,4 +78,10 @@ def observed(name: str, shape: ModelSpec, sizes: tuple[int, int, int], phase: Ph
     return Observation(str(number), name, source, 28, shape, f"{phase}_dense_inf2", series, point, 1.0, work)
 
 
+def bare(steps: Iterable[Observation]) -> list[Observation]:
+    """Steps with hardly an optional kind of work, so that a choice of terms is quick."""
+    names = {name for name, term in TERMS.items() if not term.is_optional} | {"slot_layer"}
+    return [replace(o, work={name: units for name, units in o.work.items() if name in names}) for o in steps]
+
+
 assert set(TRUTH) <= set(TERMS)

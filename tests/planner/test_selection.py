@@ -11,7 +11,7 @@ from server.planner.calibrate.baselines import SIX, roofline, six_coefficients
 from server.planner.calibrate.fit import FIXED, NAMES, Problem
 from server.planner.calibrate.observation import Observation
 from server.planner.calibrate.selection import Folds, choose_terms, left_out, nested_errors
-from tests.planner.synthetic import SHAPES, SOURCES, TRUTH, made_by, noisy, observations
+from tests.planner.synthetic import SHAPES, SOURCES, TRUTH, bare, made_by, noisy, observations
 
 STEPS = noisy(observations(), 0.03)
 FIXED_NAMES = {NAMES[i] for i in FIXED}
@@ -75,18 +75,10 @@ def test_rows_that_take_no_part_have_no_error() -> None:
     assert np.isfinite(errors[1:]).all()
 
 
-def small() -> list[Observation]:
-    """Few optional terms, so that a nested choice takes a second."""
-    return [
-        replace(o, work={name: units for name, units in o.work.items() if name in {*FIXED_NAMES, "slot_layer"}})
-        for o in STEPS
-    ]
-
-
 @pytest.mark.parametrize("way", ["source", "model", "degree"])
 def test_no_choice_and_no_coefficient_sees_what_it_is_judged_by(way: str) -> None:
     """The times of one fold are made absurd: predictions of that fold stay, those of the others move."""
-    steps = small()
+    steps = bare(STEPS)
     folds = Folds.of(steps)
     own = folds.labels[way] == 0
     factors = np.random.default_rng(1).uniform(2.0, 30.0, len(steps))
@@ -103,7 +95,7 @@ def test_no_choice_and_no_coefficient_sees_what_it_is_judged_by(way: str) -> Non
 
 
 def test_nested_errors_are_no_smaller_than_the_noise_and_no_worse_than_plain_models() -> None:
-    steps = small()
+    steps = bare(STEPS)
     steps = noisy(made_by(TRUTH, steps), 0.03)
     problem, folds, rows = Problem(steps), Folds.of(steps), np.ones(len(steps), dtype=np.bool_)
     unseen = np.abs(nested_errors(problem, Folds({"source": folds.labels["source"]}), rows)["source"])
