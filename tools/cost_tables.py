@@ -147,8 +147,8 @@ def _range(points: Sequence[Point], name: str) -> str:
 
 
 def _coverage(calibration: Calibration) -> str:
-    rows = [(phase, f"{calibration.evidence.coverage(phase):.0%}") for phase in PHASES]
-    return table(("phase", "rows within the band that other sources give"), rows)
+    rows = [(phase, *(f"{share:.0%}" for share in calibration.evidence.coverage(phase))) for phase in PHASES]
+    return table(("phase", "configurations within the band that other sources give", "their rows"), rows)
 
 
 BLOCKS: dict[str, Callable[[Calibration], str]] = {

@@ -23,6 +23,7 @@ FEW = [str(number) for number in (
     69, 88, 99, 125, 136, 140, 147, 152, 174, 188, 244, 279, 300, 370, 384, 397, 420, 460, 487, 544, 646, 843, 924, 946
 )]  # fmt: skip
 GROUPS = {"decode_dense_inf2", "decode_trn1", "prefill_dense_inf2", "prefill_trn1", "decode_contradicted_inf2"}
+PLAIN = {"six coefficients", "roofline"}
 
 
 def of_sample(folder: Path, ids: list[str]) -> Path:
@@ -80,9 +81,9 @@ def test_contradicted_rows_are_compared_and_fitted_to_by_nobody(fitted: Calibrat
 
 
 def test_plain_models_stand_beside_and_are_worse(fitted: CalibrationReport) -> None:
-    assert set(fitted.baselines) == {"six coefficients", "roofline"}
-    for stats in fitted.baselines.values():
-        assert set(stats) == GROUPS
+    assert set(fitted.baselines) == PLAIN | {"repeated runs"}
+    assert all(set(stats) == GROUPS for stats in fitted.baselines.values())
+    for stats in (fitted.baselines[name] for name in PLAIN):
         found, unseen = stats["decode_dense_inf2"], fitted.groups["decode_dense_inf2"].left_out["source"]
         assert found is not None
         assert unseen is not None
@@ -103,7 +104,7 @@ def test_a_check_never_fits(fitted: CalibrationReport, few: Path, monkeypatch: p
         name: group.all for name, group in fitted.groups.items()
     }
     assert all(group.left_out == {} for group in checked.groups.values())
-    assert set(checked.baselines) == {"roofline"}
+    assert set(checked.baselines) == {"roofline", "repeated runs"}
 
 
 def test_group_figures_are_those_of_their_rows(fitted: CalibrationReport) -> None:
@@ -148,10 +149,10 @@ def test_the_json_is_plain_and_carries_the_calibration(fitted: CalibrationReport
     assert set(record["groups"]) >= GROUPS
     assert set(record["groups"]["decode_trn1"]) == {"n", "all", "left_out"}
     assert set(record["groups"]["decode_trn1"]["all"]) == {"mean", "median", "p90", "bias"}
-    assert record["band_coverage"] == {
-        phase: fitted.calibration.evidence.coverage(phase) for phase in ("decode", "prefill")
-    }
-    assert set(record["baselines"]) == {"six coefficients", "roofline"}
+    for phase in ("decode", "prefill"):
+        coverage = fitted.calibration.evidence.coverage(phase)
+        assert tuple(record["band_coverage"][phase].values()) == coverage
+    assert set(record["baselines"]) == PLAIN | {"repeated runs"}
     assert record["rows"][0].keys() >= {"row_id", "group", "measured_ms", "predicted_ms", "error", "left_out"}
     assert Calibration.from_json(text, "report").as_dict() == record["calibration"]
 
@@ -199,6 +200,6 @@ def test_a_fit_to_the_whole_sample_beats_plain_models_on_sources_that_none_had_s
     for name in GROUPS - {"decode_contradicted_inf2"}:
         unseen = report.groups[name].left_out["source"]
         assert unseen is not None
-        for stats in report.baselines.values():
+        for stats in (report.baselines[each] for each in PLAIN):
             assert (plain := stats[name]) is not None
             assert unseen.mean < plain.mean

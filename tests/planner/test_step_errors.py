@@ -10,12 +10,15 @@ import pytest
 from server.cost.evidence import Evidence
 from server.planner.calibrate.observation import Observation
 from server.planner.calibrate.step_errors import (
+    REPEATS,
     ROOFLINE,
     SIX,
     StepOutcome,
     calibrate_steps,
     check_steps,
     coefficients_without,
+    group_names,
+    repeat_spread,
     stats_of,
 )
 from tests.planner.synthetic import SOURCES, TRUTH, bare, made_by, noisy, observations
@@ -84,9 +87,27 @@ def test_a_check_has_errors_of_the_given_coefficients_and_nothing_left_out() -> 
     checked = check_steps(exact, TRUTH, Evidence(()))
     assert checked.coefficients is TRUTH
     assert all(abs(row.error) < 1e-9 and row.left_out is None for row in checked.rows)
-    assert set(checked.baselines) == {ROOFLINE}
+    assert set(checked.baselines) == {ROOFLINE, REPEATS}
     nothing = check_steps([], TRUTH, Evidence(()))
     assert (nothing.groups, nothing.rows, nothing.baselines) == ({}, (), {})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "other", "mean"),
+    [
+        ((1.0, 1.2), {"source": "blog"}, (1 - 1 / 1.1 + 1.2 / 1.1 - 1) / 2),
+        ((1.0, 1.2), {"sdk": 27}, (1 - 1 / 1.1 + 1.2 / 1.1 - 1) / 2),
+        ((1.0, 1.2), {}, None),  # one source and release: no other run of it
+        ((1.0, 1.2), {"source": "blog", "shape": replace(STEPS[0].shape, num_layers=31)}, None),
+    ],
+)
+def test_how_far_runs_of_one_step_are_from_their_median(
+    seconds: tuple[float, float], other: dict[str, object], mean: float | None
+) -> None:
+    one = replace(STEPS[0], seconds=seconds[0])
+    runs = [one, replace(one, seconds=seconds[1], **other)]  # type: ignore[arg-type]
+    (found,) = repeat_spread(runs, group_names(runs)).values()
+    assert (found and found.mean) == (mean and pytest.approx(mean))
 
 
 def test_statistics_are_of_sizes_and_the_bias_has_its_sign() -> None:

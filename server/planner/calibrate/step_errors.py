@@ -122,7 +122,7 @@ def repeat_spread(observations: Sequence[Observation], names: NDArray[np.str_]) 
     for index, o in enumerate(observations):
         work = tuple(f"{amount:.3g}" for name, amount in o.work.items() if not name.startswith("old"))
         alike.setdefault((names[index], o.shape, o.point, work), []).append(index)
-    found: dict[str, list[float]] = {name: [] for name in sorted(set(names))}
+    found: dict[str, list[float]] = {name: [] for name in sorted(set(names.tolist()))}
     for own in alike.values():
         if len({(observations[i].source, observations[i].sdk) for i in own}) > 1:
             middle = float(np.median([observations[i].seconds for i in own]))
