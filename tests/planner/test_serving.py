@@ -196,6 +196,14 @@ def test_calibrate_fits_the_load_tests_of_a_table_too(tmp_path: Path) -> None:
     assert report.as_json()["serving"][0].keys() >= {"row_id", "group", "unit", "measured", "predicted", "error"}
 
 
+def test_contradicted_load_tests_are_fitted_to_by_nobody(rows: dict[str, PublishedRow]) -> None:
+    def found(*row_ids: str) -> ServingCoefficients:
+        table = [rows[row_id] for row_id in row_ids]
+        return calibrate_serving(table, default_calibration(), lambda _: default_calibration()).coefficients
+
+    assert found("359", "689", "824", "707", "712") == found("359", "689", "824")
+
+
 def test_a_source_of_load_tests_is_judged_by_steps_and_hosts_that_had_not_seen_it(
     rows: dict[str, PublishedRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
