@@ -157,11 +157,10 @@ class Pod:
         path = self._directory / name
         path.mkdir(exist_ok=True)
         volumes = {each["name"]: each for each in workload(self._documents)["spec"]["template"]["spec"]["volumes"]}
-        wanted = volumes.get(name, {}).get("configMap", {}).get("name")
-        for config in of_kind(self._documents, "ConfigMap"):
-            if config["metadata"]["name"] == wanted:
-                for file, content in config["data"].items():
-                    (path / file).write_text(content)
+        annotations = workload(self._documents)["spec"]["template"]["metadata"]["annotations"]
+        for item in volumes.get(name, {}).get("downwardAPI", {}).get("items", ()):
+            (key,) = re.findall(r"^metadata\.annotations\['(.+)'\]$", item["fieldRef"]["fieldPath"])
+            (path / item["path"]).write_text(annotations[key])
         return path
 
     def _watch(self) -> None:

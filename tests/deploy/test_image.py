@@ -15,9 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
-from tests.deploy.chart import golden, of_kind, only, server_container, workload
+from tests.deploy.chart import golden, only, server_container, settings_text, with_settings, workload
 from tests.deploy.kubelet import free_port
 
 IMAGE, BASE_IMAGE = os.environ.get("IMAGE", ""), os.environ.get("BASE_IMAGE", "")
@@ -195,10 +194,7 @@ def test_a_model_that_does_not_fit_ends_it_with_the_account() -> None:
 def test_it_runs_as_the_chart_starts_it(tmp_path: Path, changes: dict[str, object]) -> None:
     """Arguments, settings, environment and user of the default values."""
     documents = golden("default")
-    name = workload(documents)["metadata"]["name"]
-    (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
-    settings = yaml.safe_load(config["data"]["config.yaml"]) | changes
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "config.yaml").write_text(settings_text(with_settings(documents, **changes)))
     tmp_path.chmod(0o755)
     user = workload(documents)["spec"]["template"]["spec"]["securityContext"]
     options = [f"--user={user['runAsUser']}:{user['runAsGroup']}", f"--volume={tmp_path}:/etc/neuronserve:ro"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import subprocess
@@ -14,11 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from tests.api.serving import children, command_line, until, write_checkpoint
 from tests.deploy.balancer import Endpoints, Load, ask
-from tests.deploy.chart import CHART, Manifest, golden, of_kind, workload
+from tests.deploy.chart import CHART, golden, with_settings, workload
 from tests.deploy.kubelet import Image, Pod, Termination, close_all
 from tests.depth import thorough
 from tools.random_checkpoint.writer import write_checkpoint as write_random_checkpoint
@@ -161,15 +159,6 @@ def test_the_chat_of_helm_test_passes_and_notices_a_wrong_model(start_pod: Start
     assert chat("fake", "first-key, second-key").stdout in {f"fake: {count} events\n" for count in (1, 2, 3, 4)}
     assert "served models are ['fake'], not other" in chat("other", "first-key").stderr
     assert "401" in chat("fake", "third-key").stderr
-
-
-def with_settings(documents: tuple[Manifest, ...], **changes: object) -> tuple[Manifest, ...]:
-    """The manifests with lines of the server's settings replaced."""
-    changed = copy.deepcopy(documents)
-    for config in of_kind(changed, "ConfigMap"):
-        settings = yaml.safe_load(config["data"]["config.yaml"]) | changes
-        config["data"]["config.yaml"] = yaml.safe_dump(settings)
-    return changed
 
 
 def test_a_model_that_does_not_fit_says_so_in_the_termination_message(tmp_path: Path) -> None:
