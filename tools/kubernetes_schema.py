@@ -3,8 +3,8 @@ helm/values.schema.json, --check only compares.
 
 Values such as `tolerations` and `extraContainers` go to an API server as they are, so their schema is the API's. The
 definitions are those of its OpenAPI document, version KUBERNETES, as the package kubernetes-validate carries them
-(`make helm-test` installs it; any Python that has it runs this). They are closed, because an API server drops an unknown
-field with a warning, or refuses it after other objects have been made; and they hold the ranges of integers, which
+(`make helm-test` installs it; any Python that has it runs this). They are closed, because an API server drops unknown
+fields with a warning, or refuses them after other objects have been made; and they hold the ranges of integers, which
 validators of JSON Schema do not take from `format`. RULES adds what the document leaves to the API server's code.
 """
 

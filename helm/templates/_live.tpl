@@ -98,7 +98,8 @@ replicaCount says how many. */}}
 {{- $isOther = ne (merge (deepCopy $wanted) $there | toJson) ($there | toJson) }}
 {{- end }}
 {{- if or $isLeftOver $isOther }}
-{{- $patch := dict "spec" (dict $field (merge (deepCopy $wanted) (dict "type" $type "rollingUpdate" nil))) | toJson }}
+{{- $set := dict "type" $type "rollingUpdate" $wanted.rollingUpdate }}
+{{- $patch := dict "spec" (dict $field $set) | toJson }}
 {{- fail (printf "strategy.type is %s: an API server does not let Helm change the strategy of %s from %s, which it or others have filled in. First run %s patch %s --type=merge -p '%s'" $type .object $there.type .kubectl .object $patch) }}
 {{- end }}
 {{- end }}
