@@ -18,6 +18,7 @@ import pytest
 
 from tests.deploy.chart import golden, only, server_container, settings_text, with_settings, workload
 from tests.deploy.kubelet import free_port
+from tests.deploy.test_image_files import pins
 
 IMAGE, BASE_IMAGE = os.environ.get("IMAGE", ""), os.environ.get("BASE_IMAGE", "")
 if not IMAGE:
@@ -107,6 +108,17 @@ def test_the_image_says_what_it_is() -> None:
     assert set(config["Volumes"]) == {"/cache", "/tmp"}
     assert config["Labels"]["org.opencontainers.image.title"] == "neuronserve"
     assert "/health/ready" in inspect(IMAGE)["Healthcheck"]["Test"][-1]
+
+
+def test_the_image_lists_what_is_inside(container: Container) -> None:
+    """As CycloneDX; the builder's tools are not among it."""
+    bom = json.loads(container.run("cat", "/opt/venv/share/neuronserve/sbom.cdx.json"))
+    assert bom["bomFormat"] == "CycloneDX"
+    assert bom["metadata"]["component"]["name"] == "neuronserve"
+    inside = {(each["name"].lower().replace("_", "-"), each["version"]) for each in bom["components"]}
+    locked = pins("requirements.lock")
+    assert {(name, locked[name]) for name in ("numpy", "numba", "fastapi")} <= inside
+    assert not {name for name, _ in inside} & {"pip", "setuptools", "cyclonedx-bom"}
 
 
 def test_it_answers_a_streamed_chat(container: Container) -> None:
