@@ -9,11 +9,12 @@ continuous delivery that renders by itself. */}}
 {{- end }}
 
 {{/* Who besides Helm manages a field of a live object's spec, such as kubectl after `kubectl scale`. The argument is the
-list (object, field). An autoscaler and `kubectl scale` write through the subresource `scale`. */}}
+list (object, field). An autoscaler and `kubectl scale` write through the subresource `scale`. Helm goes by the name of
+the program that it is in: helm, helm-controller, terraform-provider-helm. */}}
 {{- define "neuronserve.managers" -}}
 {{- $names := list }}
 {{- range dig "metadata" "managedFields" list (index . 0) }}
-{{- if and (hasKey (dig "fieldsV1" "f:spec" dict .) (printf "f:%s" (index $ 1))) (or .subresource (not (hasPrefix "helm" .manager))) }}
+{{- if and (hasKey (dig "fieldsV1" "f:spec" dict .) (printf "f:%s" (index $ 1))) (or .subresource (not (contains "helm" .manager))) }}
 {{- $names = append $names .manager }}
 {{- end }}
 {{- end }}
@@ -23,7 +24,7 @@ list (object, field). An autoscaler and `kubectl scale` write through the subres
 {{/* Whether Helm applied the live object on the server, where a field has managers. The argument is the object. */}}
 {{- define "neuronserve.isApplied" -}}
 {{- range dig "metadata" "managedFields" list . }}
-{{- if and (eq .operation "Apply") (hasPrefix "helm" .manager) }}true{{ end }}
+{{- if and (eq .operation "Apply") (contains "helm" .manager) }}true{{ end }}
 {{- end }}
 {{- end }}
 

@@ -129,8 +129,8 @@ class Conflict(Exception):
 class Release:
     """A release of the chart under one helm: what was applied, and the live workload."""
 
-    def __init__(self, helm: str, server: ApiServer) -> None:
-        self._helm, self.server = helm, server
+    def __init__(self, helm: str, server: ApiServer, manager: str = "helm") -> None:
+        self._helm, self.server, self._manager = helm, server, manager
         self._applies = "4." in Path(helm).name
         self.revisions: list[Manifest] = []
         self.live: Manifest = {}
@@ -176,15 +176,17 @@ class Release:
         if self._applies and others and wanted not in (None, self.pods):
             raise Conflict(f"conflict with {others[0]['manager']!r} with subresource 'scale'")
         if self._applies:
-            had = any(each["manager"] == "helm" for each in self._entries("replicas"))
+            had = any(each["manager"] == self._manager for each in self._entries("replicas"))
             is_taken_away = had and wanted is None and not others
         else:
             is_taken_away = bool(self.revisions) and "replicas" in self.revisions[-1]["spec"] and wanted is None
         pods = 1 if is_taken_away or not self.live else self.pods
-        entries = [each for each in self.live.get("metadata", {}).get("managedFields", []) if each["manager"] != "helm"]
+        entries = [
+            each for each in self.live.get("metadata", {}).get("managedFields", []) if each["manager"] != self._manager
+        ]
         self.live = copy.deepcopy(manifest)
         self.live["spec"]["replicas"] = pods if wanted is None else wanted
-        own = managed("helm", "Apply" if self._applies else "Update", list(manifest["spec"]))
+        own = managed(self._manager, "Apply" if self._applies else "Update", list(manifest["spec"]))
         self.live["metadata"]["managedFields"] = [*entries, own]
         self.revisions.append(manifest)
 

@@ -76,8 +76,11 @@ def test_a_number_that_was_scaled_by_hand_is_not_taken_back_half_way(release: Re
     assert release.upgrade({"replicaCount": 1}) == 1  # the second
 
 
-def test_a_number_of_ones_own_is_changed_without_a_word(release: Release) -> None:
-    assert [release.upgrade({"replicaCount": count}) for count in (2, 4, 1)] == [2, 4, 1]
+@pytest.mark.parametrize("program", ["helm", "helm-controller", "terraform-provider-helm_v3.0.2"])
+def test_a_number_of_ones_own_is_changed_without_a_word(helm: str, tmp_path: Path, program: str) -> None:
+    with ApiServer(tmp_path) as server:
+        release = Release(helm, server, program)
+        assert [release.upgrade({"replicaCount": count}) for count in (2, 4, 1)] == [2, 4, 1]
 
 
 def test_helm_3_adds_the_pods_that_are_asked_for(release: Release, helm: str) -> None:
