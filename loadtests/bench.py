@@ -14,29 +14,36 @@ from loadtests.endpoint import Endpoint, meet
 from loadtests.errors import EndpointError
 from loadtests.openai_api import BodyOptions
 from loadtests.plan import WARMUP_CONCURRENCY, Plan
+from loadtests.rate import HourRate, rate_of
 from loadtests.records import RequestRecord
 from loadtests.specs import Scenario
 
 OnRecord = Callable[[RequestRecord], None]
+OnRate = Callable[[HourRate | str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A run with its scenario, its plan and its server."""
+    """A run with its scenario, its plan, its server, and the price of the device that is behind it."""
 
     scenario: Scenario
     plan: Plan
     endpoint: Endpoint
+    rate: HourRate | str  # or why there is none
     outcome: RunOutcome
 
 
-async def measure(scenario: Scenario, plan: Plan, api_key: str | None, on_record: OnRecord) -> Measurement:
-    """Run the scenario's plan once. SIGINT and SIGTERM end it early.
+async def measure(
+    scenario: Scenario, plan: Plan, api_key: str | None, on_record: OnRecord, on_rate: OnRate = lambda _: None
+) -> Measurement:
+    """Run the scenario's plan once. SIGINT and SIGTERM end it early. The rate is told before the first record.
 
     Raises LoadTestError before the first measured request; after it there is always a measurement.
     """
     endpoint = await meet(scenario.endpoint, api_key)
     try:
+        rate = rate_of(scenario.price, endpoint.inventory)
+        on_rate(rate)
         wire = Wire(
             http=endpoint.http,
             path=endpoint.path,
@@ -51,7 +58,7 @@ async def measure(scenario: Scenario, plan: Plan, api_key: str | None, on_record
             outcome = await run.run(plan.dataset.sessions, plan.schedule)
     finally:
         await endpoint.http.close()
-    return Measurement(scenario, plan, endpoint, outcome)
+    return Measurement(scenario, plan, endpoint, rate, outcome)
 
 
 async def _warm_up(wire: Wire, request_format: RequestFormat, plan: Plan, on_record: OnRecord) -> None:

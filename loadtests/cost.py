@@ -17,18 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.errors import SpecError
 from loadtests.metrics import is_good
+from loadtests.rate import HOUR_S, HourRate
 from loadtests.records import RequestRecord
 from loadtests.specs import PriceSpec
-from server.config import CatalogConfig
-from server.device.catalog import Instance, load_catalog
-from server.device.prices import PRICE_BASES, Price, PriceBasis
-from server.errors import DeviceError, SettingsError
+from server.device.prices import PRICE_BASES, PriceBasis
 from server.workload.slo import Slo
 
 MILLION = 1e6
-HOUR_S = 3600.0
 _FIT_MIN_REQUESTS = 8
 
 Account = dict[str, Any]
@@ -83,33 +79,33 @@ def measured(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpe
     }
 
 
-def modelled(records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo) -> Account:
-    """The account of modelled device time. Raises SpecError when the instance is unknown or has no such price."""
-    if spec.instance is None:
-        return _not_available("no instance was given")
-    part = find_instance(spec)
+def modelled(
+    records: Sequence[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo, rate: HourRate | str
+) -> Account:
+    """The account of modelled device time at `rate`; not available where that is the reason why there is none."""
+    if isinstance(rate, str):
+        return _not_available(rate)
     done = [record for record in records if record.is_ok]
     silent = sum(record.device_seconds is None for record in done)
     if not done or silent:
         return _not_available(f"the server gave no device seconds for {silent} of {len(done)} completed requests")
     seconds = sum(record.device_seconds or 0.0 for record in records)
+    usd = rate.usd(seconds, spec.utilization)
     tokens = TokenCounts.of(records, slo)
-    price = price_of(part, spec.price_basis)
-    usd = _modelled_usd(price.usd, seconds, spec)
-    where = f"{spec.region} of {price.date} ({price.source})"
     return {
         "available": True,
-        "basis": f"modelled device time on {part.name}, {spec.price_basis} ${price.usd:g}/h in {where}",
-        "instance": part.name,
-        "price_basis": spec.price_basis,
-        "price_per_hour_usd": price.usd,
+        "basis": f"modelled device time on {rate.instance}, {rate.basis} ${rate.usd_per_hour:g}/h {rate.source}",
+        "instance": rate.instance,
+        "price_basis": rate.basis,
+        "price_per_hour_usd": rate.usd_per_hour,
+        "price_source": rate.source,
         "seconds": seconds,
         "utilization": spec.utilization,
-        "instance_share": spec.instance_share,
+        "instance_share": rate.share,
         "device_busy_fraction_of_wall": seconds / duration_s,
         "usd": usd,
         **per_million(usd, tokens, spec),
-        "by_price_basis": {basis: _at(part, basis, seconds, (tokens, spec)) for basis in PRICE_BASES},
+        "by_price_basis": {basis: _at(rate, basis, seconds, (tokens, spec)) for basis in PRICE_BASES},
         "fitted_output_price_ratio": fitted_ratio(done),
     }
 
@@ -129,38 +125,17 @@ def fitted_ratio(done: Sequence[RequestRecord]) -> float | None:
     return float(b / a) if a > 0 and b > 0 else None
 
 
-def find_instance(spec: PriceSpec) -> Instance:
-    """The catalogue's instance. Raises SpecError for an unknown one, and for a catalogue file that is wrong."""
-    try:
-        catalog = load_catalog(CatalogConfig(spec.catalog, spec.region, spec.spot_discount))
-        return catalog.instance(spec.instance or "")
-    except (DeviceError, SettingsError) as error:
-        raise SpecError(f"price.instance: {error}") from error
-
-
-def price_of(part: Instance, basis: PriceBasis) -> Price:
-    """Price of an hour. Raises SpecError when the catalogue has no such price."""
-    try:
-        return part.price(basis)
-    except DeviceError as error:
-        raise SpecError(f"price.price_basis is {basis!r}: {error}") from error
-
-
-def _at(part: Instance, basis: PriceBasis, seconds: float, rest: tuple[TokenCounts, PriceSpec]) -> Account | None:
+def _at(rate: HourRate, basis: PriceBasis, seconds: float, rest: tuple[TokenCounts, PriceSpec]) -> Account | None:
     """The same account at another of the instance's prices."""
     tokens, spec = rest
-    price = part.prices.of(basis)
+    price = rate.prices.of(basis) if rate.prices else None
     if price is None:
         return None
     return {
         "price_per_hour_usd": price.usd,
         "price_date": price.date,
-        **per_million(_modelled_usd(price.usd, seconds, spec), tokens, spec),
+        **per_million(rate.usd(seconds, spec.utilization, price.usd), tokens, spec),
     }
-
-
-def _modelled_usd(price: float, seconds: float, spec: PriceSpec) -> float:
-    return price * spec.instance_share * seconds / HOUR_S / spec.utilization
 
 
 def _per_million(usd: float, tokens: float) -> float | None:

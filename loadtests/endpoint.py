@@ -9,6 +9,7 @@ import msgspec
 
 from loadtests.errors import EndpointError
 from loadtests.http_client import ConnectFailed, Disconnected, HttpClient, MalformedHttp
+from loadtests.inventory import Inventory, read_inventory
 from loadtests.openai_api import PATHS, error_text
 from loadtests.specs import EndpointSpec
 
@@ -31,7 +32,7 @@ class _Version(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server that has responded, with its model and version."""
+    """A server that has responded, with its model, its version and, if it is a neuronserve, what it emulates."""
 
     http: HttpClient
     path: str
@@ -39,10 +40,11 @@ class Endpoint:
     max_model_len: int | None
     server_version: str | None
     owned_by: str | None
+    inventory: Inventory | None
 
 
 async def meet(spec: EndpointSpec, api_key: str | None) -> Endpoint:
-    """Request the server's model and version. Raises EndpointError when it is not there or names no model."""
+    """Request the server's model, version and inventory. Raises EndpointError when it is away or names no model."""
     headers = {
         "Accept": "text/event-stream, application/json",
         "User-Agent": "neuronserve-loadtests",
@@ -55,6 +57,7 @@ async def meet(spec: EndpointSpec, api_key: str | None) -> Endpoint:
         status, body = await _fetch(http, spec, "/v1/models")
         model = _find_model(spec, status, body)
         version_status, version_body = await _fetch(http, spec, "/version")
+        inventory_status, inventory_body = await _fetch(http, spec, "/inventory")
     except BaseException:
         await http.close()
         raise
@@ -65,6 +68,7 @@ async def meet(spec: EndpointSpec, api_key: str | None) -> Endpoint:
         max_model_len=model.max_model_len,
         server_version=_version(version_body) if version_status == 200 else None,
         owned_by=model.owned_by,
+        inventory=read_inventory(inventory_body) if inventory_status == 200 else None,
     )
 
 

@@ -10,7 +10,8 @@ from typing import TextIO
 
 import numpy as np
 
-from loadtests.cost import HOUR_S, TokenCounts, find_instance, per_million, price_of
+from loadtests.cost import TokenCounts, per_million
+from loadtests.rate import HOUR_S, HourRate, rate_of
 from loadtests.records import RequestRecord
 from loadtests.specs import PriceSpec
 
@@ -24,13 +25,17 @@ class Progress:
 
     def __init__(self, name: str, num_requests: int, price: PriceSpec) -> None:
         self._name, self._num_requests, self._price = name, num_requests, price
-        self._hourly = price_of(find_instance(price), price.price_basis).usd if price.instance else None
+        self._rate = rate_of(price, None)
         self._start: float | None = None
         self._done = self._failed = 0
         self._prompt = self._cached = self._output = 0
         self._device_seconds: float | None = 0.0
         self._ttft: deque[float] = deque(maxlen=RECENT)
         self._tpot: deque[float] = deque(maxlen=RECENT)
+
+    def use_rate(self, rate: HourRate | str) -> None:
+        """Take the rate by which the server's device seconds cost, or why there is none."""
+        self._rate = rate
 
     def note(self, record: RequestRecord) -> None:
         """Take one record; warm-up requests do not count."""
@@ -67,8 +72,8 @@ class Progress:
     def _cost(self, elapsed_s: float) -> str:
         """$/1M output tokens so far: of modelled time when the server reports it, else of wall time."""
         spec = self._price
-        if self._hourly is not None and self._device_seconds:
-            usd = self._hourly * spec.instance_share * self._device_seconds / HOUR_S / spec.utilization
+        if isinstance(self._rate, HourRate) and self._device_seconds:
+            usd = self._rate.usd(self._device_seconds, spec.utilization)
         elif spec.price_per_hour is not None:
             usd = spec.price_per_hour * elapsed_s / HOUR_S / spec.utilization
         else:

@@ -35,7 +35,7 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
     records, duration_s = outcome.records, outcome.duration_s
     accounts = {
         "measured": cost.measured(records, duration_s, scenario.price, scenario.slo),
-        "modelled": cost.modelled(records, duration_s, scenario.price, scenario.slo),
+        "modelled": cost.modelled(records, duration_s, scenario.price, scenario.slo, measurement.rate),
     }
     complaint = outcome.lag.complaint(scenario.run.max_lag_ms)
     return {
@@ -66,6 +66,7 @@ def make_result(measurement: Measurement) -> dict[str, Any]:
 def benchmark_record(measurement: Measurement) -> dict[str, Any]:
     """Facts by which a run can be repeated or compared. What nobody stated is "not stated", never guessed."""
     scenario, endpoint = measurement.scenario, measurement.endpoint
+    rate = None if isinstance(measurement.rate, str) else measurement.rate
     done = [record for record in measurement.outcome.records if record.is_ok]
     stated = {key: "not stated" for key in ("precision", "topology", "max_num_seqs", "prefix_cache", "server_host")}
     prompt_tokens = sum(record.prompt_tokens for record in done)
@@ -95,9 +96,9 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         "seed": measurement.plan.seed,
         "percentiles": list(metrics.PERCENTILES),
         "slo": asdict(scenario.slo),
-        "instance": scenario.price.instance,
-        "price_basis": scenario.price.price_basis,
-        "price_region": scenario.price.region if scenario.price.instance else None,
+        "instance": rate.instance if rate else None,
+        "price_basis": rate.basis if rate else None,
+        "price_source": rate.source if rate else None,
         "utilization": scenario.price.utilization,
         "client_host": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, {cpu_model()}",
         **stated,

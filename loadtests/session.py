@@ -100,7 +100,7 @@ class LoadSession:
 
         shown = asyncio.create_task(show(progress, sys.stderr)) if self._shows_progress else None
         try:
-            measurement = await measure(scenario, plan, self._api_key, on_record)
+            measurement = await measure(scenario, plan, self._api_key, on_record, progress.use_rate)
         finally:
             if shown is not None:
                 shown.cancel()

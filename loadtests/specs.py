@@ -107,12 +107,19 @@ class ArrivalSpec(Spec, frozen=True):
 class PriceSpec(Spec, frozen=True):
     """Price of an hour: of the emulated instance, for modelled time; of the machine that served, for wall time."""
 
-    instance: Annotated[str | None, Meta(description="emulated instance, for the cost of modelled device time")] = None
-    price_basis: Annotated[PriceBasis, Meta(description="which of its prices the headline uses")] = "on_demand"
+    instance: Annotated[
+        str | None, Meta(description="emulated instance, for the cost of modelled device time (default: the server's)")
+    ] = None
+    price_basis: Annotated[
+        PriceBasis | None,
+        Meta(description="which of its prices the headline uses (default: the server's, or on_demand)"),
+    ] = None
     catalog: Annotated[str | None, Meta(description="TOML file with parts and prices over the built-in ones")] = None
     region: Annotated[str, Meta(description="AWS region whose prices are used")] = DEFAULT_REGION
     spot_discount: Annotated[float | None, Meta(description="share off the on-demand price of a spot instance")] = None
-    instance_share: Annotated[float, Meta(description="share of the instance that this server occupies")] = 1.0
+    instance_share: Annotated[
+        float | None, Meta(description="share of the instance that this server occupies (default: as it says, or 1)")
+    ] = None
     price_per_hour: Annotated[
         float | None, Meta(description="USD an hour of the machine that serves, for the cost of wall time")
     ] = None
@@ -127,8 +134,14 @@ class PriceSpec(Spec, frozen=True):
         _above("price_per_hour", self.price_per_hour, 0)
         if self.spot_discount is not None and not 0 <= self.spot_discount < 1:
             raise ValueError(f"spot_discount is {self.spot_discount:g}: it must be at least 0 and below 1")
-        _is_share("instance_share", self.instance_share)
+        if self.instance_share is not None:
+            _is_share("instance_share", self.instance_share)
         _is_share("utilization", self.utilization)
+
+    @property
+    def names_a_price(self) -> bool:
+        """True when the catalogue's price is asked for, and not that which a server states of itself."""
+        return bool(self.instance or self.price_basis or self.catalog or self.region != DEFAULT_REGION)
 
 
 class RunSpec(Spec, frozen=True):

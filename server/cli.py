@@ -173,7 +173,8 @@ def plan(call: Call) -> None:
 
     settings = call.settings(PlanSettings)
     trace = settings.recorded
-    run_plan(settings.options(trace), settings.json_file, settings.picture, settings.check, trace)
+    files = settings.json_file, settings.picture
+    run_plan(settings.options(trace), *files, settings.check, trace, settings.emission)
 
 
 def simulate(call: Call) -> None:

@@ -63,11 +63,23 @@ def test_plan_knows_the_part_its_price_and_where_the_price_is_from(tmp_path: Pat
 
 
 def test_a_spot_price_is_what_the_user_says_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["simulate", "llama-1b", "--device", "trn1.2xlarge", "--region", "eu-west-1", "--price-basis", "spot"])
+        == 2
+    )
+    assert "no spot price of trn1.2xlarge in eu-west-1 is known: give one" in capsys.readouterr().err
     argv = ["plan", "llama-1b", "--device", "inf2.xlarge", "--price-basis", "spot"]
-    assert main(argv) == 2
-    assert "no spot price of inf2.xlarge in us-east-1 is known: give --spot-discount" in capsys.readouterr().err
+    assert any("Spot Instance Advisor" in note for note in report(tmp_path, *argv)["notes"])
     found = report(tmp_path, *argv, "--spot-discount", "0.5")
     assert found["candidates"][0]["at_capacity"]["spot"]["hourly_usd"] == pytest.approx(0.5 * 0.7582)
+
+
+def test_trainium2_is_priced_where_and_how_it_is_sold(tmp_path: Path) -> None:
+    where = ["--device", "trn2.3xlarge", "--region", "sa-east-1", "--price-basis", "capacity_block"]
+    found = report(tmp_path, "plan", "llama-8b", *where)
+    assert {c["tp"] for c in found["candidates"]} <= {1, 2, 4}
+    assert {c["at_capacity"]["capacity_block"]["hourly_usd"] for c in found["candidates"]} == {2.235}
+    assert any("Capacity Blocks price page" in note for note in found["notes"])
 
 
 def test_simulate_and_the_environment(tmp_path: Path, catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +120,8 @@ def test_bench_latency_runs_on_a_part_of_the_file(catalog: str, capsys: pytest.C
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--price-basis", "spot"], "no spot price of inf2.xlarge in us-east-1 is known: give --spot-discount"),
-        (["--region", "eu-central-1"], "no on_demand price of inf2.xlarge in eu-central-1 is known"),
+        (["--price-basis", "capacity_block"], "no capacity_block price of inf2.xlarge in us-east-1 is known: give one"),
+        (["--region", "us-west-1"], "no on_demand price of inf2.xlarge in us-west-1 is known"),
     ],
 )
 def test_serve_refuses_a_price_that_was_asked_for_and_is_not_known(

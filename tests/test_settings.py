@@ -14,6 +14,7 @@ from server.api.config import ApiConfig
 from server.config import DataParallel, EngineConfig, RuntimeCores
 from server.errors import SettingsError
 from server.planner.plan.options import PlanOptions
+from server.planner.simulate.autoscaling import Autoscaling
 from server.planner.simulate.options import SimulationOptions, Slo
 from server.settings.base import Settings
 from server.settings.model import DEFAULT_MODEL
@@ -171,9 +172,9 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
     | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
-    | {"check", "picture"},
+    | {"check", "picture", "emit", "emit_row"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
-    | {"num_prompts", "request_rate", "random_input_len", "random_output_len"},
+    | {"num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
 }
 
 
@@ -182,7 +183,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     [
         (ServeSettings, (EngineConfig, ApiConfig)),
         (PlanSettings, (PlanOptions,)),
-        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo)),
+        (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo, Autoscaling)),
     ],
 )
 def test_each_setting_is_a_field_of_a_slice_or_named_as_another(kind: type[Settings], slices: tuple[Any, ...]) -> None:

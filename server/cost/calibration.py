@@ -1,152 +1,69 @@
-"""The coefficients of the cost model, with their meaning, and the file they are stored in. Fits nothing.
+"""The coefficients of the cost model, with their evidence and errors, and the file they are stored in. Fits nothing.
 
 Each coefficient is one physical quantity, not a table of measurements; server/planner/calibrate/ finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from server.config import StackName
+from server.cost.evidence import Evidence, Point, Sample
+from server.cost.stacks import HostWork
+from server.cost.terms import TERMS
 from server.errors import SettingsError
 from server.typed_json import JsonError, convert, decode
 
-VERSION = 2
-
-# What each coefficient is, and its unit. An efficiency is the share reached of the figure in the data sheet.
-MEANING: dict[str, tuple[str, str]] = {
-    "memory_efficiency": ("1", "device memory bandwidth reached while streaming weights and KV"),
-    "compute_efficiency": ("1", "tensor-engine peak reached in the matmuls with weights"),
-    "attention_efficiency": ("1", "tensor-engine peak reached in attention over a prompt"),
-    "link_efficiency": ("1", "chip link bandwidth reached by the all-reduces"),
-    "layer_launch_s": ("s", "issue of one layer's instructions and its collectives' start, in a decode step"),
-    "prefill_launch_s": ("s", "the same in a prefill, where most of it hides behind the matmuls"),
-    "slot_layer_s": ("s", "fixed work of one decode slot in one layer, per 4,096 of hidden size"),
-    "hop_s": ("s", "latency of one hop between neighbouring chips"),
-    "dequant_value_s": ("s", "widening of one 8-bit weight on one core"),
-    "kv_gather_s": ("s", "continuous batching: fetch of one cached position of one slot in one layer"),
-    "prefill_host_s": ("s", "host work around a prefill call"),
-    "old_launch_s": ("s", "added to layer_launch_s for each SDK minor release before 2.16"),
-    "old_kv_gather_s": ("s", "continuous batching before SDK 2.19: added per cached position, slot, layer, KV head"),
-    "old_reshard_s": ("s", "grouped-query models with more cores than KV heads before SDK 2.18: one of tp^2 messages"),
-}
-
-# The same of what a serving stack adds around the steps, and of the clients that loaded it.
-SERVING_MEANING: dict[str, tuple[str, str]] = {
-    "request_host_s": ("s", "HTTP, routing and tokenizing before a prompt is in the server's queue"),
-    "slot_host_s": ("s", "host work of a decode step with n busy slots, times sqrt(n - 1)"),
-    "sampling_logit_s": (
-        "s",
-        "before SDK 2.22, which samples on the device: the same, of each logit of the vocabulary",
-    ),
-    "client_spacing_s": ("s", "llmperf: work of the client between two launches of a wave"),
-    "stop_rate": ("1", "llmperf: chance of an answer to end at a token before its limit"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Coefficients:
-    """All positive; MEANING says what each is. Defaults are the starting point of a fit, not a result."""
-
-    memory_efficiency: float = 0.62
-    compute_efficiency: float = 0.5
-    attention_efficiency: float = 0.3
-    link_efficiency: float = 0.3
-    layer_launch_s: float = 1e-4
-    prefill_launch_s: float = 3e-5
-    slot_layer_s: float = 4e-6
-    hop_s: float = 1.5e-6  # SDK intranode-collective-comm.rst: 1 to 2 us
-    dequant_value_s: float = 1.7e-12
-    kv_gather_s: float = 1.25e-9
-    prefill_host_s: float = 1e-2
-    old_launch_s: float = 2.5e-5
-    old_kv_gather_s: float = 1.6e-10
-    old_reshard_s: float = 1.5e-6  # a mesh of single hops
-
-
-@dataclass(frozen=True, slots=True)
-class ServingCoefficients:
-    """All positive; SERVING_MEANING says what each is. Defaults are the starting point of a fit, not a result."""
-
-    request_host_s: float = 0.05
-    slot_host_s: float = 2e-3
-    sampling_logit_s: float = 8e-8
-    client_spacing_s: float = 0.1
-    stop_rate: float = 1e-3
+VERSION = 3
+DIGITS = 4  # of a stored error or size: they are good to two
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorStats:
-    """Of the absolute relative errors of some predictions."""
+    """Of the relative errors of some predictions: of their sizes, and the median with its sign."""
 
     mean: float
     median: float
     p90: float
+    bias: float
 
 
 @dataclass(frozen=True, slots=True)
 class GroupError:
-    """Errors of one group of published times."""
+    """Errors of one group of published figures."""
 
     n: int
     all: ErrorStats  # of the calibration at hand
-    left_out: ErrorStats | None = None  # of fits without the time's own model; None when not worked out
-
-    def as_dict(self) -> dict[str, float]:
-        """Flat: n, mean, median, p90, and the same as left_out_* where there are any."""
-        held = {} if self.left_out is None else {f"left_out_{k}": v for k, v in asdict(self.left_out).items()}
-        return {"n": self.n, **asdict(self.all), **held}
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """From the smallest to the largest dense model that a calibration saw; what lies outside is extrapolated."""
-
-    num_params: tuple[int, int]
-    hidden_size: tuple[int, int]
-
-    @classmethod
-    def of(cls, models: Iterable[tuple[int, int]]) -> Seen | None:
-        """Of (parameters, hidden size) of each; None when there is none."""
-        found = list(zip(*models, strict=True))
-        return cls(*((min(values), max(values)) for values in found)) if found else None
-
-    def why_outside(self, num_params: int, hidden_size: int) -> list[str]:
-        """What of a model lies outside."""
-        reasons = []
-        low, high = self.num_params
-        if not low <= num_params <= high:
-            size = f"{num_params / 1e9:.3g}B" if num_params >= 1e9 else f"{num_params / 1e6:.3g}M"
-            reasons.append(
-                f"{size} parameters are outside of the {low / 1e9:.1f}B to {high / 1e9:.1f}B of the measured models"
-            )
-        low, high = self.hidden_size
-        if not low <= hidden_size <= high:
-            reasons.append(f"hidden size {hidden_size} is outside of the {low} to {high} of the measured models")
-        return reasons
+    left_out: dict[str, ErrorStats | None] = field(default_factory=dict)  # by what a fit had not seen of the figure
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Coefficients, the data they come from, and how wrong they are on it."""
 
-    coefficients: Coefficients
+    coefficients: Mapping[str, float]  # of the terms that it has, by name
     date: str  # ISO, of the fit
     data_sha256: str
     num_rows: int  # that took part in the fit
-    errors: dict[str, GroupError]
-    serving: ServingCoefficients = ServingCoefficients()
-    seen: Seen | None = None  # None: no dense model
+    errors: Mapping[str, GroupError]
+    hosts: Mapping[StackName, HostWork] = field(default_factory=dict)
+    clients: Mapping[str, float] = field(default_factory=dict)  # of the load tests; only a check of them needs these
+    evidence: Evidence = field(default_factory=lambda: Evidence(()))
 
     @property
     def version(self) -> str:
         """Identifies the calibration in inventories and reports."""
         return f"{VERSION}-{self.date}-{self.data_sha256[:12]}"
+
+    def host(self, stack: StackName) -> HostWork:
+        """What the host of a stack adds; nothing where no load test of it was seen."""
+        return self.hosts.get(stack, HostWork())
 
     def as_dict(self) -> dict[str, Any]:
         """The stored form: every coefficient with its unit and meaning."""
@@ -155,12 +72,14 @@ class Calibration:
             "date": self.date,
             "data_sha256": self.data_sha256,
             "num_rows": self.num_rows,
-            "models_seen": None
-            if self.seen is None
-            else {name: list(ends) for name, ends in asdict(self.seen).items()},
-            "coefficients": _stored(asdict(self.coefficients), MEANING),
-            "serving": _stored(asdict(self.serving), SERVING_MEANING),
-            "errors": {name: error.as_dict() for name, error in self.errors.items()},
+            "coefficients": {
+                name: {"value": value, "unit": TERMS[name].unit, "meaning": TERMS[name].meaning}
+                for name, value in self.coefficients.items()
+            },
+            "hosts": {name: asdict(work) for name, work in self.hosts.items()},
+            "clients": dict(self.clients),
+            "errors": {name: asdict(error) for name, error in self.errors.items()},
+            "evidence": [_stored_sample(sample) for sample in self.evidence.samples],
         }
 
     @classmethod
@@ -176,68 +95,96 @@ class Calibration:
             raise SettingsError(f"{where} is not a calibration of version {VERSION}: {error}") from error
 
 
-def _stored(values: dict[str, float], meaning: dict[str, tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"value": value, "unit": meaning[name][0], "meaning": meaning[name][1]} for name, value in values.items()
-    }
+def _stored_sample(sample: Sample) -> dict[str, Any]:
+    flat = asdict(sample)
+    point = flat.pop("point")
+    return {**point, **flat, "billions": _rounded(sample.point.billions), "error": _rounded(sample.error)}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class _Quantity(msgspec.Struct):
-    value: Annotated[float, msgspec.Meta(gt=0)]
+    value: Positive
+
+
+class _StoredHost(msgspec.Struct, forbid_unknown_fields=True):
+    """`HostWork`."""
+
+    request_s: NotNegative
+    slot_s: NotNegative
+    logit_s: NotNegative
+    copy_s: NotNegative
+
+    def work(self) -> HostWork:
+        return HostWork(self.request_s, self.slot_s, self.logit_s, self.copy_s)
+
+
+class _StoredSample(msgspec.Struct, forbid_unknown_fields=True):
+    """A `Sample`, flat."""
+
+    phase: Literal["decode", "prefill"]
+    chip: str
+    billions: Positive
+    tp: Annotated[int, msgspec.Meta(ge=1)]
+    batch: Annotated[int, msgspec.Meta(ge=1)]
+    positions: Annotated[int, msgspec.Meta(ge=1)]
+    weight_bytes: Positive
+    has_experts: bool
+    model: str
+    source: str
+    num_rows: Annotated[int, msgspec.Meta(ge=1)]
+    error: Positive
+
+    def sample(self) -> Sample:
+        point = Point(*(getattr(self, name) for name in Point.__slots__))
+        return Sample(point, self.model, self.source, self.num_rows, self.error)
 
 
 class _StoredError(msgspec.Struct):
-    """`GroupError.as_dict`."""
+    """`GroupError`."""
 
     n: int
-    mean: float
-    median: float
-    p90: float
-    left_out_mean: float | None = None
-    left_out_median: float | None = None
-    left_out_p90: float | None = None
-
-    def error(self) -> GroupError:
-        held = (self.left_out_mean, self.left_out_median, self.left_out_p90)
-        seen = [each for each in held if each is not None]
-        return GroupError(
-            self.n,
-            ErrorStats(self.mean, self.median, self.p90),
-            ErrorStats(*seen) if len(seen) == len(held) else None,
-        )
+    all: ErrorStats
+    left_out: dict[str, ErrorStats | None]
 
 
 class _Stored(msgspec.Struct):
     """`Calibration.as_dict`."""
 
-    version: Literal[2]
+    version: Literal[3]
     date: str
     data_sha256: str
     num_rows: int
-    models_seen: Seen | None
-    coefficients: dict[str, Any]
-    serving: dict[str, Any]
+    coefficients: dict[str, _Quantity]
+    hosts: dict[StackName, _StoredHost]
+    clients: dict[Literal["spacing_s", "stop_rate"], Positive]
     errors: dict[str, _StoredError]
+    evidence: list[_StoredSample]
 
     def calibration(self) -> Calibration:
-        """Raises JsonError when a coefficient is missing, unknown or not positive."""
+        """Raises JsonError when a coefficient is unknown, or one that no calibration does without is missing."""
+        unknown = [name for name in self.coefficients if name not in TERMS]
+        missing = [name for name, term in TERMS.items() if not term.is_optional and name not in self.coefficients]
+        if unknown or missing:
+            raise JsonError(
+                f"coefficients: unknown {', '.join(unknown) or 'none'}, missing {', '.join(missing) or 'none'}"
+            )
         return Calibration(
-            Coefficients(**_values(self.coefficients, Coefficients)),
+            {name: quantity.value for name, quantity in self.coefficients.items()},
             self.date,
             self.data_sha256,
             self.num_rows,
-            {name: entry.error() for name, entry in self.errors.items()},
-            ServingCoefficients(**_values(self.serving, ServingCoefficients)),
-            self.models_seen,
+            {name: GroupError(each.n, each.all, each.left_out) for name, each in self.errors.items()},
+            {name: host.work() for name, host in self.hosts.items()},
+            {str(name): value for name, value in self.clients.items()},
+            Evidence(sample.sample() for sample in self.evidence),
         )
-
-
-def _values(entries: dict[str, Any], of: type[Coefficients | ServingCoefficients]) -> dict[str, float]:
-    """The value of every field of `of`."""
-    names = [field.name for field in fields(of)]
-    form = msgspec.defstruct(of.__name__, [(name, _Quantity) for name in names], forbid_unknown_fields=True)
-    found = convert(entries, form)
-    return {name: getattr(found, name).value for name in names}
 
 
 @cache

@@ -1,24 +1,22 @@
 """Seconds that the real part would take for one step: prices the work of work.py. Reads no clock.
 
-`CostModel` is what the runner, pacing, planner and simulator ask. It says of every answer whether it lies outside of
-what the published measurements cover.
+`CostModel` is what the runner, pacing, planner and simulator ask. It says of every answer whether a measurement stands
+behind it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from server.cost.calibration import Calibration, default_calibration
-from server.cost.shape import matrix_params
-from server.cost.work import COMPUTE, LINKS, MEMORY, OVERHEAD, Runtime, StepWork, Term, Work, prices
+from server.cost.evidence import Phase, Point, matrix_billions
+from server.cost.terms import TERMS, Part
+from server.cost.work import Runtime, StepWork, Work
 from server.device.instances import Instance
 from server.models.spec import ModelSpec
 
-# What the usable published rows cover (docs/cost-model.md).
-CALIBRATED_CHIPS = ("Inferentia2", "Trainium1")
-MAX_TP = 32
-MAX_BATCH = 256
-MAX_CONTEXT = 16_512
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +24,16 @@ class StepCost:
     """One step on one tensor-parallel group.
 
     `flops`, `hbm_bytes` and `link_bytes` are sums over its cores, padding included. Seconds are those of the step:
-    elapsed_s = max(compute_s, memory_s) + link_s + overhead_s.
+    elapsed_s = compute_s + memory_s + activation_s + overhead_s.
     """
 
     flops: float
     hbm_bytes: float
     link_bytes: float
-    compute_s: float
-    memory_s: float
-    link_s: float
-    overhead_s: float
+    compute_s: float  # matmuls and attention over prompts
+    memory_s: float  # weights and cache on their way from device memory
+    activation_s: float  # hidden states between the matmuls: norms, residuals, collectives
+    overhead_s: float  # launches, and the host's part of a call
     elapsed_s: float
     extrapolated: str = ""  # why the prediction has no measurement behind it; empty when it has
 
@@ -48,11 +46,10 @@ class CostModel:
     """Times of the steps of one model on one tensor-parallel group. Same arguments, same answer; answers are kept."""
 
     def __init__(self, calibration: Calibration, step_work: StepWork, instance: Instance) -> None:
-        self.calibration, self.step_work = calibration, step_work
-        self._prices = prices(calibration.coefficients)
-        self._extrapolated = _why_extrapolated(step_work, instance, calibration)
+        self.calibration, self.step_work, self.instance = calibration, step_work, instance
+        self._billions = matrix_billions(step_work.model)
         self._decoded: dict[tuple[int, int], StepCost] = {}
-        self._prefilled: dict[int, StepCost] = {}
+        self._prefilled: dict[tuple[int, int], StepCost] = {}
 
     @classmethod
     def of(
@@ -80,57 +77,57 @@ class CostModel:
             if not (batch >= 1 and bucket >= 1):
                 raise ValueError(f"cannot decode {batch} slots over {bucket} positions")
             work = self.step_work.decode(batch, bucket)
-            self._decoded[key] = self._price(work, batch, self._reason(batch, bucket))
+            self._decoded[key] = self._price(work, batch, self.point("decode", batch, bucket))
         return self._decoded[key]
 
-    def prefill(self, tokens: int, bucket: int) -> StepCost:
+    def prefill(self, tokens: int, bucket: int, behind: int = 0) -> StepCost:
         """One prompt of `tokens` tokens in a graph compiled for `bucket`, which it costs whatever it fills.
 
-        Prompts of a batch follow each other.
+        Prompts of a batch follow each other. What is `behind` `tokens` in the cache is read and attended to.
         """
         if not 1 <= tokens <= bucket:
             raise ValueError(f"cannot prefill {tokens} tokens in a bucket of {bucket}")
-        if bucket not in self._prefilled:
-            work = self.step_work.prefill(bucket)
-            self._prefilled[bucket] = self._price(work, bucket, self._reason(1, bucket))
-        return self._prefilled[bucket]
+        key = (bucket, behind)
+        if key not in self._prefilled:
+            work = self.step_work.prefill(bucket, behind=behind)
+            self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
+        return self._prefilled[key]
 
-    def _reason(self, batch: int, bucket: int) -> str:
-        reasons = [self._extrapolated] if self._extrapolated else []
-        if batch > MAX_BATCH:
-            reasons.append(f"batch {batch} is above the measured {MAX_BATCH}")
-        if bucket > MAX_CONTEXT:
-            reasons.append(f"bucket {bucket} is above the measured {MAX_CONTEXT}")
-        return "; ".join(reasons)
-
-    def _price(self, work: Work, tokens: int, reason: str) -> StepCost:
-        cost = [amount * price for amount, price in zip(work, self._prices, strict=True)]
-        load, tp = self.step_work, self.step_work.core.tp
-        compute_s, memory_s, link_s, overhead_s = (sum(cost[part]) for part in (COMPUTE, MEMORY, LINKS, OVERHEAD))
-        return StepCost(
-            flops=sum(work[COMPUTE]) / load.flop_s * tp,
-            hbm_bytes=work[Term.STREAM] / load.byte_s * tp,
-            link_bytes=load.link_bytes(tokens) * tp,
-            compute_s=compute_s,
-            memory_s=memory_s,
-            link_s=link_s,
-            overhead_s=overhead_s,
-            elapsed_s=max(compute_s, memory_s) + link_s + overhead_s,
-            extrapolated=reason,
+    def point(self, phase: Phase, batch: int, positions: int) -> Point:
+        """Where a step lies among the measured ones."""
+        load = self.step_work
+        return Point(
+            phase,
+            self.instance.chip.name,
+            self._billions,
+            load.core.tp,
+            batch,
+            positions,
+            load.weight_bytes,
+            bool(load.core.experts),
         )
 
+    def _price(self, work: Work, tokens: int, point: Point) -> StepCost:
+        load, tp = self.step_work, self.step_work.core.tp
+        seconds = dict.fromkeys(PARTS, 0.0)
+        for name, price in self.calibration.coefficients.items():
+            seconds[TERMS[name].part] += work.get(name, 0.0) * price
+        matmuls = work.get("decode_matmul", 0.0) + work.get("prefill_matmul", 0.0) + work.get("attention", 0.0)
+        return StepCost(
+            flops=matmuls / load.flop_s * tp,
+            hbm_bytes=(work["weights"] + work["kv"]) / load.byte_s * tp,
+            link_bytes=load.link_bytes(tokens) * tp,
+            compute_s=seconds["compute"],
+            memory_s=seconds["memory"],
+            activation_s=seconds["activation"],
+            overhead_s=seconds["overhead"],
+            elapsed_s=sum(seconds.values()),
+            extrapolated=self._why_extrapolated(point),
+        )
 
-def _why_extrapolated(load: StepWork, instance: Instance, calibration: Calibration) -> str:
-    """What of the model and the part no usable measurement covers; empty when nothing."""
-    reasons = []
-    if instance.chip.name not in CALIBRATED_CHIPS:
-        reasons.append(f"no LLM measurement on {instance.chip.name} was published")
-    elif instance.is_user_given:
-        reasons.append(f"figures of {instance.name} are from a catalogue file, not from the part that was measured")
-    if load.model.num_experts:
-        reasons.append("no usable mixture-of-experts measurement was published")
-    elif calibration.seen is not None:
-        reasons += calibration.seen.why_outside(matrix_params(load.model), load.model.hidden_size)
-    if load.core.tp > MAX_TP:
-        reasons.append(f"tensor parallelism {load.core.tp} is above the measured {MAX_TP}")
-    return "; ".join(reasons)
+    def _why_extrapolated(self, point: Point) -> str:
+        reasons = self.calibration.evidence.why_outside(point)
+        if self.instance.is_user_given:
+            own = f"figures of {self.instance.name} are from a catalogue file, not from the part that was measured"
+            reasons = (own, *reasons)
+        return "; ".join(reasons)

@@ -1,14 +1,15 @@
 """Seconds of the steps of a model whose layers lie on several tensor-parallel groups, one behind the other.
 
-Stages are priced by the cost model; what passes between them by the links' peak and the fitted efficiency. No published
-measurement has stages, so every answer is marked as extrapolated. One instance only: nothing goes over its network.
+Stages are priced by the cost model, what passes between them by a share of the links' peak. No published measurement
+has stages, so every answer is marked as extrapolated. One instance only: nothing goes over its network.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.cost.calibration import Calibration, default_calibration
+from server.cost.calibration import Calibration
+from server.cost.evidence import Band, Phase, matrix_billions
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import ACTIVATION_BYTES
 from server.cost.work import Runtime
@@ -18,6 +19,9 @@ from server.errors import DeviceError
 from server.models.spec import ModelSpec
 
 PIPELINE_REASON = "no measurement with pipeline stages was published"
+# SDK nccom-test.rst: all-reduces of 32 MB over two ranks reach 40.7 GB/s, a fifth of an Inf2 chip's links.
+LINK_SHARE = 0.2
+HOP_S = 1.5e-6  # SDK intranode-collective-comm.rst: 1 to 2 us
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,11 @@ def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 class PipelineModel:
     """Times of the steps of one model on `stages` groups of `tp` cores of one instance."""
 
-    def __init__(self, stages: tuple[CostModel, ...], hidden_size: int, instance: Instance) -> None:
-        self.stages = stages
-        self._row_bytes = hidden_size * ACTIVATION_BYTES
-        self._host_s = stages[0].calibration.coefficients.prefill_host_s
-        self._byte_s, self._hop_s = _link(stages[0].calibration, instance)
+    def __init__(self, stages: tuple[CostModel, ...], model: ModelSpec, instance: Instance) -> None:
+        self.stages, self._billions = stages, matrix_billions(model)
+        self._row_bytes = model.hidden_size * ACTIVATION_BYTES
+        self._host_s = stages[0].calibration.coefficients["prefill_call"]
+        self._byte_s, self._hop_s = _link(stages[0], instance)
 
     @classmethod
     def of(
@@ -73,11 +77,8 @@ class PipelineModel:
             replace(uniform, num_layers=count, vocab_size=model.vocab_size if stage == stages - 1 else 0)
             for stage, count in enumerate(layers)
         ]
-        used = calibration or default_calibration()
-        if stages > 1:  # which is extrapolated whatever the model; a stage is no model of its size
-            used = replace(used, seen=None)
-        known = {part: CostModel.of(part, instance, tp, runtime, used) for part in parts}
-        return cls(tuple(known[part] for part in parts), model.hidden_size, instance)
+        known = {part: CostModel.of(part, instance, tp, runtime, calibration) for part in parts}
+        return cls(tuple(known[part] for part in parts), model, instance)
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """One token for each of `batch` slots, in as many micro-batches as there are stages.
@@ -97,23 +98,26 @@ class PipelineModel:
         found = self._step([costs[0], *later], bucket, 1)
         return replace(found, bubble=self._bubble(found.stages, found.interval_s * len(self.stages), len(self.stages)))
 
+    def band(self, phase: Phase, batch: int, positions: int) -> Band:
+        """How far a step may be from the truth: that of the whole model, as far as stages change nothing of it."""
+        first = self.stages[0]
+        found = first.calibration.evidence.band(replace(first.point(phase, batch, positions), billions=self._billions))
+        return found if len(self.stages) == 1 else replace(found, provenance="formula")
+
     def _step(self, costs: list[StepCost], rows: int, micro: int) -> PipelineCost:
         sent_s = rows * self._row_bytes * self._byte_s + self._hop_s if len(costs) > 1 else 0.0
         times = [cost.elapsed_s + sent_s * (stage < len(costs) - 1) for stage, cost in enumerate(costs)]
         elapsed_s = max(sum(times), micro * max(times))
-        reasons = dict.fromkeys(cost.extrapolated for cost in costs if cost.extrapolated)
-        if len(costs) > 1:
-            reasons[PIPELINE_REASON] = None
         bubble = self._bubble(tuple(costs), elapsed_s, micro)
-        return PipelineCost(elapsed_s, max(times), bubble, tuple(costs), "; ".join(reasons))
+        reason = costs[0].extrapolated if len(costs) == 1 else PIPELINE_REASON  # a stage is no model of its size
+        return PipelineCost(elapsed_s, max(times), bubble, tuple(costs), reason)
 
     def _bubble(self, costs: tuple[StepCost, ...], period_s: float, passes: int) -> float:
         return max(0.0, 1 - passes * sum(cost.elapsed_s for cost in costs) / (len(costs) * period_s))
 
 
-def _link(calibration: Calibration, instance: Instance) -> tuple[float, float]:
+def _link(model: CostModel, instance: Instance) -> tuple[float, float]:
     """Seconds a byte, and before the first, between neighbouring groups: NeuronLink, or the memory of one chip."""
-    fitted = calibration.coefficients
     if instance.link is None:
-        return 1 / (instance.chip.bandwidth_gb_s * GB * fitted.memory_efficiency), 0.0
-    return 1 / (instance.link.gib_s_per_chip * GIB * fitted.link_efficiency), fitted.hop_s
+        return model.calibration.coefficients["weights"] / (instance.chip.bandwidth_gb_s * GB), 0.0
+    return 1 / (instance.link.gib_s_per_chip * GIB * LINK_SHARE), HOP_S

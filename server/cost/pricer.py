@@ -7,10 +7,12 @@ server's engine and the simulator are priced by this one file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from server.clock import NS
+from server.config import StackName
 from server.cost.model import CostModel, StepCost
+from server.cost.stacks import HostWork, Stack
 from server.device.buckets import smallest
 from server.types import StepPlan
 
@@ -74,17 +76,39 @@ class StepCharge:
         return frozenset(ids)
 
 
+@dataclass(frozen=True, slots=True)
+class HostOfSteps:
+    """What the host of a stack adds to steps, and how the stack pads them."""
+
+    work: HostWork = field(default_factory=HostWork)
+    sampled_vocab: int = 0  # size of the vocabulary where the host samples, 0 where the device does
+    pads_slots: bool = False  # a step runs on the power of two that holds the busy slots
+    stack: StackName = "ideal"
+
+    @classmethod
+    def of(cls, stack: Stack, model: CostModel) -> HostOfSteps:
+        """Of a stack that serves `model`, by the model's calibration."""
+        sampled = 0 if stack.samples_on_device else model.step_work.model.vocab_size
+        return cls(model.calibration.host(stack.name), sampled, stack.pads_slots, stack.name)
+
+
 class StepPricer:
     """`slots` is the compiled batch of decode; buckets are compiled lengths, ascending, the last the longest."""
 
     def __init__(
-        self, model: CostModel, slots: int, prefill_buckets: tuple[int, ...], decode_buckets: tuple[int, ...]
+        self,
+        model: CostModel,
+        slots: int,
+        prefill_buckets: tuple[int, ...],
+        decode_buckets: tuple[int, ...],
+        host: HostOfSteps | None = None,
     ) -> None:
-        self._model, self._slots = model, slots
+        """`host` adds nothing unless it is given."""
+        self._model, self._slots, self._host = model, slots, host or HostOfSteps()
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
         self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
         self._prefills: dict[tuple[int, int], tuple[int, StepCost]] = {}
-        self._decodes: dict[int, tuple[int, StepCost]] = {}
+        self._decodes: dict[tuple[int, int], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}  # reasons met so far, in order
 
     def charge(self, plan: StepPlan) -> StepCharge:
@@ -99,18 +123,23 @@ class StepPricer:
         """Version of the coefficients."""
         return self._model.calibration.version
 
+    @property
+    def stack(self) -> StackName:
+        """The software whose steps are priced."""
+        return self._host.stack
+
     def why_extrapolated(self) -> tuple[str, ...]:
         """Why no measurement stands behind the times of this model on this part; empty when one does."""
-        costs = self._decode(self.decode_buckets[-1])[1], self._prefill(0, self._prefill_buckets[-1])[1]
+        costs = self._decode(self.decode_buckets[-1], self._slots)[1], self._prefill(0, self._prefill_buckets[-1])[1]
         return tuple(dict.fromkeys(reason for cost in costs for reason in _reasons(cost)))
 
     def decode_bucket(self, context: int) -> int:
         """The bucket that holds `context` tokens."""
         return smallest(self.decode_buckets, context)
 
-    def decode_ns(self, context: int) -> int:
-        """One token for every slot, the longest of them with `context` tokens, the new one's position included."""
-        return self._decode(self.decode_bucket(context))[0]
+    def decode_ns(self, context: int, busy: int) -> int:
+        """One token for each of `busy` sequences, the longest of them `context` tokens with the new one."""
+        return self._decode(self.decode_bucket(context), busy)[0]
 
     def prefill_ns(self, start: int, num_tokens: int) -> int:
         """`num_tokens` of a prompt behind `start` that are in the cache already.
@@ -122,14 +151,22 @@ class StepPricer:
 
     def _decode_run(self, context: int, num_seqs: int) -> GraphRun:
         bucket = self.decode_bucket(context)
-        ns, cost = self._decode(bucket)
-        return GraphRun(ns, bucket, num_seqs, self._slots - num_seqs, cost)
+        ns, cost = self._decode(bucket, num_seqs)
+        return GraphRun(ns, bucket, num_seqs, self._padded(num_seqs) - num_seqs, cost)
 
-    def _decode(self, bucket: int) -> tuple[int, StepCost]:
-        found = self._decodes.get(bucket)
+    def _decode(self, bucket: int, busy: int) -> tuple[int, StepCost]:
+        found = self._decodes.get((bucket, busy))
         if found is None:
-            found = self._decodes[bucket] = self._priced(self._model.decode(self._slots, bucket))
+            slots = self._padded(busy)
+            host_s = self._host.work.step_s(busy, slots, self._host.sampled_vocab)
+            cost = self._model.decode(slots, bucket)
+            cost = replace(cost, overhead_s=cost.overhead_s + host_s, elapsed_s=cost.elapsed_s + host_s)
+            found = self._decodes[bucket, busy] = self._priced(cost)
         return found
+
+    def _padded(self, busy: int) -> int:
+        """Slots that a step of `busy` sequences computes."""
+        return min(self._slots, 1 << (busy - 1).bit_length()) if self._host.pads_slots else self._slots
 
     def _prefill_run(self, start: int, num_tokens: int) -> GraphRun:
         bucket = smallest(self._prefill_buckets, num_tokens)
@@ -141,27 +178,10 @@ class StepPricer:
         behind = smallest(self._prefix_buckets, start) if start else 0
         found = self._prefills.get((bucket, behind))
         if found is None:
-            cost = self._model.prefill(bucket, bucket)
-            found = self._prefills[bucket, behind] = self._priced(
-                self._behind(cost, bucket, behind) if behind else cost
-            )
+            cost = self._model.prefill(bucket, bucket, behind)
+            reason = "; ".join(filter(None, (cost.extrapolated, PREFIX_REASON))) if behind else cost.extrapolated
+            found = self._prefills[bucket, behind] = self._priced(replace(cost, extrapolated=reason))
         return found
-
-    def _behind(self, cost: StepCost, bucket: int, behind: int) -> StepCost:
-        """`cost` of `bucket` tokens with `behind` cached positions before them."""
-        load, fit = self._model.step_work, self._model.calibration.coefficients
-        flops, num_bytes = load.attention_flops(float(bucket) * behind), load.kv_bytes(behind, load.core.kv_streams)
-        compute_s = cost.compute_s + flops * load.flop_s / fit.attention_efficiency
-        memory_s = cost.memory_s + num_bytes * load.byte_s / fit.memory_efficiency
-        return replace(
-            cost,
-            flops=cost.flops + flops * load.core.tp,
-            hbm_bytes=cost.hbm_bytes + num_bytes * load.core.tp,
-            compute_s=compute_s,
-            memory_s=memory_s,
-            elapsed_s=max(compute_s, memory_s) + cost.link_s + cost.overhead_s,
-            extrapolated="; ".join(filter(None, (cost.extrapolated, PREFIX_REASON))),
-        )
 
     def _priced(self, cost: StepCost) -> tuple[int, StepCost]:
         self.extrapolated |= dict.fromkeys(_reasons(cost))

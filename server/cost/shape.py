@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from server.models.decoder import decoder_graph
-from server.models.graph import AxisName, Linear, layer_ops, linears
+from server.models.graph import flat_ops
+from server.models.ops import AxisName, Experts, Linear, Network
 from server.models.spec import ModelSpec
-from server.placement.shard import ShardSpec
+from server.placement.core_share import CoreShare
 
 # Bytes of one stored weight. Eight-bit types are storage only on these parts (SDK data-types.rst): the values are
 # widened to bfloat16 before the matmul.
@@ -30,51 +32,63 @@ ACTIVATION_BYTES = 2  # bfloat16: activations on the links, and the KV cache
 def matrix_params(model: ModelSpec) -> int:
     """Weights of the model's matrices, with an output layer apart from the embedding; routers are left out."""
     graph = decoder_graph(model)
-    routed = sum(linear.num_weights for linear in linears(graph) if not _joins(linear, "experts"))
+    counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
+    routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
     return routed + graph.embed.part.outputs.size * graph.embed.hidden.size
 
 
-def experts_read(model: ModelSpec, tokens: int) -> float:
-    """Expected number of distinct experts that `tokens` tokens are routed to in one layer; 1 when dense.
+@dataclass(frozen=True, slots=True)
+class ExpertLayers:
+    """Layers that are alike, each with `count` feed-forward networks of which a token goes through `per_token`."""
 
-    Uniform, independent routing: E * (1 - (1 - k/E) ** tokens).
-    """
-    if not model.num_experts:
-        return 1.0
-    missed = 1 - model.experts_per_token / model.num_experts
-    return model.num_experts * (1 - missed**tokens)
+    layers: int
+    weights: int  # of one expert of one layer, on one core
+    count: int
+    per_token: int
+
+    def fetched(self, tokens: int) -> int:
+        """Experts of one layer that a graph for `tokens` tokens fetches: one for each choice, at most all.
+
+        NeuronX Distributed gathers each token's experts as long as these are fewer than there are, and runs through
+        all of them otherwise (`perc_experts_loaded` of its ExpertMLPs).
+        """
+        return min(self.count, tokens * self.per_token)
 
 
 @dataclass(frozen=True, slots=True)
 class CoreShape:
-    """One core's share of a model: numbers of weights, heads and KV streams."""
+    """One core's share of a model: numbers of weights over all layers, and heads."""
 
     tp: int
-    attention_weights: int  # of one layer
-    ffn_weights: int  # of one layer, of one expert
+    attention_weights: int
+    ffn_weights: int  # that every token goes through
+    experts: tuple[ExpertLayers, ...]
     head_weights: int  # of the output layer
     query_heads: int
-    kv_heads: int  # stored
-    kv_streams: int  # KV heads read from memory in a decode step
+    kv_heads: int  # stored and streamed
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> CoreShape:
-        """Split as ShardSpec does. Raises DeviceError when `tp` is below 1."""
-        shard, graph = ShardSpec.of(model, tp), decoder_graph(model)
-        layer = [op for op in layer_ops(graph.layers[0]) if isinstance(op, Linear)]
-        heads, kv = shard.heads_per_core, shard.kv_heads_per_core
-        # With fewer KV heads than cores the Neuron libraries give each query head its own KV stream: the published
-        # context slopes of Llama-3-8B and Llama-2/3-70B at TP24 and TP32 follow query heads, not KV heads.
-        streams = heads if tp > model.num_kv_heads else kv
-        ffn = sum(_core_weights(linear, shard) for linear in layer if _joins(linear, "ffn"))
+        """As NxD Inference splits it. Raises DeviceError when `tp` is below 1."""
+        share, graph = CoreShare.of(model, tp), decoder_graph(model)
+        attention = ffn = 0
+        experts: Counter[tuple[int, int, int]] = Counter()
+        for op, layers in ((op, group.count) for group in graph.groups for op in flat_ops(group.ops)):
+            if isinstance(op, Experts):
+                experts[_network_weights(op.first, share), op.count, op.per_token] += layers
+                ffn += layers * _network_weights(op.shared, share)
+            elif isinstance(op, Linear) and _joins(op, "ffn"):
+                ffn += layers * _core_weights(op, share)
+            elif isinstance(op, Linear):
+                attention += layers * _core_weights(op, share)
         return cls(
             tp=tp,
-            attention_weights=sum(_core_weights(linear, shard) for linear in layer if _joins(linear, "query")),
-            ffn_weights=ffn // max(1, model.num_experts),
-            head_weights=_core_weights(graph.head, shard),
-            query_heads=heads,
-            kv_heads=kv,
-            kv_streams=streams,
+            attention_weights=attention,
+            ffn_weights=ffn,
+            experts=tuple(ExpertLayers(layers, *sizes) for sizes, layers in experts.items()),
+            head_weights=_core_weights(graph.head, share) if graph.has_head else 0,
+            query_heads=share.query_heads,
+            kv_heads=share.kv_heads,
         )
 
 
@@ -83,5 +97,9 @@ def _joins(linear: Linear, axis: AxisName) -> bool:
     return axis in {linear.inputs.name, *(part.outputs.name for part in linear.parts)}
 
 
-def _core_weights(linear: Linear, shard: ShardSpec) -> int:
-    return sum(shard.size(part.outputs) for part in linear.parts) * shard.size(linear.inputs)
+def _network_weights(network: Network, share: CoreShare) -> int:
+    return sum(_core_weights(op, share) for op in network if isinstance(op, Linear))
+
+
+def _core_weights(linear: Linear, share: CoreShare) -> int:
+    return sum(share.size(part.outputs) for part in linear.parts) * share.size(linear.inputs)

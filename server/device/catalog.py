@@ -1,4 +1,4 @@
-"""The catalogue in force: the data sheets of parts.py and instances.py, with a user's file over them if there is one.
+"""The catalogue in force: the data sheets of parts.py, instances.py and prices.json, with a user's file over them.
 
 There are no figures here. The catalogue is chosen once, when a process starts (`use_catalog`).
 """
@@ -14,21 +14,37 @@ from server.config import CatalogConfig
 from server.device.catalog_file import CatalogFile, PriceEntry, read_catalog_file
 from server.device.instances import INSTANCES, Instance
 from server.device.parts import CHIPS
-from server.device.prices import Prices
+from server.device.prices import Prices, built_in_prices, built_in_regions
 from server.errors import DeviceError
 
-__all__ = ["INSTANCES", "Catalog", "Instance", "instance", "instances", "load_catalog", "use_catalog"]
+__all__ = ["INSTANCES", "Catalog", "Instance", "instance", "instances", "load_catalog", "regions", "use_catalog"]
 
 
 class Catalog:
     """Instances by name, with the prices of one region."""
 
-    def __init__(self, instances: Iterable[Instance]) -> None:
-        self._by_name = {instance.name: instance for instance in instances}
+    def __init__(self, rows: Iterable[Instance], config: CatalogConfig, entries: Iterable[PriceEntry] = ()) -> None:
+        """`entries` are a user's prices, over the built-in ones. Raises DeviceError for a region without any price."""
+        self._rows, self._config, self._entries = tuple(rows), config, tuple(entries)
+        if config.region not in self.regions:
+            raise DeviceError(
+                f"no price of any instance is known for region {config.region!r}: known are "
+                f"{', '.join(self.regions)}; a --catalog file can give others"
+            )
+        self._by_name = {row.name: replace(row, prices=self._prices(row.name)) for row in self._rows}
 
     @property
     def instances(self) -> tuple[Instance, ...]:
         return tuple(self._by_name.values())
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Regions that a price of any instance is known in, in order."""
+        return tuple(sorted(built_in_regions() | {entry.region for entry in self._entries}))
+
+    def in_region(self, region: str) -> Catalog:
+        """The same with the prices of another region. Raises DeviceError where none is known."""
+        return Catalog(self._rows, replace(self._config, region=region), self._entries)
 
     def instance(self, name: str) -> Instance:
         """The instance called `name`, such as "inf2.xlarge". Raises DeviceError with the nearest names and all."""
@@ -39,6 +55,15 @@ class Catalog:
             raise DeviceError(f"there is no device {name!r}.{hint} Known: {', '.join(self._by_name)}")
         return found
 
+    def _prices(self, name: str) -> Prices:
+        """Prices of the file over those of the sheet, and a discount of the command line over the file's."""
+        prices, discount = built_in_prices(name, self._config.region), self._config.spot_discount
+        for entry in self._entries:
+            if (entry.instance, entry.region) == (name, self._config.region):
+                prices = prices.updated(entry.prices)
+                discount = entry.spot_discount if discount is None else discount
+        return prices if discount is None else replace(prices, spot=prices.with_spot_discount(discount))
+
 
 def load_catalog(config: CatalogConfig) -> Catalog:
     """The built-in sheet with the user's file over it, and the prices of the region.
@@ -47,8 +72,7 @@ def load_catalog(config: CatalogConfig) -> Catalog:
     """
     user = CatalogFile({}, {}, ()) if config.file is None else read_catalog_file(Path(config.file), CHIPS, INSTANCES)
     rows = {row.name: _with_chip(row, user) for row in INSTANCES} | user.instances
-    _require_region(config.region, rows.values(), user.prices)
-    return Catalog(_priced(row, config, user.prices) for row in rows.values())
+    return Catalog(rows.values(), config, user.prices)
 
 
 def _with_chip(row: Instance, user: CatalogFile) -> Instance:
@@ -59,36 +83,7 @@ def _with_chip(row: Instance, user: CatalogFile) -> Instance:
     return replace(row, chip=chip, link=chip.link if row.link == row.chip.link else row.link, is_user_given=True)
 
 
-def _priced(row: Instance, config: CatalogConfig, entries: Iterable[PriceEntry]) -> Instance:
-    prices = _prices(row, config, entries)
-    return row if prices == row.prices else replace(row, prices=prices)
-
-
-def _prices(row: Instance, config: CatalogConfig, entries: Iterable[PriceEntry]) -> Prices:
-    """Prices of the file over those of the sheet, and a discount of the command line over the file's."""
-    prices = row.prices if row.prices.region == config.region else Prices(config.region)
-    discount = config.spot_discount
-    for entry in entries:
-        if (entry.instance, entry.region) == (row.name, config.region):
-            prices = replace(
-                prices,
-                on_demand=entry.on_demand or prices.on_demand,
-                reserved=entry.reserved or prices.reserved,
-            )
-            discount = entry.spot_discount if discount is None else discount
-    return prices if discount is None else replace(prices, spot=prices.with_spot_discount(discount))
-
-
-def _require_region(region: str, rows: Iterable[Instance], entries: Iterable[PriceEntry]) -> None:
-    known = {row.prices.region for row in rows} | {entry.region for entry in entries}
-    if region not in known:
-        raise DeviceError(
-            f"no price of any instance is known for region {region!r}: known are {', '.join(sorted(known))}; "
-            "a --catalog file can give others"
-        )
-
-
-_current = Catalog(INSTANCES)
+_current = Catalog(INSTANCES, CatalogConfig())
 
 
 def use_catalog(config: CatalogConfig) -> None:
@@ -97,9 +92,17 @@ def use_catalog(config: CatalogConfig) -> None:
     _current = load_catalog(config)
 
 
-def instances() -> tuple[Instance, ...]:
-    """Instances of the sheet in force."""
-    return _current.instances
+def instances(region: str | None = None) -> tuple[Instance, ...]:
+    """Instances of the sheet in force, with the prices of `region` (None: the one in force).
+
+    Raises DeviceError for a region without any price.
+    """
+    return (_current if region is None else _current.in_region(region)).instances
+
+
+def regions() -> tuple[str, ...]:
+    """Regions that the sheet in force knows prices of."""
+    return _current.regions
 
 
 def instance(name: str) -> Instance:

@@ -2,7 +2,7 @@
 
     [chips.Inferentia2]             keys of Chip; a built-in chip keeps the keys that are not given
     [instances."inf2.xlarge"]       keys of Instance without its prices, `chip` by name; likewise
-    [[prices]]                      instance, region, and on_demand_usd, reserved_usd, spot_discount as they are known
+    [[prices]]                      instance, region, and what is known: spot_discount, and on_demand_usd and the like
 
 Each table has its `source` and `date` (ISO 8601).
 """
@@ -15,10 +15,23 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from server.device.catalog_keys import ORIGIN, Keys, link, number, numbers, one_of, rates, share, text, texts, whole
+from server.device.catalog_keys import (
+    ORIGIN,
+    Keys,
+    link,
+    number,
+    numbers,
+    one_of,
+    rates,
+    share,
+    text,
+    texts,
+    ultraserver,
+    whole,
+)
 from server.device.instances import Instance
 from server.device.parts import Chip
-from server.device.prices import DEFAULT_REGION, Price, Prices
+from server.device.prices import PRICE_BASES, Price, PriceBasis
 from server.errors import SettingsError
 
 CHIP = Keys(
@@ -31,6 +44,7 @@ CHIP = Keys(
     tp_degrees=numbers,
     link=link,
     lnc=whole,
+    lnc_choices=numbers,
     topology=one_of("ring", "torus", "switch"),
     **ORIGIN,
 )
@@ -41,21 +55,25 @@ INSTANCE = Keys(
     host_memory_gib=whole,
     network_gbps=number,
     link=link,
+    efa_gbps=number,
+    efa_latency_us=number,
+    num_hosts=whole,
+    ultraserver=ultraserver,
     **ORIGIN,
 )
-PRICE = Keys(instance=text, region=text, on_demand_usd=number, reserved_usd=number, spot_discount=share, **ORIGIN)
-OPTIONAL = ("link", "lnc", "topology")
+USD: dict[str, PriceBasis] = {f"{basis}_usd": basis for basis in PRICE_BASES}
+PRICE = Keys(instance=text, region=text, **dict.fromkeys(USD, number), spot_discount=share, **ORIGIN)
+OPTIONAL = ("link", "lnc", "lnc_choices", "topology", "efa_gbps", "efa_latency_us", "num_hosts", "ultraserver")
 
 
 @dataclass(frozen=True, slots=True)
 class PriceEntry:
-    """A user's prices of one instance in one region; None = not given."""
+    """A user's prices of one instance in one region, those that are given."""
 
     instance: str
     region: str
-    on_demand: Price | None
-    reserved: Price | None
-    spot_discount: float | None
+    prices: Mapping[PriceBasis, Price]
+    spot_discount: float | None  # None = not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +130,7 @@ class _Reader:
         _require(where, values, CHIP)
         if values["tflops"].get("bfloat16") is None:
             raise SettingsError(f"{where}.tflops.bfloat16 is missing: the cost model needs it")
+        values["lnc_choices"] = _lnc_choices(where, values)
         return Chip(**_without_origin(values) | {"name": name, "is_user_given": True})
 
     def _instance(self, name: str, table: Any, chips: Mapping[str, Chip]) -> Instance:
@@ -122,9 +141,8 @@ class _Reader:
         chip = values["chip"] if isinstance(values["chip"], str) else values["chip"].name
         if chip not in chips:
             raise SettingsError(f"{where}.chip is {chip!r}: known are {', '.join(chips)}")
-        defaults = {"link": None, "prices": Prices(DEFAULT_REGION)}
         own = {"name": name, "chip": chips[chip], "is_user_given": True}
-        return Instance(**defaults | _without_origin(values) | own)
+        return Instance(**{"link": None} | _without_origin(values) | own)
 
     def _price(self, where: str, table: Any, names: Iterable[str]) -> PriceEntry:
         given = PRICE.read(where, table)
@@ -133,19 +151,13 @@ class _Reader:
                 raise SettingsError(f"{where}.{key} is missing")
         if given["instance"] not in names:
             raise SettingsError(f"{where}.instance is {given['instance']!r}: there is no such instance")
-        if not given.keys() & {"on_demand_usd", "reserved_usd", "spot_discount"}:
-            raise SettingsError(f"{where}: gives none of on_demand_usd, reserved_usd, spot_discount")
-
-        def price(key: str) -> Price | None:
-            return Price(given[key], given["source"], given["date"]) if key in given else None
-
-        return PriceEntry(
-            given["instance"],
-            given["region"],
-            price("on_demand_usd"),
-            price("reserved_usd"),
-            given.get("spot_discount"),
-        )
+        known = (*USD, "spot_discount")
+        if not given.keys() & set(known):
+            raise SettingsError(f"{where}: gives none of {', '.join(known)}")
+        prices = {
+            basis: Price(given[key], given["source"], given["date"]) for key, basis in USD.items() if key in given
+        }
+        return PriceEntry(given["instance"], given["region"], prices, given.get("spot_discount"))
 
 
 def _tables(document: Mapping[str, Any], kind: str) -> Iterable[tuple[str, Any]]:
@@ -153,6 +165,19 @@ def _tables(document: Mapping[str, Any], kind: str) -> Iterable[tuple[str, Any]]
     if not isinstance(tables, dict):
         raise SettingsError(f"{kind}: must hold tables, headed [{kind}.NAME]")
     return tables.items()
+
+
+def _lnc_choices(where: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """What can be chosen: `lnc` alone unless it is said. The physical cores must make whole logical ones of each."""
+    lnc = values.get("lnc", 1)
+    choices: tuple[int, ...] = values.get("lnc_choices", (lnc,))
+    physical = values["cores_per_chip"] * lnc
+    if lnc not in choices or any(physical % choice for choice in choices):
+        raise SettingsError(
+            f"{where}.lnc_choices is {list(choices)}: it must have lnc, {lnc}, and divisors of the {physical} physical "
+            "cores"
+        )
+    return choices
 
 
 def _fields(row: Chip | Instance | None) -> dict[str, Any]:

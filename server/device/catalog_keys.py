@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
+from server.device.instances import UltraServer
 from server.device.parts import Link
 from server.errors import SettingsError
 
@@ -91,6 +92,13 @@ def link(where: str, value: Any) -> Link:
         raise _refusal(where, value, "a table with generation and gib_s_per_chip")
     generation = text(f"{where}.generation", value["generation"])
     return Link(generation, number(f"{where}.gib_s_per_chip", value["gib_s_per_chip"]))
+
+
+def ultraserver(where: str, value: Any) -> UltraServer:
+    if not isinstance(value, dict) or value.keys() != {"name", "sizes", "link"}:
+        raise _refusal(where, value, "a table with name, sizes and link")
+    sizes = numbers(f"{where}.sizes", value["sizes"])
+    return UltraServer(text(f"{where}.name", value["name"]), sizes, link(f"{where}.link", value["link"]))
 
 
 def date(where: str, value: Any) -> str:

@@ -1,23 +1,32 @@
-"""Data sheet of the EC2 instances: their chips, host and prices, one row each.
+"""Data sheet of the EC2 instances: their chips, hosts and networks, one row each. Prices are in prices.json.
 
-Sources: SDK = inf1-arch.rst, inf2-arch.rst, trn1-arch.rst, trn2-arch.rst, trn3-arch.rst of
-github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21). KARP = github.com/aws/karpenter-provider-aws at 1d927085d
-(2026-08-21), generated from the AWS price list and instance descriptions. None = not found. UltraServers are listed as
-one instance: u-trn2x64 is EC2's own name; trn3-gen1 and trn3-gen2 are named here, the SDK gives no type names.
+Sources: SDK = inf1-arch.rst, inf2-arch.rst, trn1-arch.rst, trn2-arch.rst, trn3-arch.rst, collectives.rst and
+ultraserver.rst of github.com/aws-neuron/aws-neuron-sdk at 81ce03ae (2026-08-21). KARP = zz_generated.bandwidth.go of
+github.com/aws/karpenter-provider-aws at 1d927085d (2026-08-21), generated from AWS's instance descriptions. 3XL = third
+party: describe-instance-types of EC2, read by github.com/alpharomercoma/torchneuronx at 7747a13 (trn2/docs/
+PROVISIONING.md, 2026-08) and github.com/foxl-ai/kiln at a04d1fa (2026-10-03). None = not found. UltraServers are listed
+as one instance: u-trn2x64 is EC2's own name; trn3-gen1 and trn3-gen2 are named here, the SDK gives no type names.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from server.device.parts import GB, GIB, INFERENTIA1, INFERENTIA2, TRAINIUM1, TRAINIUM2, TRAINIUM3, Chip, Link
-from server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices
+from server.device.prices import DEFAULT_REGION, Price, PriceBasis, Prices, built_in_prices, regions_with
 from server.errors import DeviceError
 
-ON_DEMAND_DATE = "2026-07-20"  # KARP zz_generated.pricing_aws.go, "generated at"
-RESERVED_DATE = "2024-09-16"  # SDK benchmarks/*/*instance_prices.csv, first published
-ON_DEMAND_SOURCE = "AWS price list, by karpenter-provider-aws at 1d927085d"
-RESERVED_SOURCE = "AWS Neuron SDK benchmark pages, 3 years reserved, effective"
+NO_PRICES = Prices(DEFAULT_REGION)
+MAX_REGIONS = 8  # that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class UltraServer:
+    """NeuronLink between instances of one rack."""
+
+    name: str  # as EC2 calls the whole
+    sizes: tuple[int, ...]  # instances that can be one group over it
+    link: Link  # of one chip to those of other instances
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +40,31 @@ class Instance:
     host_memory_gib: int
     network_gbps: float  # sustained; small sizes burst above it
     link: Link | None  # between its chips
-    prices: Prices  # an hour
+    efa_gbps: float | None = None  # of all its Elastic Fabric Adapters together; None: it has none
+    efa_latency_us: float | None = None  # from device memory to that of another instance; None: not published
+    num_hosts: int = 1  # that share vcpus and host_memory_gib evenly: of an UltraServer, its servers
+    ultraserver: UltraServer | None = None  # that it is sold as a part of
+    prices: Prices = NO_PRICES  # an hour
     is_user_given: bool = False  # a figure of it or of its chip is from a user's file
 
     @property
     def num_cores(self) -> int:
-        """NeuronCores of the instance."""
+        """NeuronCores of the instance as software sees them: logical ones."""
         return self.num_chips * self.chip.cores_per_chip
+
+    @property
+    def num_physical_cores(self) -> int:
+        """NeuronCores in silicon: `chip.lnc` times as many."""
+        return self.num_chips * self.chip.physical_cores
+
+    def with_lnc(self, lnc: int) -> Instance:
+        """The instance with `lnc` physical cores in each logical one. Raises DeviceError where the chip has no such."""
+        return self if lnc == self.chip.lnc else replace(self, chip=self.chip.with_lnc(lnc))
+
+    @property
+    def memory_per_host_bytes(self) -> int:
+        """Memory of one host: what the process that loads a checkpoint onto its chips can have at most."""
+        return self.host_memory_gib * GIB // self.num_hosts
 
     @property
     def core_memory_bytes(self) -> int:
@@ -64,8 +91,10 @@ class Instance:
         price = self.prices.of(basis)
         if price is None:
             how = "give --spot-discount, or a price" if basis == "spot" and self.prices.on_demand else "give one"
+            elsewhere = regions_with(self.name, basis)
+            where = f"; it is for --region {' or '.join(elsewhere)}" if 0 < len(elsewhere) <= MAX_REGIONS else ""
             raise DeviceError(
-                f"no {basis} price of {self.name} in {self.prices.region} is known: {how} in a --catalog file"
+                f"no {basis} price of {self.name} in {self.prices.region} is known: {how} in a --catalog file{where}"
             )
         return price
 
@@ -91,41 +120,35 @@ class Instance:
             )
 
 
-def _prices(on_demand: float | None, reserved: float | None) -> Prices:
-    """Prices of a built-in row, with their source and date."""
-    return Prices(
-        DEFAULT_REGION,
-        None if on_demand is None else Price(on_demand, ON_DEMAND_SOURCE, ON_DEMAND_DATE),
-        None if reserved is None else Price(reserved, RESERVED_SOURCE, RESERVED_DATE),
-    )
-
-
-_P = _prices
 _TRN1N = Link("NeuronLink-v2", 768)  # SDK trn1-arch.rst: twice the trn1
 _TRN2 = Link("NeuronLink-v3", 1024 * GB / GIB)  # SDK trn2-arch.rst: 1,024 GB/s of the chip's 1,280 stay inside
 _TRN3 = Link("NeuronLink-v4", 2048)  # SDK trn3-arch.rst
+# SDK trn2-arch.rst: 256 GB/s a chip between instances; ultraserver.rst: groups of 2 or 4
+_TRN2U = UltraServer("u-trn2x64", (2, 4), Link("NeuronLink-v3", 256 * GB / GIB))
 
-# chips, vCPU, host GiB, link: SDK.  Gbps: KARP zz_generated.bandwidth.go; of UltraServers SDK (EFA).
-# on-demand: KARP zz_generated.pricing_aws.go.
-# reserved: SDK benchmarks/*/*instance_prices.csv ("RI-Effective hourly rate").
+# chips, vCPU, host GiB, link, EFA: SDK; of trn2.3xlarge 3XL.  Gbps: KARP; of UltraServers SDK (EFA).
+# EFA latency: SDK collectives.rst, measured between two trn2.48xlarge.  hosts: SDK.  trn1.2xlarge has no EFA by KARP's
+# instance-types.md; the SDK prints the burst of its network in that column.
 # fmt: off
-INSTANCES: tuple[Instance, ...] = (
-    #         name              chip         chips vCPU   GiB   Gbps    link                 on-demand  reserved
-    Instance("inf1.xlarge",     INFERENTIA1,  1,    4,      8,    5,     None,             _P(0.228,    0.110)),
-    Instance("inf1.2xlarge",    INFERENTIA1,  1,    8,     16,    5,     None,             _P(0.362,    0.174)),
-    Instance("inf1.6xlarge",    INFERENTIA1,  4,   24,     48,   25,     INFERENTIA1.link, _P(1.180,    0.567)),
-    Instance("inf1.24xlarge",   INFERENTIA1, 16,   96,    192,  100,     INFERENTIA1.link, _P(4.721,    2.269)),
-    Instance("inf2.xlarge",     INFERENTIA2,  1,    4,     16,    2.083, None,             _P(0.7582,   0.328)),
-    Instance("inf2.8xlarge",    INFERENTIA2,  1,   32,    128,   16.667, None,             _P(1.96786,  0.850)),
-    Instance("inf2.24xlarge",   INFERENTIA2,  6,   96,    384,   50,     INFERENTIA2.link, _P(6.49063,  2.804)),
-    Instance("inf2.48xlarge",   INFERENTIA2, 12,  192,    768,  100,     INFERENTIA2.link, _P(12.98127, 5.608)),
-    Instance("trn1.2xlarge",    TRAINIUM1,    1,    8,     32,    3.125, None,             _P(1.34375,  0.512)),
-    Instance("trn1.32xlarge",   TRAINIUM1,   16,  128,    512,  800,     TRAINIUM1.link,   _P(21.50,    8.197)),
-    Instance("trn1n.32xlarge",  TRAINIUM1,   16,  128,    512, 1600,     _TRN1N,           _P(24.78,    None)),
-    Instance("trn2.48xlarge",   TRAINIUM2,   16,  192,   2048, 3200,     _TRN2,            _P(None,     None)),
-    Instance("trn2u.48xlarge",  TRAINIUM2,   16,  192,   2048, 3200,     _TRN2,            _P(None,     None)),
-    Instance("u-trn2x64",       TRAINIUM2,   64,  768,   8192, 3200,     _TRN2,            _P(None,     None)),
-    Instance("trn3-gen1",       TRAINIUM3,   64,  768,   8192, 12800,    _TRN3,            _P(None,     None)),
-    Instance("trn3-gen2",       TRAINIUM3,  144, 2304,  27648, 28800,    _TRN3,            _P(None,     None)),
+_ROWS: tuple[Instance, ...] = (
+    #         name              chip         chips vCPU   GiB   Gbps    link              EFA Gbps   us  hosts
+    Instance("inf1.xlarge",     INFERENTIA1,  1,    4,      8,    5,     None),
+    Instance("inf1.2xlarge",    INFERENTIA1,  1,    8,     16,    5,     None),
+    Instance("inf1.6xlarge",    INFERENTIA1,  4,   24,     48,   25,     INFERENTIA1.link),
+    Instance("inf1.24xlarge",   INFERENTIA1, 16,   96,    192,  100,     INFERENTIA1.link),
+    Instance("inf2.xlarge",     INFERENTIA2,  1,    4,     16,    2.083, None),
+    Instance("inf2.8xlarge",    INFERENTIA2,  1,   32,    128,   16.667, None),
+    Instance("inf2.24xlarge",   INFERENTIA2,  6,   96,    384,   50,     INFERENTIA2.link),
+    Instance("inf2.48xlarge",   INFERENTIA2, 12,  192,    768,  100,     INFERENTIA2.link),
+    Instance("trn1.2xlarge",    TRAINIUM1,    1,    8,     32,    3.125, None),
+    Instance("trn1.32xlarge",   TRAINIUM1,   16,  128,    512,  800,     TRAINIUM1.link,    800),
+    Instance("trn1n.32xlarge",  TRAINIUM1,   16,  128,    512, 1600,     _TRN1N,           1600),
+    Instance("trn2.3xlarge",    TRAINIUM2,    1,   12,    128,  200,     None,              200),
+    Instance("trn2.48xlarge",   TRAINIUM2,   16,  192,   2048, 3200,     _TRN2,            3200,     15),
+    Instance("trn2u.48xlarge",  TRAINIUM2,   16,  192,   2048, 3200,     _TRN2,            3200,     15,  1, _TRN2U),
+    Instance("u-trn2x64",       TRAINIUM2,   64,  768,   8192, 3200,     _TRN2,            3200,     15,  4),
+    Instance("trn3-gen1",       TRAINIUM3,   64,  768,   8192, 12800,    _TRN3,           12800,   None,  4),
+    Instance("trn3-gen2",       TRAINIUM3,  144, 2304,  27648, 28800,    _TRN3,           28800,   None, 36),
 )
 # fmt: on
+INSTANCES = tuple(replace(row, prices=built_in_prices(row.name, DEFAULT_REGION)) for row in _ROWS)

@@ -12,8 +12,10 @@ AWS prints the same bandwidths as GiB/s on one page and as GB/s on another (7.4 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from server.errors import DeviceError
 
 Topology = Literal["ring", "torus", "switch"]
 
@@ -45,6 +47,22 @@ class Chip:
     lnc: int = 1  # physical cores in one logical core (logical NeuronCore configuration)
     topology: Topology = "ring"  # how the chips of one instance are linked
     is_user_given: bool = False  # some figure is from a user's file: no measurement stands behind its times
+    lnc_choices: tuple[int, ...] = (1,)  # values of `lnc` that the software accepts
+
+    @property
+    def physical_cores(self) -> int:
+        """NeuronCores in silicon."""
+        return self.cores_per_chip * self.lnc
+
+    def with_lnc(self, lnc: int) -> Chip:
+        """The chip with `lnc` physical cores in each logical one; these share all its figures evenly.
+
+        Raises DeviceError for a configuration that the chip does not have.
+        """
+        if lnc not in self.lnc_choices:
+            choices = " or ".join(map(str, self.lnc_choices))
+            raise DeviceError(f"logical NeuronCore configuration is {lnc}: on {self.name} it can be {choices}")
+        return replace(self, cores_per_chip=self.physical_cores // lnc, lnc=lnc)
 
 
 INFERENTIA1 = Chip(
@@ -125,8 +143,9 @@ TRAINIUM2 = Chip(
     # SDK data-types.rst (all of NeuronCore-v2, and 64-bit integers) and trainium2.rst
     dtypes=("float32", "tf32", "bfloat16", "float16", "cfp8", "fp8", "uint8", "int32", "uint32", "int64", "uint64"),
     link=Link("NeuronLink-v3", 1280 * GB / GIB),  # SDK trainium2.rst: 1.28 TB/s
-    tp_degrees=(1, 2, 4, 8, 16, 32, 64),  # SDK feature-guide.rst: of logical cores
+    tp_degrees=(1, 2, 4, 8, 16, 32, 64),  # SDK feature-guide.rst: of logical cores, with LNC 2; LNC 1 is not listed
     lnc=2,  # SDK api-guide.rst: default on trn2
+    lnc_choices=(1, 2),  # SDK logical-neuroncore-config.rst
     topology="torus",  # SDK trn2-arch.rst: 4x4, and rings through the four instances of an UltraServer
 )
 
@@ -151,6 +170,7 @@ TRAINIUM3 = Chip(
     # SDK feature-guide.rst lists none, trn3-gpt-oss-120b-tutorial.rst uses 8; this emulation offers those of Trainium2.
     tp_degrees=TRAINIUM2.tp_degrees,
     lnc=2,  # SDK trn3-gpt-oss-120b-tutorial.rst
+    lnc_choices=(1, 2),  # SDK logical-neuroncore-config.rst
     topology="switch",  # SDK trn3-arch.rst: NeuronSwitch-v1
 )
 

@@ -1,13 +1,22 @@
-"""Prices of an instance-hour in one region, each with its source and date."""
+"""Prices of an instance-hour in one region, each with its source and date.
+
+The built-in ones are rows of prices.json: dollars, or shares off the on-demand price, by region and instance. What no
+source was found for is not there.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Literal, get_args
 
-PriceBasis = Literal["on_demand", "reserved", "spot"]
+PriceBasis = Literal["on_demand", "reserved_1y", "reserved", "capacity_block", "spot"]
 PRICE_BASES: tuple[PriceBasis, ...] = get_args(PriceBasis)
-DEFAULT_REGION = "us-east-1"  # the only one that the built-in sheet has prices of
+DEFAULT_REGION = "us-east-1"
+_FILE = Path(__file__).with_name("prices.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,26 +24,72 @@ class Price:
     """Dollars for an hour of one instance, Linux."""
 
     usd: float
-    source: str
+    source: str  # "third party" where it is neither AWS nor generated from AWS's price list
     date: str  # ISO 8601: when the source had this price
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of one instance in one region; None = not known there."""
+    """Prices of one instance in one region, a field for each basis; None = not known there."""
 
     region: str
     on_demand: Price | None = None
+    reserved_1y: Price | None = None  # effective hourly rate of one year
     reserved: Price | None = None  # effective hourly rate of three years
-    spot: Price | None = None  # no list price exists: on demand less the discount that a user names
+    capacity_block: Price | None = None  # reserved for days ahead, the way in which Trainium2 is sold
+    spot: Price | None = None  # as it was on average: it changes by the hour
 
     def of(self, basis: PriceBasis) -> Price | None:
         """The price on `basis`."""
-        return {"on_demand": self.on_demand, "reserved": self.reserved, "spot": self.spot}[basis]
+        found: Price | None = getattr(self, basis)
+        return found
 
-    def with_spot_discount(self, discount: float) -> Price | None:
-        """The spot price at `discount` (0 to 1) off the on-demand price; None when that is not known."""
+    def updated(self, given: Mapping[PriceBasis, Price]) -> Prices:
+        """These prices with those that are `given` over them."""
+        merged: dict[str, Price | None] = {basis: given.get(basis) or self.of(basis) for basis in PRICE_BASES}
+        return Prices(self.region, **merged)
+
+    def with_spot_discount(self, discount: float, source: str = "", date: str = "") -> Price | None:
+        """The spot price at `discount` (0 to 1) off the on-demand price; None when that is not known.
+
+        `source` and `date` are those of the discount; without them it is a user's.
+        """
         if self.on_demand is None:
             return None
-        source = f"{discount:.0%} off on-demand ({self.on_demand.source})"
-        return Price(self.on_demand.usd * (1 - discount), source, self.on_demand.date)
+        source = source or f"{discount:.0%} off on-demand ({self.on_demand.source})"
+        return Price(self.on_demand.usd * (1 - discount), source, date or self.on_demand.date)
+
+
+def built_in_prices(instance: str, region: str) -> Prices:
+    """Prices of `instance` in `region` as prices.json has them."""
+    return _table().get((region, instance)) or Prices(region)
+
+
+def built_in_regions() -> frozenset[str]:
+    """Regions that a price of any instance is built in for."""
+    return frozenset(region for region, _ in _table())
+
+
+def regions_with(instance: str, basis: PriceBasis) -> tuple[str, ...]:
+    """Regions that a price of `instance` on `basis` is built in for, in order."""
+    return tuple(sorted(region for (region, name), row in _table().items() if name == instance and row.of(basis)))
+
+
+@cache
+def _table() -> dict[tuple[str, str], Prices]:
+    """By region and instance. Discounts are last in the file: they need the on-demand price."""
+    found: dict[tuple[str, str], Prices] = {}
+    for row in json.loads(_FILE.read_text(encoding="utf-8"))["prices"]:
+        basis, source, date = row["basis"], row["source"], row["date"]
+        for place, usd in _cells(row.get("usd", {})):
+            before = found.get(place) or Prices(place[0])
+            found[place] = before.updated({basis: Price(usd, source, date)})
+        for place, share in _cells(row.get("off_on_demand", {})):
+            found[place] = replace(found[place], spot=found[place].with_spot_discount(share, source, date))
+    return found
+
+
+def _cells(by_region: dict[str, dict[str, float]]) -> Iterator[tuple[tuple[str, str], float]]:
+    for region, row in by_region.items():
+        for instance, value in row.items():
+            yield (region, instance), value

@@ -39,10 +39,14 @@ class BlockPool:
 
     def take(self) -> int:
         """Allocate the first free block, held once; a prefix cached in it is evicted."""
-        block = self._next[NULL_BLOCK]
+        after = self._next
+        block = after[NULL_BLOCK]
         assert block != NULL_BLOCK, "no free block: the caller must look at num_free first"
-        self._unlink(block)
-        self.forget(block)
+        after[NULL_BLOCK] = after[block]
+        self._prev[after[block]] = NULL_BLOCK
+        self.num_free -= 1
+        if self.digests[block] is not None:
+            self.forget(block)
         self.ref_counts[block] = 1
         return block
 
@@ -55,10 +59,11 @@ class BlockPool:
 
     def release(self, block: int) -> None:
         """Remove one holder of `block`; without any it is free."""
-        assert self.ref_counts[block] > 0, f"block {block} is not held"
-        self.ref_counts[block] -= 1
+        count = self.ref_counts[block] - 1
+        assert count >= 0, f"block {block} is not held"
+        self.ref_counts[block] = count
         self.num_gains += 1
-        if self.ref_counts[block] == 0:
+        if not count:
             if self.digests[block] is None:
                 self._link_after(NULL_BLOCK, block)
             else:

@@ -35,8 +35,8 @@ class HashChain:
         """Name the first `num_blocks` blocks of `token_ids`; those already named keep their digests."""
         digests, size = self.digests, self._block_size
         new = token_ids[len(digests) * size : num_blocks * size]
-        packed = struct.pack(f"<{len(new)}i", *new)
+        packed, block_bytes = struct.pack(f"<{len(new)}i", *new), size * TOKEN_BYTES
         parent = digests[-1] if digests else self._root
-        for begin in range(0, len(packed), size * TOKEN_BYTES):
-            parent = sha256(parent + packed[begin : begin + size * TOKEN_BYTES]).digest()
+        for begin in range(0, len(packed), block_bytes):
+            parent = sha256(parent + packed[begin : begin + block_bytes]).digest()
             digests.append(parent)

@@ -82,7 +82,7 @@ class KVCacheManager:
             return True
         pool = self.pool
         num_new = need - len(hit)
-        num_revived = sum(pool.ref_counts[block] == 0 for block in hit)
+        num_revived = sum(pool.ref_counts[block] == 0 for block in hit) if hit else 0
         if num_new + num_revived + num_spare_blocks > pool.num_free:
             return False
         if hit:

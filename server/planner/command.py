@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from server.errors import SettingsError
+from server.planner.emit.folder import Emission, emit
 from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
 from server.planner.plan.options import PlanOptions
@@ -34,8 +35,9 @@ def run_plan(
     picture: Path | None,
     is_checked: bool = False,
     trace: Workload | None = None,
+    emission: Emission | None = None,
 ) -> None:
-    """Plan and print. Raises as `plan` does. With `is_checked` the chosen configuration is simulated."""
+    """Plan and print. Raises as `plan` and `emit` do. With `is_checked` the chosen configuration is simulated."""
     report = plan(options, trace)
     _console().print(plan_table.render(report))
     check = check_plan(report) if is_checked else ()
@@ -45,6 +47,9 @@ def run_plan(
         write_picture(report, picture)
     found = {"check": [asdict(one) | {"error": one.error} for one in check]} if is_checked else {}
     write_json(json_file, report.as_json() | found)
+    if emission is not None:
+        for path in emit(report, emission):
+            print(f"written: {path}")
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:

@@ -6,10 +6,11 @@ long as it may be, or blocks run out. Changes what single steps would change, in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.sequence import Sequence
+from server.types import SampledToken
 
 
 def count_repeats(
@@ -20,23 +21,23 @@ def count_repeats(
     `stuck` is the first that waits for blocks, None where nobody does.
     """
     seqs = list(running)
-    limits = [min(seq.num_tokens_left, max_model_len - len(seq.token_ids)) for seq in seqs]
+    limits = [min(seq.most_tokens, max_model_len) - len(seq.token_ids) for seq in seqs]
     if stuck is not None and cache.config.enable_prefix_caching:
         limits += [_steps_to_full_block(seq, cache) for seq in seqs if _may_serve(seq, stuck)]
     return _count_allocatable(seqs, min(limits) - 1, cache)
 
 
-def compute(seqs: list[Sequence], token_ids: list[int], num_steps: int, cache: KVCacheManager) -> None:
-    """Let each of `seqs`, in order of service, compute `num_steps` tokens and sample its own of `token_ids` each time.
+def compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps: int, cache: KVCacheManager) -> None:
+    """Let each of `seqs`, in order of service, compute `num_steps` tokens and sample its own of `sampled` each time.
 
     As between single steps, the blocks of the token after the last are the next plan's business.
     """
     filling: dict[int, list[Sequence]] = {}  # by the step that fills a block
     size = cache.config.block_size
-    for seq, token_id in zip(seqs, token_ids, strict=True):
+    for seq in seqs:
         for step in range(size - seq.num_computed_tokens % size, num_steps + 1, size):
             filling.setdefault(step, []).append(seq)
-        seq.token_ids += [token_id] * num_steps
+        seq.token_ids += [sampled[seq.request.request_id].token_id] * num_steps
         seq.num_computed_tokens += num_steps
     for step in sorted(filling):
         later = num_steps - step

@@ -30,14 +30,16 @@ class PrefixIndex:
                 return count
         return len(digests)
 
-    def add(self, digests: Sequence[bytes]) -> None:
-        """Know these blocks, a chain in order, from now on; of a chain beyond the capacity only its beginning."""
+    def add(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Know these blocks, a chain in order, from now on; of a chain beyond the capacity only its beginning.
+
+        Returns what is forgotten for it.
+        """
         known = self._digests
         for digest in reversed(digests[: self._capacity]):
             known[digest] = None
             known.move_to_end(digest)
-        while len(known) > self._capacity:
-            known.popitem(last=False)
+        return [known.popitem(last=False)[0] for _ in range(len(known) - self._capacity)]
 
     def clear(self) -> None:
         """Know nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 
 from server.config import CacheConfig
 from server.errors import EngineDead
@@ -63,21 +64,30 @@ class _Engine:
     is_alive: bool = True
     num_open_tokens: int = 0
     num_placed: int = 0
+    key: tuple[int, int] = (0, 0)  # open tokens and placed when it was last put in order: neither is less since
 
 
 class Router:
-    """The open requests of each engine, and the prompts it was sent. Conservation: its load is that of its requests."""
+    """The open requests of each engine, and the prompts it was sent. Conservation: its load is that of its requests.
+
+    Looks at those engines alone that can win, so that thousands cost little more than a few: the least loaded one, and
+    those that have the prompt's first block.
+    """
 
     def __init__(self, num_engines: int, cache: CacheConfig) -> None:
         """`cache` is that of one engine."""
         self._cache = cache
-        self._engines = [_Engine(PrefixIndex(cache.num_blocks - 1)) for _ in range(num_engines)]
+        self._engines: list[_Engine] = []
         self._open: dict[str, tuple[int, int]] = {}  # engine and tokens of each open request
+        self._order: list[tuple[int, int, int]] = []  # heap of (*key, engine); stale once the engine's own key differs
+        self._holders: dict[bytes, set[int]] = {}  # engines that are believed to have a block that begins a prompt
+        for index in range(num_engines):
+            self.join(index)
 
     @property
     def loads(self) -> list[int]:
         """Open tokens of each engine; 0 of a dead one."""
-        return [engine.num_open_tokens for engine in self._engines]
+        return [self.num_open_tokens(index) for index in range(len(self._engines))]
 
     @property
     def num_open(self) -> int:
@@ -93,12 +103,11 @@ class Router:
         digests = self._digests(request)
         # The engine computes at least the prompt's last token, so it never hits a block that ends the prompt.
         findable = digests[: (len(request.prompt_token_ids) - 1) // self._cache.block_size]
-        views = [self._view(engine, findable) for engine in self._engines]
-        if wanted is not None and not views[wanted].is_alive:
+        if wanted is not None and not self._engines[wanted].is_alive:
             raise EngineDead(f"Engine {wanted} has ended; the others take requests that do not ask for it.")
-        index = choose(views) if wanted is None else wanted
+        index = self._choose(findable) if wanted is None else wanted
         engine, num_tokens = self._engines[index], len(request.prompt_token_ids)
-        engine.prefixes.add(digests)
+        self._remember(index, digests)
         engine.num_placed += 1
         engine.num_open_tokens += num_tokens
         self._open[request.request_id] = (index, num_tokens)
@@ -111,31 +120,90 @@ class Router:
         else:
             self.generated(event.request_id)
 
-    def generated(self, request_id: str) -> None:
-        """One more token of an open request; unknown ids are ignored."""
+    def generated(self, request_id: str, count: int = 1) -> None:
+        """So many more tokens of an open request; unknown ids are ignored."""
         if (entry := self._open.get(request_id)) is not None:
             index, num_tokens = entry
-            self._open[request_id] = (index, num_tokens + 1)
-            self._engines[index].num_open_tokens += 1
+            self._open[request_id] = (index, num_tokens + count)
+            self._engines[index].num_open_tokens += count
 
     def end(self, request_id: str) -> None:
         """A request has left its engine; unknown ids are ignored."""
         if (entry := self._open.pop(request_id, None)) is not None:
             index, num_tokens = entry
             self._engines[index].num_open_tokens -= num_tokens
+            self._put_in_order(index)
+
+    def join(self, index: int) -> None:
+        """Engine `index`, a lost one or the next number, takes requests, with nothing in its cache."""
+        engine = _Engine(PrefixIndex(self._cache.num_blocks - 1))
+        self._engines[index : index + 1] = [engine]
+        self._put_in_order(index)
 
     def lose(self, index: int) -> None:
         """An engine has died, and its requests with it. May be reported twice."""
         engine = self._engines[index]
         if engine.is_alive:
             engine.is_alive, engine.num_open_tokens = False, 0
-            engine.prefixes.clear()
+            self._forget(index)
             self._open = {name: entry for name, entry in self._open.items() if entry[0] != index}
 
     def forget_prefixes(self) -> None:
         """The engines' prefix caches are empty from now on."""
-        for engine in self._engines:
-            engine.prefixes.clear()
+        for index in range(len(self._engines)):
+            self._forget(index)
+
+    def num_open_tokens(self, index: int) -> int:
+        """Of an engine, now; 0 of a dead one. Falls only when a request ends."""
+        return self._engines[index].num_open_tokens
+
+    def _choose(self, findable: Sequence[bytes]) -> int:
+        """As `choose` among all engines: one without a hit can only win as the least loaded, which no hit excludes."""
+        holders = self._holders.get(findable[0], set()) if findable else set()
+        indices = sorted({self._least_loaded()} | holders)
+        return indices[choose([self._view(index, findable) for index in indices])]
+
+    def _least_loaded(self) -> int:
+        """The engine alive with the fewest open tokens, then requests ever placed. Raises EngineDead without any.
+
+        Keys never overstate, so that the first whose key is exact is the least.
+        """
+        while self._order:
+            num_open_tokens, num_placed, index = self._order[0]
+            engine, now = self._engines[index], (self.num_open_tokens(index), self._engines[index].num_placed)
+            if not engine.is_alive or engine.key != (num_open_tokens, num_placed):
+                heappop(self._order)
+            elif engine.key != now:
+                engine.key = now
+                heapreplace(self._order, (*now, index))
+            else:
+                return index
+        raise EngineDead("Every engine process has ended; this server cannot answer any more.")
+
+    def _put_in_order(self, index: int) -> None:
+        """After the engine has less than it was last put in order with."""
+        engine = self._engines[index]
+        engine.key = (engine.num_open_tokens, engine.num_placed)
+        heappush(self._order, (*engine.key, index))
+        if len(self._order) > 64 + 8 * len(self._engines):  # stale entries
+            self._order = [(*each.key, i) for i, each in enumerate(self._engines) if each.is_alive]
+            heapify(self._order)
+
+    def _remember(self, index: int, digests: Sequence[bytes]) -> None:
+        """An engine is sent a prompt of these blocks."""
+        if digests:
+            for gone in self._engines[index].prefixes.add(digests):
+                self._holders.get(gone, set()).discard(index)
+                if not self._holders.get(gone, True):
+                    del self._holders[gone]
+            self._holders.setdefault(digests[0], set()).add(index)
+
+    def _forget(self, index: int) -> None:
+        """An engine has nothing cached any more."""
+        self._engines[index].prefixes.clear()
+        for holders in self._holders.values():
+            holders.discard(index)
+        self._holders = {digest: holders for digest, holders in self._holders.items() if holders}
 
     def _digests(self, request: Request) -> list[bytes]:
         """Names of the prompt's full blocks, as the prefix cache names them."""
@@ -145,6 +213,7 @@ class Router:
         chain.extend(request.prompt_token_ids, len(request.prompt_token_ids) // self._cache.block_size)
         return chain.digests
 
-    def _view(self, engine: _Engine, digests: Sequence[bytes]) -> EngineView:
+    def _view(self, index: int, digests: Sequence[bytes]) -> EngineView:
+        engine = self._engines[index]
         num_cached = engine.prefixes.match(digests) * self._cache.block_size
-        return EngineView(engine.is_alive, engine.num_open_tokens, num_cached, engine.num_placed)
+        return EngineView(engine.is_alive, self.num_open_tokens(index), num_cached, engine.num_placed)

@@ -9,24 +9,26 @@ policy's: under "continuous" the first that runs advances in every step, under "
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from server.config import SchedulerConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler import decode_run
 from server.scheduler.batching import POLICIES
-from server.scheduler.finish import LENGTH, Finish, check_finish
+from server.scheduler.finish import LENGTH, check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
-from server.scheduler.step import StepDraft
+from server.scheduler.step import StepDraft, report_of
 from server.types import (
     FinishReason,
     Request,
     SampledToken,
+    ScheduledSeq,
     StepPlan,
     StepReport,
     StepResult,
     TokenEvent,
-    TokenLogprobs,
 )
 
 
@@ -41,6 +43,7 @@ class Scheduler:
             )
         self._config = config
         self._policy = POLICIES[config.batching]
+        self._steps_waited = 0  # decode steps since the last one with prompts
         self._cache = cache
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue()
@@ -96,28 +99,24 @@ class Scheduler:
             self._place_decodes(step)  # first, so that no prompt delays a token
             self._place_prompts(step, now)
         else:
-            self._place_prompts(step, now)
+            if self._lets_prompts_in():
+                self._place_prompts(step, now)
             if step.is_empty:
                 self._place_decodes(step)
+            self._steps_waited = 0 if step.prefill else self._steps_waited + 1
         self._step_id += 1
         return step.plan(self._step_id)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Record what the step computed. Returns one event for each token, and each end, of this step."""
         assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
-        events, self._pending_events = self._pending_events, []
-        for placed in plan.seqs:
-            seq = self._open[placed.request_id]
-            seq.num_computed_tokens += len(placed.token_ids)
-            self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
-            if placed.needs_sample:
-                events.append(self._accept(seq, result.sampled[placed.request_id], now))
-        return events
+        return self._apply(plan.seqs, result.sampled, now)
 
     @property
     def takes_arrivals(self) -> bool:
         """Whether a request that comes now, last in the order of service, may be admitted by the next `schedule`."""
-        return not self._waiting and len(self._running) < self._config.max_num_seqs
+        is_free = not self._waiting or self._policy.waiting_ratio > 0  # one more may be enough of them
+        return is_free and len(self._running) < self._config.max_num_seqs
 
     def count_repeats(self, plan: StepPlan) -> int:
         """How many plans like `plan`, which was scheduled and not applied, are sure to follow it.
@@ -130,42 +129,33 @@ class Scheduler:
             return 0
         has_slot = len(self._running) < self._config.max_num_seqs
         stuck = self._waiting.first if self._waiting and has_slot else None
-        return decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
+        count = decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
+        if stuck is not None and not self._lets_prompts_in():
+            count = int(min(count, self._policy.max_waiting_steps - self._steps_waited))
+        return count
 
-    def apply_run(self, plan: StepPlan, token_ids: list[int], num_steps: int, now: float) -> list[TokenEvent]:
+    def apply_run(
+        self, plan: StepPlan, sampled: Mapping[str, SampledToken], num_steps: int, now: float
+    ) -> list[TokenEvent]:
         """As `apply` of `plan` and of `num_steps` - 1, at most `count_repeats(plan)`, plans like it that follow.
 
-        `token_ids` are sampled for plan.decode, the same in each step, and none is a stop token. Returns the events of
-        the sequences that end, with the last step.
+        A sequence samples the same token in each step, and none is a stop token or an error. Returns the events of
+        plan.prefill, and of the sequences of plan.decode that end with the last step.
         """
         assert plan.step_id == self._step_id, "plans are applied one by one, in order"
+        events = self._apply(plan.prefill, sampled, now)
         seqs = [self._open[placed.request_id] for placed in plan.decode]
-        decode_run.compute(seqs, token_ids, num_steps, self._cache)
+        decode_run.compute(seqs, sampled, num_steps, self._cache)
+        self._steps_waited += num_steps - 1
         most = self._config.max_model_len
-        ended = [seq for seq in seqs if not seq.num_tokens_left or len(seq.token_ids) >= most]
+        ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, most)]
         for seq in ended:
             self._close(seq)
-        return [self._event(seq, now, LENGTH, None) for seq in ended]
+        return events + [self._last_event(seq, now) for seq in ended]
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         """The state after `apply`."""
-        return StepReport(
-            step_id=plan.step_id,
-            start_time=plan.time,
-            time=now,
-            num_running=self.num_running,
-            num_waiting=self.num_waiting,
-            num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
-            num_decode_tokens=len(plan.decode),
-            admitted=plan.admitted,
-            preempted=plan.preempted,
-            num_free_blocks=self._cache.num_free_blocks,
-            num_blocks=self._cache.config.num_blocks,
-            prefix_queries=self._cache.prefix_queries,
-            prefix_hits=self._cache.prefix_hits,
-            step_seconds=result.seconds,
-            device=result.device,
-        )
+        return report_of(plan, result, now, self._cache, (self.num_running, self.num_waiting))
 
     def audit(self) -> list[str]:
         """What is wrong with the books, one line each; O(blocks + open requests). For tests and debugging."""
@@ -178,9 +168,25 @@ class Scheduler:
                 problems.append(f"{seq.request.request_id}: {seq.num_computed_tokens} computed, {covered} covered")
         return problems
 
+    def _apply(
+        self, placed: Iterable[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
+    ) -> list[TokenEvent]:
+        events, self._pending_events = self._pending_events, []
+        size = self._cache.config.block_size
+        for each in placed:
+            seq = self._open[each.request_id]
+            seq.num_computed_tokens += len(each.token_ids)
+            if seq.num_computed_tokens // size != seq.blocks.num_named:
+                self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
+            if each.needs_sample:
+                events.append(self._accept(seq, sampled[each.request_id], now))
+        return events
+
     def _place_decodes(self, step: StepDraft) -> None:
+        size = self._cache.config.block_size
         for seq in [seq for seq in self._running if seq.is_decode]:
-            if step.budget and seq.is_running and self._grow(seq, step):
+            has_block = len(seq.token_ids) <= len(seq.blocks.ids) * size  # while it runs
+            if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
                 step.place_decode(seq)
 
     def _place_prompts(self, step: StepDraft, now: float) -> None:
@@ -191,6 +197,13 @@ class Scheduler:
                     step.place(seq)
         if not step.preempted:
             self._admit(step, now)
+
+    def _lets_prompts_in(self) -> bool:
+        """Whether prompts may go before decodes now, where the policy lets them wait for company."""
+        busy, policy = len(self._running), self._policy
+        if self._steps_waited >= policy.max_waiting_steps or len(self._waiting) + 1 > busy * policy.waiting_ratio:
+            return True
+        return any(not seq.is_decode for seq in self._running)  # one that was begun goes on
 
     def _takes_prompts(self, step: StepDraft) -> bool:
         most = self._policy.max_prompts
@@ -279,13 +292,16 @@ class Scheduler:
         finish = check_finish(request.sampling, token_id, num_generated, is_context_full=is_context_full)
         if finish is not None:
             self._close(seq)
-        return self._event(seq, now, finish, sampled.logprobs)
+        reason, stop_reason = finish or (None, None)
+        num_cached, logprobs = seq.num_cached_tokens, sampled.logprobs
+        return TokenEvent(
+            request.request_id, token_id, num_generated - 1, now, reason, stop_reason, num_cached, logprobs
+        )
 
-    def _event(self, seq: Sequence, now: float, finish: Finish | None, logprobs: TokenLogprobs | None) -> TokenEvent:
-        """Of the last token of `seq`."""
-        request_id, index, (reason, stop_reason) = seq.request.request_id, seq.num_generated - 1, finish or (None, None)
-        num_cached = seq.num_cached_tokens
-        return TokenEvent(request_id, seq.token_ids[-1], index, now, reason, stop_reason, num_cached, logprobs)
+    def _last_event(self, seq: Sequence, now: float) -> TokenEvent:
+        """Of the last token of `seq`, which is as long as it may be."""
+        request_id, index, num_cached = seq.request.request_id, seq.num_generated - 1, seq.num_cached_tokens
+        return TokenEvent(request_id, seq.token_ids[-1], index, now, *LENGTH, num_cached)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End with no token."""

@@ -16,6 +16,7 @@ class Sequence:
     __slots__ = (
         "blocks",
         "is_running",
+        "most_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
@@ -30,6 +31,7 @@ class Sequence:
         self.blocks = blocks
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.most_tokens = self.num_prompt_tokens + request.sampling.max_tokens  # that it may have, by its request
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
         self.was_admitted = False
@@ -40,11 +42,6 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
-    def num_tokens_left(self) -> int:
-        """Tokens that it may generate still, as far as the request limits them."""
-        return self.request.sampling.max_tokens + self.num_prompt_tokens - len(self.token_ids)
 
     @property
     def num_pending(self) -> int:

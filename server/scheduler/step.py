@@ -1,9 +1,10 @@
-"""A step while it is being planned: what is placed so far, and how much budget is left."""
+"""A step while it is being planned: what is placed so far, and how much budget is left; and its report afterwards."""
 
 from __future__ import annotations
 
+from server.kv_cache.manager import KVCacheManager
 from server.scheduler.sequence import Sequence
-from server.types import Request, ScheduledSeq, StepPlan
+from server.types import Request, ScheduledSeq, StepPlan, StepReport, StepResult
 
 
 class StepDraft:
@@ -86,3 +87,27 @@ class StepDraft:
             self.time,
             self.received_time,
         )
+
+
+def report_of(
+    plan: StepPlan, result: StepResult, now: float, cache: KVCacheManager, num_open: tuple[int, int]
+) -> StepReport:
+    """The state after a step; `num_open` sequences run and wait."""
+    num_running, num_waiting = num_open
+    return StepReport(
+        step_id=plan.step_id,
+        start_time=plan.time,
+        time=now,
+        num_running=num_running,
+        num_waiting=num_waiting,
+        num_prefill_tokens=sum(len(seq.token_ids) for seq in plan.prefill),
+        num_decode_tokens=len(plan.decode),
+        admitted=plan.admitted,
+        preempted=plan.preempted,
+        num_free_blocks=cache.num_free_blocks,
+        num_blocks=cache.config.num_blocks,
+        prefix_queries=cache.prefix_queries,
+        prefix_hits=cache.prefix_hits,
+        step_seconds=result.seconds,
+        device=result.device,
+    )

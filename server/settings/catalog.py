@@ -15,7 +15,10 @@ class CatalogSettings(Settings):
     catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
     region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
     spot_discount: float | None = Field(
-        None, ge=0, lt=1, description="share off the on-demand price that a spot instance costs less (default: none)"
+        None,
+        ge=0,
+        lt=1,
+        description="share off the on-demand price that a spot instance costs less (default: what the catalogue knows)",
     )
 
     @property

@@ -8,16 +8,20 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from server.config import Batching, Quantization
+from server.config import Quantization, StackName
 from server.device.prices import PriceBasis
-from server.planner.model_names import resolve_shape
+from server.planner.emit.folder import Emission
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
 from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
 from server.settings.catalog import CatalogSettings
 from server.workload.arrivals import Arrivals
+from server.workload.context import TooLong, fit_context
+from server.workload.length_table import read_lengths
 from server.workload.lengths import LengthRange
 from server.workload.slo import Slo
 from server.workload.synthetic import SyntheticWorkload
@@ -27,12 +31,14 @@ from server.workload.workload import Workload
 
 class _PlannerSettings(CatalogSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
-        "llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b"
+        "llama-8b",
+        description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"
+        " llama-1b and qwen-0.5b are shapes of random checkpoints",
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
-    batching: Batching = Field(
-        "continuous", description="mix prompts and decodes in a step, or run them apart on automatic buckets"
+    stack: StackName | None = Field(
+        None, description="serving software on the part (default: what one would run on it today)"
     )
     trace: File = Field(None, description="trace file whose requests take the place of those described here")
 
@@ -77,6 +83,22 @@ class PlanSettings(_PlannerSettings):
     check: CliToggleFlag[bool] = Field(False, description="simulate the chosen configuration and compare")
     picture: File = Field(None, description="write the Pareto front to this .html or .png file")
 
+    emit: File = Field(
+        None, description="write what deploys the first row into this directory: vLLM, Helm, AWS, a load test"
+    )
+    emit_row: int | None = Field(None, ge=1, description="row of the tables to write instead, from 1")
+
+    @model_validator(mode="after")
+    def _row_of_what(self) -> Self:
+        if self.emit_row is not None and self.emit is None:
+            raise ValueError("emit_row chooses what emit writes: give both")
+        return self
+
+    @property
+    def emission(self) -> Emission | None:
+        """Where the files go, if anywhere."""
+        return None if self.emit is None else Emission(self.emit, self.emit_row)
+
     def options(self, trace: Workload | None) -> PlanOptions:
         """The planner's slice, with the lengths of a trace over those given."""
         options = slice_of(
@@ -95,16 +117,50 @@ class SimulateSettings(_PlannerSettings):
     device: str = Field("inf2.xlarge", description="instance to simulate")
     tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
     data_parallel_size: int = Field(1, ge=1, description="engines on each instance")
-    replicas: int = Field(1, ge=1, description="instances")
+    replicas: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description=f"instances, at most {MAX_REPLICAS}; with --autoscale those at the start"
+    )
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
     quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
     routing: Routing = Field("least-loaded", description="which engine gets a request")
+    autoscale: AutoscalePolicy = Field(
+        "fixed", description="replicas follow the load as a HorizontalPodAutoscaler (reactive) or KEDA has them"
+    )
+    min_replicas: int = Field(1, ge=0, description="with --autoscale: fewest replicas; 0 for keda alone")
+    max_replicas: int = Field(100, ge=1, le=MAX_REPLICAS, description=f"most replicas, at most {MAX_REPLICAS}")
+    target_utilization: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="open requests for each slot (default of reactive: 0.8)"
+    )
+    target_waiting: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="waiting requests for each replica (default of keda: 4)"
+    )
+    startup_delay_s: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="from launch to ready (default: 75, and 1 for each 0.34 GB of weights)",
+    )
+    scale_down_stabilization_s: float = Field(
+        300.0, ge=0, allow_inf_nan=False, description="replicas go once fewer were enough for so long"
+    )
+    polling_interval_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="keda asks so often whether there is any activity"
+    )
+    cooldown_s: float = Field(
+        300.0, ge=0, allow_inf_nan=False, description="keda goes to 0 replicas after so long without activity"
+    )
     num_prompts: int = Field(1000, ge=1, description="synthetic requests")
     request_rate: float = Field(1.0, gt=0, description="synthetic requests a second; inf for all at once")
     burstiness: float = Field(1.0, gt=0, description="shape of the gaps: 1 is Poisson, below 1 is burstier")
     random_input_len: str = Field("1024", description="prompt tokens of a synthetic request")
     random_output_len: str = Field("256", description="generated tokens of a synthetic request")
+    lengths: File = Field(
+        None, description="CSV of num_prefill_tokens and num_decode_tokens that lengths are drawn from instead"
+    )
+    too_long: TooLong = Field(
+        "cut", description="requests beyond --max-model-len: their prompts are cut, or they are dropped or refused"
+    )
     max_concurrency: int | None = Field(None, ge=1, description="requests open at once (default: no limit)")
     seed: int = Field(0, ge=0, description="of the synthetic requests")
     ttft_ms: float | None = Field(None, gt=0, description="a good request's limit (default: none)")
@@ -121,20 +177,33 @@ class SimulateSettings(_PlannerSettings):
             arrivals=Arrivals(self.request_rate, self.burstiness),
             input_len=LengthRange.parse(self.random_input_len, "random_input_len"),
             output_len=LengthRange.parse(self.random_output_len, "random_output_len"),
+            lengths=None if self.lengths is None else read_lengths(self.lengths),
         )
+
+    @model_validator(mode="after")
+    def _one_source_of_lengths(self) -> Self:
+        if self.trace is not None and self.lengths is not None:
+            raise ValueError("--trace has lengths of its own: it and --lengths cannot both be given")
+        return self
+
+    @property
+    def workload(self) -> Workload:
+        """The requests, as far as they fit. Raises SettingsError for what describes none."""
+        recorded = self.recorded
+        asked = self.synthetic.generate() if recorded is None else recorded
+        return fit_context(asked, self.max_model_len, self.too_long)
 
     @property
     def options(self) -> SimulationOptions:
         """The simulator's slice, with the requests. Raises SettingsError for what describes none."""
-        recorded = self.recorded
         return slice_of(
             SimulationOptions,
             self,
-            model=resolve_shape(self.model),
+            model=resolve_decoder(self.model),
             instance=self.device,
-            workload=self.synthetic.generate() if recorded is None else recorded,
-            decode_buckets=None if self.batching == "neuron" else (),
+            workload=self.workload,
             slo=slice_of(Slo, self),
+            autoscaling=slice_of(Autoscaling, self),
         )
 
 

@@ -79,7 +79,7 @@ class ServeSettings(EngineSettings):
 
         Otherwise a part without a known price is served too, and nothing is charged in dollars.
         """
-        if self.usd_per_hour is None and (self.price_basis == "spot" or self.region != DEFAULT_REGION):
+        if self.usd_per_hour is None and (self.price_basis != "on_demand" or self.region != DEFAULT_REGION):
             instance(self.device).price(self.price_basis)
 
     def engine_config(self, model_path: Path) -> EngineConfig:

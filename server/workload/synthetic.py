@@ -13,11 +13,12 @@ import numpy as np
 
 from server.errors import SettingsError
 from server.workload.arrivals import Arrivals
+from server.workload.length_table import LengthTable
 from server.workload.lengths import LengthRange
-from server.workload.workload import MAX_REQUESTS, Workload
+from server.workload.workload import MAX_REQUESTS, IntArray, Workload
 
 # What is drawn. Numbers follow from the places in this list: add at its end.
-Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time"]
+Drawn = Literal["arrivals", "input_len", "output_len", "prefix", "tokens", "prefix_tokens", "think_time", "lengths"]
 _DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 
 
@@ -45,6 +46,7 @@ class SyntheticWorkload:
     prefix_len: int = 0
     num_prefixes: int = 1
     seed: int = 0
+    lengths: LengthTable | None = None  # pairs that take the place of `input_len` and `output_len`
 
     def __post_init__(self) -> None:
         """Raises SettingsError for numbers that describe no workload."""
@@ -57,14 +59,22 @@ class SyntheticWorkload:
     def generate(self) -> Workload:
         """Raises SettingsError when the requests take longer than can be counted."""
         size = self.num_requests
+        inputs, outputs = self._lengths(size)
+        source = "" if self.lengths is None else f", lengths of {self.lengths.name}"
         return Workload(
-            name=f"{self.arrivals}, seed {self.seed}",
+            name=f"{self.arrivals}{source}, seed {self.seed}",
             arrival_ns=self.arrivals.times_ns(random_stream(self.seed, "arrivals"), size),
-            input_len=self.prefix_len + self.input_len.draw(random_stream(self.seed, "input_len"), size),
-            output_len=self.output_len.draw(random_stream(self.seed, "output_len"), size),
+            input_len=self.prefix_len + inputs,
+            output_len=outputs,
             prefixes=self._prefixes() if self.prefix_len else None,
             prefix_block=max(1, self.prefix_len),
         )
+
+    def _lengths(self, size: int) -> tuple[IntArray, IntArray]:
+        if self.lengths is not None:
+            return self.lengths.draw(random_stream(self.seed, "lengths"), size)
+        inputs = self.input_len.draw(random_stream(self.seed, "input_len"), size)
+        return inputs, self.output_len.draw(random_stream(self.seed, "output_len"), size)
 
     def _prefixes(self) -> tuple[tuple[int, ...], ...]:
         names = random_stream(self.seed, "prefix").integers(self.num_prefixes, size=self.num_requests)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from server.clock import NS
 from server.errors import SettingsError
+from server.workload.workload import MAX_TOKENS
 
 
 class TraceFile:
@@ -50,3 +51,10 @@ class TraceFile:
         """There must be at least one request."""
         if not count:
             raise SettingsError(f"{self.path}: the trace holds no request")
+
+
+def require_tokens(name: str, value: int) -> int:
+    """`value`, a number of tokens. Raises ValueError for one that is out of range."""
+    if not 1 <= value <= MAX_TOKENS:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number of 1 to {MAX_TOKENS} tokens")
+    return value

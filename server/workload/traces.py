@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from server.clock import NS
 from server.typed_json import decode
-from server.workload.trace_file import TraceFile
+from server.workload.trace_file import TraceFile, require_tokens
 from server.workload.workload import MAX_SECONDS, MAX_TOKENS, Workload
 
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "csv"]
@@ -129,7 +129,7 @@ def _row(row: list[str], at: list[int], num_columns: int, format_: TraceFormat) 
     if format_ == "burstgpt" and num_output == "0":
         return None  # a failed call, by the format's own definition
     time_ns = _date_ns(time) if "-" in time[1:] and ":" in time else seconds_ns(time)
-    return _Line(time_ns, _tokens("input", int(num_input)), _tokens("output", int(num_output)))
+    return _Line(time_ns, require_tokens("input", int(num_input)), require_tokens("output", int(num_output)))
 
 
 def _mooncake(file: TraceFile, lines: Iterator[str]) -> Iterator[tuple[int, _Line]]:
@@ -165,9 +165,3 @@ def _date_ns(text: str) -> int:
         return round(datetime.fromisoformat(text).timestamp() * 1e6) * 1000
     moment = datetime.fromisoformat(whole.rstrip("Z")).replace(tzinfo=UTC)
     return int(moment.timestamp()) * NS + int(digits.ljust(9, "0")[:9] or 0)
-
-
-def _tokens(name: str, value: int) -> int:
-    if not 1 <= value <= MAX_TOKENS:
-        raise ValueError(f"{name} is {value!r}: it must be a whole number of 1 to {MAX_TOKENS} tokens")
-    return value

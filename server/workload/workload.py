@@ -37,6 +37,8 @@ class Workload:
     output_len: IntArray  # [n], at least 1
     prefixes: tuple[tuple[int, ...], ...] | None = None
     prefix_block: int = 512
+    num_cut: int = 0  # of these, that were longer (context.py)
+    num_dropped: int = 0  # that were left out, being too long
 
     def __post_init__(self) -> None:
         """Raises ValueError for arrays that are no workload."""

@@ -26,6 +26,7 @@ PUBLISHED_TOTALS = {
     "trn1.2xlarge": (2, 32, 820, 190),
     "trn1.32xlarge": (32, 512, 13120, 3040),
     "trn1n.32xlarge": (32, 512, 13120, 3040),
+    "trn2.3xlarge": (4, 96, 2900, 667),  # one sixteenth of the trn2.48xlarge
     "trn2.48xlarge": (64, 1536, 46400, 10672),  # 64 logical cores (128 physical); printed as 10.7 PFLOPS
     "trn2u.48xlarge": (64, 1536, 46400, 10672),
     "u-trn2x64": (256, 6144, 185600, 42688),  # printed as 42.8 PFLOPS, four times the rounded 10.7
@@ -76,20 +77,36 @@ def test_chips_are_linked_where_there_is_more_than_one(part: Instance) -> None:
     assert part.link is None or part.chip.link is not None
 
 
-@all_instances
-def test_a_reservation_is_cheaper_than_on_demand(part: Instance) -> None:
-    if part.on_demand_usd is None or part.reserved_usd is None:
-        assert part.name == "trn1n.32xlarge" or part.chip.name in {"Trainium2", "Trainium3"}  # none is published
-    else:
-        assert 0.3 < part.reserved_usd / part.on_demand_usd < 0.5
-
-
-@pytest.mark.parametrize("family", ["inf1", "inf2", "trn1"])
+@pytest.mark.parametrize("family", ["inf1", "inf2", "trn1", "trn2"])
 def test_a_larger_size_never_has_less(family: str) -> None:
     sizes = [part for part in INSTANCES if part.name.startswith(family + ".")]
+    assert len(sizes) > 1
     for field in ("num_chips", "vcpus", "host_memory_gib", "network_gbps", "on_demand_usd", "reserved_usd"):
-        values = [getattr(part, field) for part in sizes]
+        values = [getattr(part, field) or 0 for part in sizes]
         assert values == sorted(values), field
+
+
+@all_instances
+def test_hosts_share_the_memory_that_checkpoints_are_loaded_with(part: Instance) -> None:
+    assert part.memory_per_host_bytes * part.num_hosts == part.host_memory_gib * GIB
+    assert part.vcpus % part.num_hosts == 0
+    assert part.num_chips % part.num_hosts == 0
+
+
+def test_an_ultraserver_is_its_instances_together() -> None:
+    whole, part = instance("u-trn2x64"), instance("trn2u.48xlarge")
+    assert part.ultraserver is not None
+    assert part.ultraserver.name == whole.name
+    count = max(part.ultraserver.sizes)
+    for field in ("num_chips", "num_cores", "vcpus", "host_memory_gib", "num_hosts"):
+        assert getattr(whole, field) == count * getattr(part, field), field
+
+
+@all_instances
+def test_adapters_are_no_faster_than_the_network(part: Instance) -> None:
+    assert part.efa_gbps is None or part.efa_gbps == part.network_gbps
+    assert part.efa_latency_us is None or part.efa_gbps is not None
+    assert part.efa_gbps is None or part.chip.name.startswith("Trainium")
 
 
 @all_chips
@@ -138,6 +155,7 @@ def test_every_figure_of_a_chip_has_its_source_beside_it() -> None:
         ("inf2.48xlarge", (1, 2, 4, 8, 12, 24)),
         ("trn1.2xlarge", (1, 2)),
         ("trn1.32xlarge", (1, 2, 8, 16, 32)),
+        ("trn2.3xlarge", (1, 2, 4)),
         ("trn2.48xlarge", (1, 2, 4, 8, 16, 32, 64)),
         ("trn3-gen2", (1, 2, 4, 8, 16, 32, 64)),
     ],

@@ -8,7 +8,8 @@ import pytest
 
 from server.config import CatalogConfig
 from server.cost.model import CostModel
-from server.device.catalog import INSTANCES, Catalog, instance, instances, load_catalog, use_catalog
+from server.device.catalog import INSTANCES, Catalog, instance, instances, load_catalog, regions, use_catalog
+from server.device.groups import GroupLink, instance_group
 from server.device.instances import Instance
 from server.device.prices import PriceBasis
 from server.errors import DeviceError, SettingsError
@@ -55,6 +56,21 @@ def test_a_chips_link_is_that_of_the_instances_that_have_no_other(tmp_path: Path
     }
 
 
+def test_a_part_with_logical_cores_adapters_and_an_ultraserver(tmp_path: Path) -> None:
+    chip = NEW_CHIP.replace("cores_per_chip = 2", "cores_per_chip = 2\nlnc = 2\nlnc_choices = [1, 2]")
+    rack = "{name = 'u-inf9', sizes = [4, 2], link = {generation = 'NeuronLink-v9', gib_s_per_chip = 100}}"
+    own = f"efa_gbps = 400\nefa_latency_us = 9\nnum_hosts = 2\nultraserver = {rack}\n"
+    part = read(tmp_path, chip + NEW_INSTANCE + own).instance("inf9.xlarge")
+    assert (part.num_cores, part.num_physical_cores, part.with_lnc(1).num_cores) == (4, 8, 8)
+    alone = read(tmp_path, chip.replace("lnc_choices = [1, 2]", "") + NEW_INSTANCE).instance("inf9.xlarge")
+    assert alone.chip.lnc_choices == (2,)
+    assert part.memory_per_host_bytes == 16 * 2**30
+    assert part.ultraserver is not None
+    assert part.ultraserver.sizes == (2, 4)
+    assert instance_group(part, 3).link == GroupLink("EFA", 50, 9e-6)
+    assert instance_group(part, 4).link.kind == "NeuronLink"
+
+
 def test_times_on_a_changed_part_are_marked_as_not_measured(tmp_path: Path) -> None:
     shape = known_model("llama-3-8b")
     assert shape is not None
@@ -85,13 +101,17 @@ def test_a_new_part_with_its_price(tmp_path: Path) -> None:
         ("eu-central-1", "reserved", None),  # that of another region is no price of this one
         ("us-east-1", "on_demand", 0.7582),
         ("us-east-1", "reserved", 0.3),  # the file's beats the sheet's
-        ("us-east-1", "spot", None),  # nobody gave a discount
+        ("us-east-1", "reserved_1y", 0.47767),
+        ("us-east-1", "capacity_block", None),  # not sold so
+        ("us-east-1", "spot", 0.5),  # the file's, over the sheet's
+        ("eu-central-1", "reserved_1y", 0.7165),
     ],
 )
 def test_prices_are_those_of_the_region(tmp_path: Path, region: str, basis: PriceBasis, usd: float | None) -> None:
     text = (
         f'[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-central-1"\non_demand_usd = 0.95\n{ORIGIN}'
-        f'[[prices]]\ninstance = "inf2.xlarge"\nregion = "us-east-1"\nreserved_usd = 0.3\n{ORIGIN}'
+        f'[[prices]]\ninstance = "inf2.xlarge"\nregion = "us-east-1"\nreserved_usd = 0.3\nspot_usd = 0.5\n'
+        f"{ORIGIN}"
     )
     part = read(tmp_path, text, region).instance("inf2.xlarge")
     assert part.usd(basis) == usd
@@ -101,18 +121,36 @@ def test_prices_are_those_of_the_region(tmp_path: Path, region: str, basis: Pric
 
 
 def test_a_region_without_any_price_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"region 'eu-west-9': known are us-east-1"):
+    with pytest.raises(DeviceError, match=r"region 'eu-west-9': known are af-south-1, .*us-west-2; a --catalog file"):
         load_catalog(CatalogConfig(region="eu-west-9"))
-    text = f'[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-central-1"\non_demand_usd = 0.95\n{ORIGIN}'
-    with pytest.raises(DeviceError, match=r"known are eu-central-1, us-east-1"):
+    text = f'[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-south-9"\non_demand_usd = 0.95\n{ORIGIN}'
+    with pytest.raises(DeviceError, match=r"eu-south-1, eu-south-9, eu-west-1"):
         read(tmp_path, text, "eu-west-9")
+    assert read(tmp_path, text).in_region("eu-south-9").instance("inf2.xlarge").on_demand_usd == 0.95
+
+
+def test_a_missing_price_names_the_regions_that_have_it() -> None:
+    with pytest.raises(DeviceError, match=r"trn2\.48xlarge in us-east-1 is known: .*; it is for --region us-east-2$"):
+        instance("trn2.48xlarge").price("on_demand")
+    with pytest.raises(DeviceError, match=r"for --region ap-south-2 or us-east-2$"):
+        instance("trn2.48xlarge").price("capacity_block")
+
+
+def test_instances_of_another_region_than_the_one_in_force() -> None:
+    cheap, dear = ({part.name: part for part in instances(region)} for region in ("us-west-2", "eu-central-1"))
+    assert cheap.keys() == dear.keys() == {part.name for part in INSTANCES}
+    assert (cheap["inf2.xlarge"].on_demand_usd, dear["inf2.xlarge"].on_demand_usd) == (0.7582, 1.1373)
+    assert dear["inf2.xlarge"].prices.region == "eu-central-1"
+    assert dear["trn1.2xlarge"].on_demand_usd is None  # not sold there
+    assert {"us-west-2", "eu-central-1"} < set(regions())
+    assert instances() == INSTANCES
 
 
 def test_a_spot_discount_is_taken_off_the_on_demand_price() -> None:
     catalog = load_catalog(CatalogConfig(spot_discount=0.6))
     spot = catalog.instance("inf2.xlarge").price("spot")
     assert spot.usd == pytest.approx(0.4 * 0.7582)
-    assert spot.source.startswith("60% off on-demand")
+    assert spot.source.startswith("60% off on-demand")  # a user's word beats the sheet's
     with pytest.raises(DeviceError, match=r"no spot price of trn2\.48xlarge"):
         catalog.instance("trn2.48xlarge").price("spot")
 
@@ -146,12 +184,18 @@ PRICE = '[[prices]]\ninstance = "inf2.xlarge"\nregion = "eu-central-1"\n'
         ('[chips.Inferentia2]\nsource = "x"\ndate = "last week"\n', "date is 'last week': it must be a date such as"),
         (f"[chips.Mine]\nmemory_gib = 3\n{ORIGIN}", "chips.Mine: core_name, cores_per_chip, bandwidth_gb_s, tflops"),
         (NEW_CHIP.replace("{bfloat16 = 400}", "{float32 = 4}"), "chips.Inferentia9.tflops.bfloat16 is missing"),
+        (f"[chips.Trainium2]\nlnc = 4\n{ORIGIN}", "lnc_choices is [1, 2]: it must have lnc, 4, and divisors of the 16"),
+        (f"[chips.Inferentia2]\nlnc_choices = [1, 3]\n{ORIGIN}", "must have lnc, 1, and divisors of the 2 physical"),
         (NEW_INSTANCE, "chip is 'Inferentia9': known are Inferentia1"),
         (f'[instances."inf2.xlarge"]\nnum_chips = 0\n{ORIGIN}', 'instances."inf2.xlarge".num_chips is 0'),
         (f'[instances."inf2.xlarge"]\nlink = "fast"\n{ORIGIN}', "must be a table with generation and gib_s_per_chip"),
+        (f'[instances."inf2.xlarge"]\nultraserver = 4\n{ORIGIN}', "must be a table with name, sizes and link"),
         (f"{PRICE}on_demand_usd = -1\n{ORIGIN}", "prices[0].on_demand_usd is -1"),
         (f"{PRICE}spot_discount = 1\n{ORIGIN}", "prices[0].spot_discount is 1: it must be at least 0 and below 1"),
-        (f"{PRICE}{ORIGIN}", "prices[0]: gives none of on_demand_usd, reserved_usd, spot_discount"),
+        (
+            f"{PRICE}{ORIGIN}",
+            "prices[0]: gives none of on_demand_usd, reserved_1y_usd, reserved_usd, capacity_block_usd, spot_usd, sp",
+        ),
         (f'[[prices]]\nregion = "x"\non_demand_usd = 1\n{ORIGIN}', "prices[0].instance is missing"),
         (f"{PRICE.replace('xlarge', 'huge')}on_demand_usd = 1\n{ORIGIN}", "instance is 'inf2.huge': there is no such"),
         ("prices = 3\n", "prices: must be tables, each headed [[prices]]"),

@@ -20,6 +20,7 @@ from loadtests.errors import StartError
 from loadtests.local_server import mock_command, running
 from loadtests.records import read_records
 from tests.api.serving import running_server, write_checkpoint
+from tests.api.telemetry.scraping import scrape
 
 SMALL = (
     "--num-prompts 12 --random-input-len 8 --random-output-len 4 --num-warmups 1 --max-lag-ms 100000 --disable-progress"
@@ -79,7 +80,9 @@ def test_the_result_has_the_names_of_vllm_bench_serve(mock_url: str, tmp_path: P
     assert not [name for name in VLLM_NAMES.split() if name not in result]
     assert (result["request_rate"], result["max_concurrency"], result["model_id"]) == ("inf", 2, "mock")
     assert result["cost_per_million_output_tokens_usd"] is None
-    assert result["cost"]["modelled"]["reason"] == "no instance was given"
+    assert result["cost"]["modelled"]["reason"] == (
+        "no instance was given, and the server has no /inventory that names one"
+    )
 
 
 def test_modelled_cost_says_that_the_server_gave_no_device_time(mock_url: str, tmp_path: Path) -> None:
@@ -208,6 +211,46 @@ def test_a_real_server_gives_exact_counts_in_both_apis(tmp_path: Path) -> None:
     # Each session sends 40, then 40 + 4 + 40, then 40 + 2 * 44 tokens, and the cache knows what was sent before.
     assert turns["total_input_tokens"] == 2 * (40 + 84 + 128)
     assert turns["total_cached_input_tokens"] > 0
+
+
+NAMES = ("cost_per_million_output_tokens_usd", "cost_per_million_input_tokens_usd")
+
+
+def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No flag says an instance or a price; the dollars are those that the server charged."""
+    flags = ("--price-basis", "reserved", "--data-parallel-size", "2")
+    with running_server(write_checkpoint(tmp_path / "model"), *flags) as server:
+        words = f"--base-url {server.url} {SMALL}"
+        assert run(f"{words} --num-warmups 0 --json {tmp_path}/r.json") == 0
+        charged = scrape(server.url)
+        point = "--goodput ttft:60000 --start-rate 40 --max-points 1 --point-duration-s 0.2 --min-prompts 8"
+        assert run(f"sweep {words} {point} --json {tmp_path}/s.json") == 0
+        assert run(f"{words} --instance inf2.48xlarge --json {tmp_path}/other.json") == 0
+    result = load(tmp_path / "r.json")
+    account = result["cost"]["modelled"]
+    assert [result[name] for name in NAMES] == [account[name] for name in NAMES]
+    assert all(account[name] > 0 for name in NAMES)
+    usd = sum(
+        charged.value("neuronserve:cost_usd_total", kind=kind, engine=engine)
+        for kind in ("prefill", "decode")
+        for engine in ("0", "1")
+    )
+    assert account["usd"] == pytest.approx(usd, rel=1e-6)
+    record = result["benchmark_record"]
+    assert (record["instance"], record["price_basis"]) == ("inf2.xlarge", "reserved")
+    assert "by the server's inventory of 2024-09-16" in record["price_source"]
+    assert load(tmp_path / "s.json")["knee"]["cost_per_million_output_tokens_usd"] > 0
+    assert load(tmp_path / "other.json")["cost"]["modelled"]["price_basis"] == "on_demand"
+    assert "cost per 1M tokens, modelled: input $" in capsys.readouterr().out
+
+
+def test_the_default_model_is_priced_without_a_flag(tmp_path: Path) -> None:
+    assert run(f"--serve=--port=0 {SMALL} --json {tmp_path}/r.json") == 0
+    result = load(tmp_path / "r.json")
+    assert all(result[name] > 0 for name in NAMES)
+    assert result["cost_basis"].startswith("modelled device time on inf2.xlarge, on_demand $0.7582/h")
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words() -> None:

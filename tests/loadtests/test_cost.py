@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from loadtests import cost
 from loadtests.cost import TokenCounts, per_million
 from loadtests.errors import SpecError
+from loadtests.inventory import Device, InstancePrice, Inventory, read_inventory
+from loadtests.rate import HourRate, rate_of
 from loadtests.records import RequestRecord
 from loadtests.specs import PriceSpec
 from server.workload.slo import Slo
@@ -23,6 +25,11 @@ def record(prompt: int = 100, output: int = 50, device: float | None = None, **c
     fields: dict[str, object] = {"request_id": "r", "session": 0, "turn": 0, "intended_s": 0.0, "sent_s": 0.0}
     fields |= {"prompt_tokens": prompt, "output_tokens": output, "device_seconds": device, "ttft_s": 0.1}
     return RequestRecord(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def modelled(records: list[RequestRecord], duration_s: float, spec: PriceSpec, slo: Slo = NO_SLO) -> cost.Account:
+    """The account by flags alone."""
+    return cost.modelled(records, duration_s, spec, slo, rate_of(spec, None))
 
 
 @given(
@@ -58,7 +65,7 @@ def test_measured_cost_by_hand() -> None:
 def test_modelled_cost_by_hand_at_both_prices_of_the_catalogue() -> None:
     """10 device seconds of an inf2.xlarge, $0.7582 an hour on demand and $0.328 reserved."""
     records = [record(1000, 500, device=6.0), record(1000, 500, device=4.0)]
-    account = cost.modelled(records, 2.0, PriceSpec(instance="inf2.xlarge"), NO_SLO)
+    account = modelled(records, 2.0, PriceSpec(instance="inf2.xlarge"), NO_SLO)
     usd = 0.7582 * 10 / 3600
     assert account["usd"] == pytest.approx(usd)
     assert account["cost_per_million_tokens_all_cost_on_output_usd"] == pytest.approx(usd / 1000 * 1e6)
@@ -73,7 +80,7 @@ def test_modelled_cost_by_hand_at_both_prices_of_the_catalogue() -> None:
 def test_wall_time_never_enters_the_modelled_account() -> None:
     records = [record(device=1.0)]
     spec = PriceSpec(instance="inf2.xlarge", price_per_hour=100.0)
-    fast, slow = (cost.modelled(records, seconds, spec, NO_SLO) for seconds in (1.0, 1000.0))
+    fast, slow = (modelled(records, seconds, spec, NO_SLO) for seconds in (1.0, 1000.0))
     assert fast["usd"] == slow["usd"]
 
 
@@ -84,20 +91,20 @@ def test_device_time_never_enters_the_measured_account() -> None:
 
 
 def test_modelled_cost_is_not_made_up_when_the_server_is_silent() -> None:
-    account = cost.modelled([record(device=1.0), record()], 1.0, PriceSpec(instance="inf2.xlarge"), NO_SLO)
+    account = modelled([record(device=1.0), record()], 1.0, PriceSpec(instance="inf2.xlarge"), NO_SLO)
     assert account == {
         "available": False,
         "reason": "the server gave no device seconds for 1 of 2 completed requests",
     }
-    assert not cost.modelled([record(device=1.0)], 1.0, PriceSpec(), NO_SLO)["available"]
+    assert not modelled([record(device=1.0)], 1.0, PriceSpec(), NO_SLO)["available"]
     assert not cost.measured([record()], 1.0, PriceSpec(), NO_SLO)["available"]
 
 
 def test_failed_requests_cost_and_yield_no_token() -> None:
     spec = PriceSpec(instance="inf2.xlarge")
-    alone = cost.modelled([record(device=1.0)], 1.0, spec, NO_SLO)
+    alone = modelled([record(device=1.0)], 1.0, spec, NO_SLO)
     failed = record(device=1.0, failure="token_count")
-    both = cost.modelled([record(device=1.0), failed], 1.0, spec, NO_SLO)
+    both = modelled([record(device=1.0), failed], 1.0, spec, NO_SLO)
     name = "cost_per_million_output_tokens_usd"
     assert both[name] == pytest.approx(2 * alone[name])
 
@@ -114,7 +121,7 @@ def test_half_the_utilization_is_twice_the_cost_and_half_the_instance_is_half() 
     records = [record(device=1.0)]
 
     def usd(**changes: float) -> float:
-        return cost.modelled(records, 1.0, PriceSpec(instance="inf2.xlarge", **changes), NO_SLO)["usd"]  # type: ignore[arg-type]
+        return modelled(records, 1.0, PriceSpec(instance="inf2.xlarge", **changes), NO_SLO)["usd"]  # type: ignore[arg-type]
 
     assert usd(utilization=0.5) == pytest.approx(2 * usd())
     assert usd(instance_share=0.5) == pytest.approx(0.5 * usd())
@@ -138,21 +145,95 @@ def test_prices_of_a_catalogue_file_and_of_a_discount(tmp_path: Path) -> None:
         'source = "invoice"\ndate = 2026-09-01\n'
     )
     spec = PriceSpec(instance="inf2.xlarge", catalog=str(file), region="eu-north-1")
-    account = cost.modelled([record(1000, 500, device=10.0)], 2.0, spec, NO_SLO)
+    account = modelled([record(1000, 500, device=10.0)], 2.0, spec, NO_SLO)
     assert account["usd"] == pytest.approx(0.01)
     assert "eu-north-1 of 2026-09-01 (invoice)" in account["basis"]
     assert account["by_price_basis"]["reserved"] is None
     spot = PriceSpec(instance="inf2.xlarge", price_basis="spot", spot_discount=0.75)
-    assert cost.modelled([record(device=1.0)], 1.0, spot, NO_SLO)["price_per_hour_usd"] == pytest.approx(0.7582 / 4)
-    with pytest.raises(SpecError, match="known are eu-north-1, us-east-1"):
-        cost.find_instance(PriceSpec(instance="inf2.xlarge", catalog=str(file), region="mars-1"))
+    assert modelled([record(device=1.0)], 1.0, spot, NO_SLO)["price_per_hour_usd"] == pytest.approx(0.7582 / 4)
+    with pytest.raises(SpecError, match=r"region 'mars-1': known are .*eu-north-1, .*us-east-1"):
+        rate_of(PriceSpec(instance="inf2.xlarge", catalog=str(file), region="mars-1"), None)
 
 
 def test_an_unknown_instance_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(SpecError, match=r"no device 'inf2.xlrge'.*inf2.xlarge"):
-        cost.find_instance(PriceSpec(instance="inf2.xlrge"))
+        rate_of(PriceSpec(instance="inf2.xlrge"), None)
 
 
 def test_a_price_the_catalogue_does_not_have_is_refused() -> None:
     with pytest.raises(SpecError, match=r"no on_demand price of trn2\.48xlarge in us-east-1"):
-        cost.modelled([record(device=1.0)], 1.0, PriceSpec(instance="trn2.48xlarge"), NO_SLO)
+        modelled([record(device=1.0)], 1.0, PriceSpec(instance="trn2.48xlarge"), NO_SLO)
+
+
+# --- the price that a server says of itself
+
+PAID = InstancePrice(7.2, "reserved", "2026-01-02", "sheet; Linux, us-east-1")
+
+
+def inventory(instance: str = "inf2.48xlarge", price: InstancePrice = PAID) -> Inventory:
+    return Inventory(Device(instance, 24, 8), price)
+
+
+def test_without_flags_the_servers_own_price_and_share_are_used() -> None:
+    """8 of 24 cores of $7.20 an hour for 10 s."""
+    rate = rate_of(PriceSpec(), inventory())
+    account = cost.modelled([record(1000, 500, device=10.0)], 2.0, PriceSpec(), NO_SLO, rate)
+    assert account["usd"] == pytest.approx(7.2 / 3 * 10 / 3600)
+    assert account["basis"] == (
+        "modelled device time on inf2.48xlarge, reserved $7.2/h by the server's inventory of 2026-01-02 "
+        "(sheet; Linux, us-east-1)"
+    )
+    on_demand = account["by_price_basis"]["on_demand"]
+    ratio = on_demand["price_per_hour_usd"] / 7.2
+    name = "cost_per_million_output_tokens_usd"
+    assert on_demand[name] == pytest.approx(ratio * account[name])
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"instance": "inf2.48xlarge"}, ("inf2.48xlarge", "on_demand", 12.98127, 1 / 3)),
+        ({"instance": "inf2.xlarge"}, ("inf2.xlarge", "on_demand", 0.7582, 1.0)),
+        ({"price_basis": "on_demand"}, ("inf2.48xlarge", "on_demand", 12.98127, 1 / 3)),
+        ({"instance_share": 0.5}, ("inf2.48xlarge", "reserved", 7.2, 0.5)),
+        ({"price_basis": "spot", "spot_discount": 0.5}, ("inf2.48xlarge", "spot", 12.98127 / 2, 1 / 3)),
+    ],
+)
+def test_flags_come_before_what_the_server_says(
+    flags: dict[str, object], expected: tuple[str, str, float, float]
+) -> None:
+    rate = rate_of(PriceSpec(**flags), inventory())  # type: ignore[arg-type]
+    assert isinstance(rate, HourRate)
+    assert (rate.instance, rate.basis) == expected[:2]
+    assert (rate.usd_per_hour, rate.share) == pytest.approx(expected[2:])
+
+
+def test_an_instance_of_the_servers_own_catalogue_has_its_own_price_only() -> None:
+    rate = rate_of(PriceSpec(), inventory("inf9.large"))
+    account = cost.modelled([record(device=1.0)], 1.0, PriceSpec(), NO_SLO, rate)
+    assert account["usd"] > 0
+    assert set(account["by_price_basis"].values()) == {None}
+    with pytest.raises(SpecError, match=r"no device 'inf9.large'"):
+        rate_of(PriceSpec(price_basis="reserved"), inventory("inf9.large"))
+
+
+def test_a_server_that_knows_no_price_says_why() -> None:
+    unknown = InstancePrice(None, "on_demand", None, "no price in us-east-1 is known")
+    rate = rate_of(PriceSpec(), inventory("trn2.48xlarge", unknown))
+    assert rate == "the server has no price of trn2.48xlarge: no price in us-east-1 is known"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"device": null, "price": null}',
+        b'{"device": {"instance": "x", "num_cores": 0, "tensor_parallel_size": 1}, "price": {"usd_per_hour": 1, '
+        b'"basis": "", "date": null, "source": ""}}',
+    ],
+)
+def test_what_is_no_inventory_is_none(body: bytes) -> None:
+    assert read_inventory(body) is None

@@ -20,6 +20,7 @@ from loadtests.errors import DatasetError, SpecError
 from loadtests.http_client import split_url
 from loadtests.lag import LagMeter, LagReport
 from loadtests.progress import Progress, show
+from loadtests.rate import HourRate
 from loadtests.records import RecordFile, RequestRecord, read_records
 from loadtests.specs import PriceSpec
 from loadtests.vocabulary import TokenizerVocabulary, Vocabulary
@@ -141,6 +142,14 @@ def test_the_live_cost_is_of_device_time_when_the_server_says_it() -> None:
     assert "$54.2/1M out" in progress.text()
 
 
+def test_the_live_cost_is_by_the_servers_own_price_once_it_is_known() -> None:
+    progress = Progress("x", 1, PriceSpec(output_price_ratio=1.0))
+    progress.note(record(device_seconds=3.6))
+    assert "/1M out" not in progress.text()
+    progress.use_rate(HourRate("inf2.xlarge", "given", 0.7582, "", 1.0, None))
+    assert "$54.2/1M out" in progress.text()
+
+
 async def test_progress_writes_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtests.progress.PLAIN_PERIOD_S", 0.01)
     stream = io.StringIO()
@@ -211,7 +220,7 @@ def test_limits_of_taste_and_what_may_be_imported(path: Path) -> None:
     tree = ast.parse(text)
     assert ast.get_docstring(tree)
     shared = ("server.workload.", "server.device.prices", "server.errors", "server.clock")
-    only_there = {"cost": ("server.device.catalog", "server.config")}
+    only_there = {"rate": ("server.device.catalog", "server.config")}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 50

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.cost.model import CostModel
 from server.cost.work import Runtime
 from server.device.catalog import INSTANCES, Instance, instance
-from server.device.prices import Price, Prices
+from server.device.prices import PRICE_BASES, Price, Prices
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
 from server.planner.model_names import NAMED
 from server.planner.plan.options import Buckets, PlanOptions
@@ -135,7 +135,7 @@ def test_a_model_smaller_than_all_measured_ones_is_marked_on_every_part() -> Non
 def test_an_unknown_price_gives_no_figure_and_says_so(chat: PlanReport) -> None:
     trn2 = [c for c in chat.candidates if c.device == "trn2.48xlarge"]
     assert trn2
-    assert all(c.at_rate == {"on_demand": None, "reserved": None, "spot": None} == c.at_capacity for c in trn2)
+    assert all(c.at_rate == dict.fromkeys(PRICE_BASES) == c.at_capacity for c in trn2)
     assert "trn2.48xlarge: no on_demand and no reserved price in us-east-1 is known, nor a cost by it" in chat.notes
 
 
@@ -225,7 +225,10 @@ def test_padding_prompts_to_the_compiled_length_is_slower() -> None:
         ({"device_memory_utilization": 1.5}, "device_memory_utilization is 1.5"),
         ({"dtypes": ("int4",)}, "dtypes is int4: some of bfloat16, int8, fp8"),
         ({"dtypes": ()}, "dtypes is empty"),
-        ({"price_basis": "retail"}, "price_basis is 'retail': one of on_demand, reserved, spot"),
+        (
+            {"price_basis": "retail"},
+            "price_basis is 'retail': one of on_demand, reserved_1y, reserved, capacity_block, spot",
+        ),
         ({"max_model_len": 1200}, "max_model_len is 1200: input_tokens + output_tokens is 1201"),
     ],
 )

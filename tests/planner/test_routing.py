@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from server.clock import NS
-from server.config import CacheConfig
 from server.errors import SettingsError
 from server.planner.model_names import resolve_shape
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.report import SimulationReport
-from server.planner.simulate.routing import LeastLoaded, PrefixAware, RoundRobin, Routing
-from server.planner.simulate.scheduled_engine import request_of
+from server.planner.simulate.routing import Balancer, LeastLoaded, RoundRobin, RouterInVirtualTime, Routing
 from server.planner.simulate.simulator import run_simulation
 from server.scheduler.router import Router
-from server.types import Request, TokenEvent
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.synthetic import SyntheticWorkload
 from server.workload.workload import Workload
 
 BLOCK = 128
@@ -42,57 +45,75 @@ TALK = SimulationOptions(
 )
 
 
-CACHE = CacheConfig(200, TALK.block_size)
-
-
 def served(routing: Routing) -> SimulationReport:
     return run_simulation(replace(TALK, routing=routing))
 
 
-def test_turns_and_loads() -> None:
-    turns = RoundRobin()
-    assert [turns.choose(0, [5, 0, 0]) for _ in range(4)] == [0, 1, 2, 0]
-    assert LeastLoaded().choose(0, [2, 1, 1]) == 1
+def opened(balancer: Balancer, count: int) -> Balancer:
+    for number in range(count):
+        balancer.open(number)
+    return balancer
 
 
-def asked(index: int) -> Request:
-    return request_of(TALK.workload, index, TALK.max_model_len)
+def test_turns_skip_those_who_are_closed_and_come_to_those_who_open() -> None:
+    turns = opened(RoundRobin(), 3)
+    assert [turns.choose(0, 0) for _ in range(4)] == [0, 1, 2, 0]
+    turns.close(1)
+    assert [turns.choose(0, 0) for _ in range(3)] == [2, 0, 2]
+    turns.open(1)
+    turns.open(3)
+    assert [turns.choose(0, 0) for _ in range(4)] == [3, 0, 1, 2]
 
 
-def test_prefix_aware_routing_is_the_servers_router() -> None:
-    mine, server = PrefixAware(4, CACHE, asked), Router(4, CACHE)
-    for index in range(len(TALK.workload)):
-        assert mine.choose(index, [0] * 4) == server.place(asked(index))
-        if index % 3 == 0:
-            event = TokenEvent(asked(index).request_id, 1, 0, 0.0, "length" if index % 2 else None)
-            mine.notify(event)
-            server.notify(event)
-        if index % 5 == 0:
-            mine.refused(index)
-            server.end(asked(index).request_id)
+loads = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3) | st.none()), max_size=200)
 
 
-def test_the_router_of_a_simulation_hears_of_every_token_and_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@given(loads)
+def test_the_least_loaded_is_the_first_of_those_open_with_the_fewest_requests(
+    changes: list[tuple[int, int | None]],
+) -> None:
+    balancer, known = opened(LeastLoaded(), 6), dict.fromkeys(range(6), 0)
+    for number, load in changes:
+        if number not in known:
+            balancer.open(number)
+            known[number] = 0
+        elif load is None and len(known) > 1:
+            balancer.close(number)
+            del known[number]
+        else:
+            known[number] = load or 0
+            balancer.loaded(number, known[number])
+        assert balancer.choose(0, 0) == min(known, key=lambda each: (known[each], each))
+
+
+@given(
+    seed=st.integers(0, 1000),
+    rate=st.sampled_from([5.0, 40.0, float("inf")]),
+    clients=st.sampled_from([None, 6, 30]),
+    queue=st.sampled_from([2, 1000]),
+)
+def test_the_router_knows_each_token_when_it_is_made_though_engines_run_many_steps_at_once(
+    seed: int, rate: float, clients: int | None, queue: int
+) -> None:
+    chat = SyntheticWorkload(60, Arrivals(rate), LengthRange(40, 900), LengthRange(1, 200), 64, 3, seed).generate()
+    asked = replace(TALK, workload=chat, max_concurrency=clients, routing="prefix-aware", max_num_queued_reqs=queue)
+    told = run_simulation(replace(asked, step_by_step=True))
+    assert vars(run_simulation(asked).records) == vars(told.records)
+
+
+def test_the_router_of_a_simulation_has_nothing_open_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     routers: list[Router] = []
 
-    def kept(num_engines: int, cache: CacheConfig) -> Router:
-        routers.append(Watched(num_engines, cache))
-        return routers[-1]
+    class Watched(RouterInVirtualTime):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            routers.append(self)
 
-    class Watched(Router):
-        num_generated = 0
-
-        def generated(self, request_id: str) -> None:
-            self.num_generated += 1
-            super().generated(request_id)
-
-    monkeypatch.setattr("server.planner.simulate.routing.Router", kept)
+    monkeypatch.setattr("server.planner.simulate.routing.RouterInVirtualTime", Watched)
     report = run_simulation(replace(TALK, routing="prefix-aware", max_num_queued_reqs=9))
     (router,) = routers
-    assert isinstance(router, Watched)
     assert report.completed + report.failed == len(TALK.workload)
     assert (router.num_open, router.loads) == (0, [0] * 4)
-    assert router.num_generated == report.total_output_tokens - report.completed  # the last of each is its end
 
 
 def test_conversations_find_their_past_where_they_were_served() -> None:

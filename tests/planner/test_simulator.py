@@ -214,6 +214,7 @@ def test_the_table_shows_the_figures() -> None:
         ({"instance": "trn2.48xlarge"}, DeviceError, "no on_demand price of trn2.48xlarge"),
         ({"usd_per_hour": -1.0}, SettingsError, "usd_per_hour is -1"),
         ({"replicas": 0}, SettingsError, "replicas is 0"),
+        ({"replicas": 10_001}, SettingsError, "replicas is 10001: a simulation holds at most 10000"),
         ({"max_num_seqs": 0}, SettingsError, "max_num_seqs is 0"),
         ({"max_concurrency": 0}, SettingsError, "max_concurrency is 0"),
         ({"max_num_batched_tokens": 7}, SettingsError, "max_num_batched_tokens is 7.* max_num_seqs 8"),
@@ -233,7 +234,7 @@ def test_what_cannot_be_is_refused_with_its_value(change: dict[str, Any], error:
 def test_counted_percentiles_are_those_of_the_values_written_out(counts: dict[int, int]) -> None:
     plain = Spread.of(np.repeat(np.array(list(counts), dtype=np.float64), list(counts.values())))
     counted = Spread.of_counts(counts, 1.0)
-    for field in ("mean", "median", "std", "p90", "p99"):
+    for field in ("mean", "median", "std", "p90", "p95", "p99"):
         assert getattr(counted, field) == pytest.approx(getattr(plain, field), rel=1e-9, abs=1e-6)
 
 

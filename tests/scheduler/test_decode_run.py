@@ -70,11 +70,6 @@ def sample(plan: StepPlan) -> StepResult:
     return StepResult(plan.step_id, sampled, 0.0)
 
 
-def tokens(plan: StepPlan) -> list[int]:
-    """Those of `sample`, in the order of plan.decode."""
-    return [7 + int(seq.request_id[1:]) % 2 for seq in plan.decode]
-
-
 def is_like(plan: StepPlan, other: StepPlan) -> bool:
     ids = [[seq.request_id for seq in one.decode] for one in (plan, other)]
     return ids[0] == ids[1] and not (other.prefill or other.preempted or other.admitted)
@@ -87,17 +82,15 @@ def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: Scheduler, dat
     while scheduler.has_work:
         plan = scheduler.schedule(0.0)
         count = data.draw(st.integers(0, scheduler.count_repeats(plan)))
-        if not count:
-            scheduler.apply(plan, sample(plan), 0.0)
-            continue
         single, single_plan = deepcopy((scheduler, plan))
         for _ in range(count):
             events = single.apply(single_plan, sample(single_plan), 0.0)
             assert not any(one.finish_reason for one in events)
             single_plan = single.schedule(0.0)
             assert is_like(plan, single_plan)
-        ends = [one for one in single.apply(single_plan, sample(single_plan), 0.0) if one.finish_reason]
-        assert scheduler.apply_run(plan, tokens(plan), count + 1, 0.0) == ends
+        events, begun = single.apply(single_plan, sample(single_plan), 0.0), {seq.request_id for seq in plan.prefill}
+        told = [one for one in events if one.finish_reason or one.request_id in begun]
+        assert scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0) == told
         assert state(scheduler) == state(single)
         assert scheduler.audit() == []
         total += count
@@ -112,7 +105,7 @@ def test_the_next_plan_is_another_where_nobody_waits(scheduler: Scheduler) -> No
         count, is_alone = scheduler.count_repeats(plan), scheduler.num_waiting == 0
         if not count:
             scheduler.apply(plan, sample(plan), 0.0)
-        elif not scheduler.apply_run(plan, tokens(plan), count + 1, 0.0) and is_alone:
+        elif not scheduler.apply_run(plan, sample(plan).sampled, count + 1, 0.0) and is_alone:
             assert scheduler.schedule(0.0).preempted
             return
 

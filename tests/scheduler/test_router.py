@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from server.config import CacheConfig
 from server.errors import EngineDead
+from server.kv_cache.hashing import HashChain
 from server.scheduler.prefix_index import PrefixIndex
 from server.scheduler.router import LOAD_MARGIN, TOKENS_PER_HIT, EngineView, Router, choose
 from server.types import Request, SamplingParams
@@ -141,6 +142,8 @@ class RouterMachine(RuleBasedStateMachine):
         self.open: dict[str, tuple[int, int]] = {}
         self.dead: set[int] = set()
         self.count = 0
+        self.sent = [PrefixIndex(CACHE.num_blocks - 1) for _ in range(3)]
+        self.placed = [0] * 3
 
     @rule(prompt=prompts, salt=st.sampled_from(["", "salt"]))
     def place(self, prompt: tuple[int, ...], salt: str) -> None:
@@ -151,8 +154,14 @@ class RouterMachine(RuleBasedStateMachine):
                 self.router.place(request(name, prompt, salt))
             return
         before = self.router.loads
+        chain = HashChain(BLOCK, salt)
+        chain.extend(prompt, len(prompt) // BLOCK)
+        cached = [sent.match(chain.digests[: (len(prompt) - 1) // BLOCK]) * BLOCK for sent in self.sent]
+        views = [EngineView(i not in self.dead, before[i], cached[i], self.placed[i]) for i in range(3)]
         chosen = self.router.place(request(name, prompt, salt))
-        assert chosen not in self.dead
+        assert chosen == choose(views)  # among all of them, though it looks at few
+        self.sent[chosen].add(chain.digests)
+        self.placed[chosen] += 1
         least = min(load for i, load in enumerate(before) if i not in self.dead)
         assert before[chosen] <= LOAD_MARGIN * least + TOKENS_PER_HIT * len(prompt)  # imbalance is bounded
         self.open[name] = (chosen, len(prompt))
@@ -175,11 +184,22 @@ class RouterMachine(RuleBasedStateMachine):
         if is_certain and len(self.dead) < 2:  # else most runs would soon have no engine left
             self.router.lose(index)
             self.dead.add(index)
+            self.sent[index].clear()
             self.open = {name: entry for name, entry in self.open.items() if entry[0] != index}
+
+    @rule(data=st.data())
+    def join(self, data: st.DataObject) -> None:
+        if self.dead:
+            index = data.draw(st.sampled_from(sorted(self.dead)))
+            self.router.join(index)
+            self.dead.remove(index)
+            self.placed[index] = 0
 
     @rule()
     def forget(self) -> None:
         self.router.forget_prefixes()
+        for sent in self.sent:
+            sent.clear()
 
     @invariant()
     def counts_are_conserved(self) -> None:

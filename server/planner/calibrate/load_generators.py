@@ -13,7 +13,6 @@ from math import exp, inf, sqrt
 
 import numpy as np
 
-from server.cost.calibration import ServingCoefficients
 from server.planner.calibrate.published import PublishedRow
 from server.workload.arrivals import Arrivals
 from server.workload.workload import IntArray, Workload
@@ -26,6 +25,14 @@ USERS = 128  # of guidellm when a row does not state how many
 SEED = 7
 
 _RATE = re.compile(r"^(asynchronous|constant)@([\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What the clients of llmperf add, fitted with the stacks. Defaults are where a fit starts."""
+
+    spacing_s: float = 0.1  # work between two launches of a wave
+    stop_rate: float = 1e-3  # chance of an answer to end at a token before its limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,11 @@ class LoadTest:
         """Waves to simulate; 0 when there are none."""
         return max(2, min(WAVES, ENOUGH // (self.users or 1))) if self.is_waves else 0
 
-    def workload(self, answers: OutputLengths, most_per_s: float, fitted: ServingCoefficients, seed: int) -> Workload:
+    def workload(self, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> Workload:
         """Requests of one wave, or as many requests as can be sent within the window when `most_per_s` are answered."""
         random = np.random.default_rng((SEED, seed))
         if self.is_waves:
-            size, arrivals = self.users or 1, Arrivals(1 / fitted.client_spacing_s, burstiness=inf)
+            size, arrivals = self.users or 1, Arrivals(1 / clients.spacing_s, burstiness=inf)
         elif self.rate is None:
             size, arrivals = (self.users or 1) + int(WINDOW_S * most_per_s), Arrivals(inf)
         else:
@@ -81,7 +88,7 @@ class OutputLengths:
     stop_rate: float
 
     @classmethod
-    def of(cls, row: PublishedRow, coefficients: ServingCoefficients) -> OutputLengths:
+    def of(cls, row: PublishedRow, clients: Clients) -> OutputLengths:
         """Lengths of a row; their mean follows from tokens and requests a second where a row has both."""
         requested, measures = row.counts["output_len"], row.measures
         per_s = measures.get("req_per_s", 0.0)
@@ -90,7 +97,7 @@ class OutputLengths:
                 row.counts["input_len"], requested, stop_rate(requested, measures.get("output_tok_s", 0.0) / per_s)
             )
         is_llmperf = row.label("arrival").startswith("closed loop")
-        return cls(row.counts["input_len"], requested, coefficients.stop_rate if is_llmperf else 0.0)
+        return cls(row.counts["input_len"], requested, clients.stop_rate if is_llmperf else 0.0)
 
     @property
     def mean(self) -> float:

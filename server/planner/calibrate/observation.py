@@ -1,17 +1,21 @@
 """Published rows as work of the cost model: the definitions of TPOT and TTFT, in one place.
 
 The definitions (docs/cost-model.md): TPOT as a P50 is the step of the bucket that holds the median token; as a mean it
-is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT of a batch is that of all its prompts.
+is the mean over buckets; "includes prefill" is (prefill + steps) / tokens. TTFT of a static batch is that of all its
+prompts; of anything else, that of one prompt.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.cost.evidence import Phase, Point, matrix_billions
 from server.cost.shape import matrix_params
-from server.cost.work import Runtime, StepWork, Term, Work
+from server.cost.work import Runtime, StepWork, Work
 from server.device.catalog import instance
+from server.device.instances import Instance
 from server.errors import DeviceError, SettingsError
 from server.models.public import known_model
 from server.models.spec import ModelSpec
@@ -19,12 +23,15 @@ from server.planner.calibrate.published import EXPERTS, SHAPE, PublishedRow
 
 SMALLEST_BUCKET = 128  # NxD Inference feature-guide.rst: powers of two from 128
 CONTINUOUS_SDK = 17  # optimum-neuron batches continuously since the releases built on 2.17
+SPREAD_SDK = 18  # grouped queries are spread over more cores than KV heads as today since 2.18
 SINGLE_BUCKET_SDK = 21  # optimum-neuron on NxD compiles one bucket
 PARAMS_TOLERANCE = 0.12  # a row's stated size may differ from the shape's by this share before the name is doubted
 COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding is at most 5 %
+STATIC = "static batch"  # the arrival of rows whose prompts come together
 MS = 1e-3
 
-NOTHING: Work = (0.0,) * len(Term)
+# Fields of a known model that the cost model reads and no column of the published file holds.
+UNSTATED = ("is_gated", "expert_layers", "dense_intermediate_size", "shared_intermediate_size", "has_attention_gate")
 
 
 class Unusable(Exception):
@@ -37,12 +44,14 @@ class Observation:
 
     row_id: str
     model: str
+    source: str
+    sdk: int  # minor release
     shape: ModelSpec
     group: str
     series: tuple[object, ...]  # rows of one series are repetitions: together they weigh as the root of their number
+    point: Point
     seconds: float
-    decode: Work
-    prefill: Work
+    work: Work
 
 
 def observe(row: PublishedRow) -> tuple[list[Observation], list[str]]:
@@ -83,7 +92,7 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     """The fields that the cost model reads, so that rows which agree in them count as one model."""
-    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), "is_gated")}
+    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), *UNSTATED)}
     return ModelSpec("", **sizes, max_position=0)
 
 
@@ -95,22 +104,27 @@ def size_error(model: ModelSpec, params_b: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Setup:
+class Setup:
     """Compilation and batch of the row's model."""
 
     row: PublishedRow
     shape: ModelSpec
+    part: Instance
     work: StepWork
     batch: int
     is_continuous: bool
     max_len: int
 
     @classmethod
-    def of(cls, row: PublishedRow) -> _Setup:
+    def of(cls, row: PublishedRow) -> Setup:
         if "tp" not in row.counts:
             raise Unusable("the tensor-parallel degree is not stated")
         shape = shape_of(row)
         batch, count = row.counts.get("batch_size", 1), row.counts
+        if row.sdk < SPREAD_SDK and shape.num_kv_heads < min(row.counts["tp"], shape.num_heads):
+            raise Unusable(
+                f"SDK 2.{row.sdk} spread grouped queries over cores as no later release does, 3 times slower"
+            )
         software = row.label("framework")
         serves = any(name in software for name in ("optimum", "tgi", "vllm"))
         is_continuous = serves and batch > 1 and row.sdk >= CONTINUOUS_SDK
@@ -118,13 +132,28 @@ class _Setup:
         if not max_len:
             raise Unusable("no length is stated")
         runtime = Runtime(row.texts["weight_dtype"] or "bf16", is_continuous, row.sdk)
-        work = StepWork(shape, instance(row.texts["instance"]), row.counts["tp"], runtime)
-        return cls(row, shape, work, batch, is_continuous, max_len)
+        part = instance(row.texts["instance"])
+        return cls(row, shape, part, StepWork(shape, part, row.counts["tp"], runtime), batch, is_continuous, max_len)
 
     @property
     def has_one_bucket(self) -> bool:
         is_nxd = "optimum" in self.row.label("framework") and self.row.sdk >= SINGLE_BUCKET_SDK
         return self.is_continuous or is_nxd or "nxd" in self.row.label("framework")
+
+    def prompt_length(self, prompt: int) -> int:
+        """Positions that a prompt is padded to."""
+        return self.max_len if self.has_one_bucket else bucket(prompt)
+
+    def step_length(self) -> int:
+        """Positions that a decode step reads of each slot: those compiled, or the mean over the buckets it ran on."""
+        prompt, output = (self.row.counts.get(name, 0) for name in ("input_len", "output_len"))
+        if self.has_one_bucket:
+            return self.max_len
+        if not output:
+            return bucket(self.max_len)
+        if self.row.label("tpot_stat").startswith("p50, excl"):
+            return bucket(prompt + output // 2 + 1)
+        return mean_bucket(prompt, output, bucket(self.max_len))
 
     def group(self, kind: str) -> str:
         """Group of errors, such as decode_dense_inf2, decode_trn1, decode_moe_inf2."""
@@ -132,19 +161,21 @@ class _Setup:
         arch = "moe" if self.shape.num_experts else "dense"
         return f"{kind}_{part}" if part == "trn1" and arch == "dense" else f"{kind}_{arch}_{part}"
 
-    def series(self, kind: str) -> tuple[object, ...]:
-        return (kind, self.row.texts["source_group"], self.shape, self.work.core.tp, self.batch, self.row.sdk)
-
-    def observation(self, kind: str, milliseconds: float, decode: Work, prefill: Work) -> Observation:
+    def observation(self, phase: Phase, milliseconds: float, work: Work, positions: int) -> Observation:
+        source, tp = self.row.texts["source_group"], self.work.core.tp
+        width, has_experts = self.work.weight_bytes, bool(self.shape.num_experts)
+        billions = matrix_billions(self.shape)
         return Observation(
             row_id=self.row.row_id,
             model=self.row.texts["model"],
+            source=source,
+            sdk=self.row.sdk,
             shape=self.shape,
-            group=self.group(kind),
-            series=self.series(kind),
+            group=self.group(phase),
+            series=(phase, source, self.shape, tp, self.batch, self.row.sdk),
+            point=Point(phase, self.part.chip.name, billions, tp, self.batch, positions, width, has_experts),
             seconds=milliseconds * MS,
-            decode=decode,
-            prefill=prefill,
+            work=work,
         )
 
 
@@ -176,24 +207,18 @@ def _check_usable(row: PublishedRow, flag: str, measure: str) -> float:
 
 def _decode(row: PublishedRow) -> Observation:
     measured = _check_usable(row, "use_decode_fit", "tpot_ms")
-    setup, stat, counts = _Setup.of(row), row.label("tpot_stat"), row.counts
-    prompt, output = counts.get("input_len", 0), counts.get("output_len", 0)
-    if setup.has_one_bucket:
-        size = setup.max_len
-    elif not output:
-        size = bucket(setup.max_len)
-    elif stat.startswith("p50, excl"):
-        size = bucket(prompt + output // 2 + 1)
-    else:
-        size = mean_bucket(prompt, output, bucket(setup.max_len))
-    prefill = NOTHING
+    if row.samples_on_host:
+        raise Unusable("tokens were sampled on the host")
+    setup, stat, output = Setup.of(row), row.label("tpot_stat"), row.counts.get("output_len", 0)
+    size = setup.step_length()
+    work = setup.work.decode(setup.batch, size)
     if "includes prefill" in stat and output:
-        prefill = _scaled(_whole_prefill(setup, prompt), 1 / output)
+        work = _sum(work, _scaled(_whole_prefill(setup, row.counts.get("input_len", 0)), 1 / output))
     elif "includes ttft" in stat and output:
         measured -= row.measures.get("ttft_ms", 0.0) / output
         if measured <= 0:
             raise Unusable("ttft_ms leaves no time for the other tokens")
-    return setup.observation("decode", measured, setup.work.decode(setup.batch, size), prefill)
+    return setup.observation("decode", measured, work, size)
 
 
 def _prefill(row: PublishedRow) -> Observation:
@@ -202,25 +227,28 @@ def _prefill(row: PublishedRow) -> Observation:
     measured = _check_usable(row, "use_prefill_fit", "ttft_ms")
     if "coarse" in row.label("use_prefill_fit") and measured < COARSE_MS:
         raise Unusable(f"{measured:g} ms rounded to 0.1 s")
-    setup = _Setup.of(row)
+    setup = Setup.of(row)
     prompt = row.counts.get("input_len", 0)
     if not prompt:
         raise Unusable("no input_len")
-    return setup.observation("prefill", measured, NOTHING, _whole_prefill(setup, prompt))
+    return setup.observation("prefill", measured, _whole_prefill(setup, prompt), setup.prompt_length(prompt))
 
 
-def _whole_prefill(setup: _Setup, prompt: int) -> Work:
-    """Continuous batching encodes prompts one by one in the full bucket, a static batch all of its prompts at once.
+def _whole_prefill(setup: Setup, prompt: int) -> Work:
+    """What a first token waits for: all prompts of a static batch, else its own.
 
-    Under a load test a first token waits for its own prompt only.
+    Slots that come and go are encoded one by one. A static batch is one call for all of its prompts.
     """
+    prompts = setup.batch if setup.row.label("arrival") == STATIC else 1
+    length = setup.prompt_length(prompt)
     if not setup.is_continuous:
-        return setup.work.prefill(bucket(prompt), setup.batch)
-    is_load_test = "tgi" in setup.row.label("framework")
-    work = list(_scaled(setup.work.prefill(setup.max_len), 1 if is_load_test else setup.batch))
-    work[Term.HOST] = 1.0  # once for the batch
-    return tuple(work)
+        return setup.work.prefill(length, prompts)
+    return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": 1.0}  # the host's part once for the batch
 
 
 def _scaled(work: Work, factor: float) -> Work:
-    return tuple(amount * factor for amount in work)
+    return {name: amount * factor for name, amount in work.items()}
+
+
+def _sum(one: Work, other: Work) -> Work:
+    return dict(Counter(one) + Counter(other))

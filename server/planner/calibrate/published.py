@@ -17,7 +17,7 @@ from server.errors import SettingsError
 
 TEXT = ("row_id", "model", "arch", "source_group", "weight_dtype", "instance", "framework")
 LABELS = ("neuron_sdk", "quality", "tpot_stat", "use_decode_fit", "use_prefill_fit")
-LOAD_LABELS = ("arrival", "ttft_stat")  # of load tests; a table without them has none
+OPTIONAL_LABELS = ("arrival", "ttft_stat", "notes")  # a table may have none of them
 COUNTS = ("tp", "batch_size", "max_seq_len")
 LENGTHS = ("input_len", "output_len")  # load tests state means, which are rounded
 SHAPE = {  # columns, and the fields of ModelSpec that they are
@@ -56,6 +56,11 @@ class PublishedRow:
         """Minor release of the Neuron SDK; the current one when the row names none."""
         found = _SDK.search(self.texts["neuron_sdk"])
         return int(found[1]) if found else CURRENT_SDK
+
+    @property
+    def samples_on_host(self) -> bool:
+        """Whether logits leave the device at every step; only the notes of a row say so."""
+        return "cpu sampling" in self.label("notes")
 
     def label(self, name: str) -> str:
         """A text column in lower case."""
@@ -101,7 +106,7 @@ def _row(cells: dict[str | None, str], line: int, where: str) -> PublishedRow:
             raise SettingsError(f"{at}: {name} is {cells[name]}, must be a whole number of at least 1")
     return PublishedRow(
         line=line,
-        texts={name: cells.get(name, "").strip() for name in (*TEXT, *LABELS, *LOAD_LABELS)},
+        texts={name: cells.get(name, "").strip() for name in (*TEXT, *LABELS, *OPTIONAL_LABELS)},
         counts={name: round(value) for name, value in known.items() if name not in measures and value >= 0.5},
         measures={name: value for name, value in known.items() if name in measures},
     )

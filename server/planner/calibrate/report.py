@@ -11,36 +11,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from server.cost.calibration import (
-    Calibration,
-    Coefficients,
-    ErrorStats,
-    GroupError,
-    Seen,
-    default_calibration,
-)
-from server.cost.shape import matrix_params
+from server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
 from server.errors import SettingsError
-from server.planner.calibrate.least_squares import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import PublishedRow, data_hash, read_rows
 from server.planner.calibrate.serving_errors import ServingError, ServingOutcome, calibrate_serving, check_serving
+from server.planner.calibrate.step_errors import (
+    RowError,
+    StepOutcome,
+    calibrate_steps,
+    check_steps,
+    coefficients_without,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class RowError:
-    """A compared time. `left_out` is the error of a fit that never saw the row's model; None in a check."""
-
-    row_id: str
-    group: str
-    model: str
-    measured_ms: float
-    predicted_ms: float
-    error: float
-    left_out: float | None = None
+Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +34,21 @@ class CalibrationReport:
     calibration: Calibration
     is_fit: bool
     groups: dict[str, GroupError]
+    baselines: dict[str, dict[str, ErrorStats | None]]  # of plain models on the same groups; see baselines.py
     rows: tuple[RowError, ...]
     serving: tuple[ServingError, ...]  # of load tests: up to three figures a row
-    skipped: tuple[tuple[str, str], ...]  # row and reason; a row gives one or two observations or reasons
+    skipped: Skipped  # a row gives one or two observations or reasons
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values: `groups` by name with n, mean, median, p90; every row; what was skipped and why."""
+        """Plain values: `groups` by name with errors; baselines; every row; what was skipped and why."""
         return {
             "calibration": self.calibration.as_dict(),
             "is_fit": self.is_fit,
-            "groups": {name: group.as_dict() for name, group in self.groups.items()},
+            "groups": {name: asdict(group) for name, group in self.groups.items()},
+            "baselines": {
+                name: {group: stats and asdict(stats) for group, stats in groups.items()}
+                for name, groups in self.baselines.items()
+            },
             "rows": [asdict(row) for row in self.rows],
             "serving": [asdict(row) for row in self.serving],
             "skipped": [{"row_id": row_id, "reason": reason} for row_id, reason in self.skipped],
@@ -67,27 +56,34 @@ class CalibrationReport:
 
 
 def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
-    """Fit all coefficients to the usable rows of `data`, and each model's rows again without that model.
+    """Choose the terms and fit all coefficients to the usable rows of `data`; and again without what is predicted.
 
     `date` (ISO) is stored with the fit; today when not given. Raises SettingsError when the file cannot be read as
     such a table or no row is usable.
     """
     rows = read_rows(data)
     observations, skipped = _usable(rows, data)
-    coefficients = fit(observations)
-    errors, left_out = errors_of(coefficients, observations), _left_out(observations)
+    steps = calibrate_steps(observations)
     calibration = Calibration(
-        coefficients=coefficients,
+        coefficients=steps.coefficients,
         date=date or datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         data_sha256=data_hash(data),
         num_rows=len({o.row_id for o in observations}),
-        errors=_groups(observations, errors, left_out),
-        seen=Seen.of({(matrix_params(o.shape), o.shape.hidden_size) for o in observations if not o.shape.num_experts}),
+        errors=steps.groups,
+        evidence=steps.evidence,
     )
-    served = calibrate_serving(rows, calibration)
-    groups = calibration.errors | serving_groups(served.errors)
-    calibration = replace(calibration, errors=groups, serving=served.coefficients)
-    return _report(calibration, True, groups, _rows(observations, errors, left_out), (served, skipped))
+
+    def without(source: str) -> Calibration:
+        return replace(calibration, coefficients=coefficients_without(observations, source))
+
+    served = calibrate_serving(rows, calibration, without)
+    found = replace(
+        calibration,
+        errors=steps.groups | served.groups,
+        hosts=served.coefficients.hosts,
+        clients=asdict(served.coefficients.clients),
+    )
+    return _report(found, True, steps, served, skipped)
 
 
 def run_check(data: Path, calibration: Calibration | None = None) -> CalibrationReport:
@@ -99,44 +95,19 @@ def run_check(data: Path, calibration: Calibration | None = None) -> Calibration
     rows = read_rows(data)
     served = check_serving(rows, calibration)
     observations, skipped = _usable(rows, data, is_enough=bool(served.errors))
-    errors = errors_of(calibration.coefficients, observations)
-    groups = _groups(observations, errors, None) | serving_groups(served.errors)
-    return _report(calibration, False, groups, _rows(observations, errors, None), (served, skipped))
+    steps = check_steps(observations, dict(calibration.coefficients), calibration.evidence)
+    return _report(calibration, False, steps, served, skipped)
 
 
 def _report(
-    calibration: Calibration,
-    is_fit: bool,
-    groups: dict[str, GroupError],
-    rows: tuple[RowError, ...],
-    rest: tuple[ServingOutcome, tuple[tuple[str, str], ...]],
+    calibration: Calibration, is_fit: bool, steps: StepOutcome, served: ServingOutcome, skipped: Skipped
 ) -> CalibrationReport:
-    served, skipped = rest
-    return CalibrationReport(calibration, is_fit, groups, rows, served.errors, (*skipped, *served.skipped))
+    groups = steps.groups | served.groups
+    rest = steps.baselines, steps.rows, served.errors, (*skipped, *served.skipped)
+    return CalibrationReport(calibration, is_fit, groups, *rest)
 
 
-def serving_groups(errors: Sequence[ServingError]) -> dict[str, GroupError]:
-    """Error statistics of load tests by group."""
-    groups = {}
-    for name in sorted({error.group for error in errors}):
-        own = [error for error in errors if error.group == name]
-        unseen = [error.left_out for error in own if error.left_out is not None]
-        held = _stats(np.array(unseen)) if len(unseen) == len(own) else None
-        groups[name] = GroupError(len(own), _stats(np.array([error.error for error in own])), held)
-    return groups
-
-
-def errors_of(coefficients: Coefficients, observations: Sequence[Observation]) -> NDArray[np.float64]:
-    """Signed relative error of each observation."""
-    if not observations:
-        return np.zeros(0)
-    problem = Problem(observations)
-    return np.asarray(problem.predict(coefficients) / problem.seconds - 1)
-
-
-def _usable(
-    rows: Sequence[PublishedRow], data: Path, is_enough: bool = False
-) -> tuple[list[Observation], tuple[tuple[str, str], ...]]:
+def _usable(rows: Sequence[PublishedRow], data: Path, is_enough: bool = False) -> tuple[list[Observation], Skipped]:
     """Observations of steps; there must be some, unless the rest of the table `is_enough`."""
     observations: list[Observation] = []
     skipped: list[tuple[str, str]] = []
@@ -147,51 +118,3 @@ def _usable(
     if not (observations or is_enough):
         raise SettingsError(f"none of the {len(rows)} rows of {data} is usable; the first: {skipped[0][1]}")
     return observations, tuple(skipped)
-
-
-def _left_out(observations: Sequence[Observation]) -> NDArray[np.float64]:
-    """Errors of fits that saw no row of the observation's own model, models of equal dimensions being one.
-
-    NaN when there is but one model.
-    """
-    errors = np.full(len(observations), np.nan)
-    for shape in dict.fromkeys(o.shape for o in observations):
-        others = [o for o in observations if o.shape != shape]
-        own = [i for i, o in enumerate(observations) if o.shape == shape]
-        if others:
-            errors[own] = errors_of(fit(others), [observations[i] for i in own])
-    return errors
-
-
-def _groups(
-    observations: Sequence[Observation], errors: NDArray[np.float64], left_out: NDArray[np.float64] | None
-) -> dict[str, GroupError]:
-    groups = {}
-    for name in sorted({o.group for o in observations}):
-        own = np.array([o.group == name for o in observations])
-        held = None if left_out is None or np.isnan(left_out[own]).any() else _stats(left_out[own])
-        groups[name] = GroupError(int(own.sum()), _stats(errors[own]), held)
-    return groups
-
-
-def _stats(errors: NDArray[np.float64]) -> ErrorStats:
-    size = np.abs(errors)
-    return ErrorStats(float(size.mean()), float(np.median(size)), float(np.quantile(size, 0.9)))
-
-
-def _rows(
-    observations: Sequence[Observation], errors: NDArray[np.float64], left_out: NDArray[np.float64] | None
-) -> tuple[RowError, ...]:
-    unseen = [None] * len(observations) if left_out is None else [None if np.isnan(e) else float(e) for e in left_out]
-    return tuple(
-        RowError(
-            row_id=o.row_id,
-            group=o.group,
-            model=o.model,
-            measured_ms=o.seconds * 1e3,
-            predicted_ms=o.seconds * (1 + float(error)) * 1e3,
-            error=float(error),
-            left_out=held,
-        )
-        for o, error, held in zip(observations, errors, unseen, strict=True)
-    )

@@ -1,46 +1,67 @@
 """Published load tests, simulated: tokens a second, TTFT and time per token of a serving stack under many users.
 
-A row's stack is text-generation-inference or vLLM over static slots (slot_engine.py), its clients those of
-load_generators.py, its steps those of the cost model. What a stack adds are five coefficients of the calibration.
+A row's stack is one of server/cost/stacks.py over static slots (slot_engine.py), its clients those of
+load_generators.py, its steps those of the cost model. What the hosts of stacks and the clients add is fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 
 import numpy as np
 
 from server.clock import NS
-from server.config import CacheConfig, SchedulerConfig
-from server.cost.calibration import Calibration, ServingCoefficients
+from server.config import CacheConfig, SchedulerConfig, StackName
+from server.cost.calibration import Calibration
 from server.cost.model import CostModel
-from server.cost.work import Runtime
-from server.device.catalog import instance
+from server.cost.stacks import STACKS, HostWork, RouterPolicy, Stack
 from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
 from server.planner.calibrate.contradictions import contradictions
-from server.planner.calibrate.load_generators import WINDOW_S, LoadTest, OutputLengths
-from server.planner.calibrate.observation import CONTINUOUS_SDK, Unusable, shape_of
+from server.planner.calibrate.load_generators import WINDOW_S, Clients, LoadTest, OutputLengths
+from server.planner.calibrate.observation import CONTINUOUS_SDK, Setup, Unusable
 from server.planner.calibrate.published import PublishedRow
-from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
+from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
 from server.planner.simulate.records import Records
 from server.planner.simulate.routing import RoundRobin
 from server.planner.simulate.simulator import Driver
 from server.workload.workload import FloatArray
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
-STACK_TGI_2_SDK = 19
-
-# text-generation-inference: `--max-waiting-tokens` 20; `--waiting-served-ratio` 1.2 until 2.0.1, 0.3 since (the images
-# of optimum-neuron for SDK 2.18 and 2.19). vLLM on Neuron encodes one prompt at a time, at once.
+STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-ratio is 1.2
 TGI_1 = RouterPolicy(1.2, 20)
-TGI_2 = RouterPolicy(0.3, 20)
-VLLM = RouterPolicy(0.0, 0, max_prompts=1)
+
+SATURATED = 0.8  # of the tokens a second that a deployment was measured to give at most
 
 QUANTITIES = ("throughput", "ttft", "itl")
 ServingFigures = tuple[float, float, float]  # output tokens/s, and ms: in the order of QUANTITIES
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCoefficients:
+    """What a fit to load tests finds: the hosts of stacks, and the clients. Defaults are where it starts."""
+
+    hosts: dict[StackName, HostWork] = field(
+        default_factory=lambda: {
+            "nxdi-vllm": HostWork(request_s=0.05, slot_s=2e-4, logit_s=5e-9, copy_s=5e-9),
+            "tgi": HostWork(request_s=0.05, slot_s=2e-4, logit_s=5e-9),
+        }
+    )
+    clients: Clients = field(default_factory=Clients)
+
+
+def stack_of(row: PublishedRow) -> Stack:
+    """The stack that a load test was run on, as it was at the row's release. Raises Unusable when it is none known."""
+    software = row.label("framework")
+    if row.sdk < CONTINUOUS_SDK or not any(name in software for name in ("tgi", "vllm")):
+        raise Unusable(f"no continuous batching is known of {row.texts['framework']} on SDK 2.{row.sdk}")
+    if "vllm" in software:
+        return replace(STACKS["nxdi-vllm"], samples_on_device=not row.samples_on_host)
+    router = TGI_1 if row.sdk < STACK_TGI_2_SDK else STACKS["tgi"].router
+    return replace(STACKS["tgi"], router=router, samples_on_device=row.sdk >= ON_DEVICE_SAMPLING_SDK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,75 +69,76 @@ class ServingRow:
     """A load test that can be simulated: the deployment, the clients, and what was measured."""
 
     row: PublishedRow
-    group: str  # the family of the part: inf2, trn1
+    group: str  # the family of the part, and what is not dense: inf2, trn1, moe_trn2
     model: CostModel
     shape: ModelSpec
     test: LoadTest
-    policy: RouterPolicy
+    stack: Stack
     num_slots: int
-    max_len: int
+    lengths: tuple[int, int]  # positions that a prompt is padded to, and that a step reads of each slot
     num_engines: int
     measured: dict[str, float]  # by quantity; those that the row states
-    contradiction: str  # with other rows of the table; empty when there is none
+    contradiction: str = ""  # with other rows of the table; empty when there is none
+    is_saturated: bool = False  # arrivals come nearly as fast as the row's deployment can answer: queues grow with time
 
     @classmethod
-    def of(cls, row: PublishedRow, calibration: Calibration, contradiction: str = "") -> ServingRow:
+    def of(cls, row: PublishedRow, calibration: Calibration) -> ServingRow:
         """Raises Unusable with the reason, DeviceError or SettingsError for what no part or type is."""
-        test, counts, software = LoadTest.of(row), row.counts, row.label("framework")
+        test, counts = LoadTest.of(row), row.counts
         if test is None:
             raise Unusable("no load test of a known kind")
         if row.label("quality") not in ("a", "b"):
             raise Unusable(f"quality is {row.texts['quality']}")
-        if not any(name in software for name in ("tgi", "vllm")) or row.sdk < CONTINUOUS_SDK:
-            raise Unusable(f"no continuous batching is known of {row.texts['framework']} on SDK 2.{row.sdk}")
+        stack = stack_of(row)
         missing = [
             name for name in ("tp", "batch_size", "max_seq_len", "input_len", "output_len") if name not in counts
         ]
         if missing:
             raise Unusable(f"{', '.join(missing)} not stated")
-        measured = _measured(row)
-        shape = shape_of(row)
-        runtime = Runtime(row.texts["weight_dtype"] or "bf16", counts["batch_size"] > 1, row.sdk)
-        is_tgi_1 = row.sdk < STACK_TGI_2_SDK
+        setup = Setup.of(row)
+        part = row.texts["instance"].split(".")[0].removesuffix("n")
         return cls(
             row=row,
-            group=row.texts["instance"].split(".")[0].removesuffix("n"),
-            model=CostModel.of(shape, instance(row.texts["instance"]), counts["tp"], runtime, calibration),
-            shape=shape,
+            group=f"moe_{part}" if setup.shape.num_experts else part,
+            model=CostModel(calibration, setup.work, setup.part),
+            shape=setup.shape,
             test=test,
-            policy=VLLM if "vllm" in software else TGI_1 if is_tgi_1 else TGI_2,
-            num_slots=counts["batch_size"],
-            max_len=counts["max_seq_len"],
+            stack=stack,
+            num_slots=setup.batch,
+            lengths=(setup.prompt_length(counts["input_len"]), setup.step_length()),
             num_engines=counts.get("dp", 1),
-            measured=measured,
-            contradiction=contradiction,
+            measured=_measured(row),
         )
 
-    def times(self, coefficients: ServingCoefficients) -> SlotTimes:
-        """Times of one engine, each prompt padded to the compiled length."""
-        slots_host_s = coefficients.slot_host_s
-        if self.row.sdk < ON_DEVICE_SAMPLING_SDK:
-            slots_host_s += coefficients.sampling_logit_s * self.shape.vocab_size
-        prompt = min(self.row.counts["input_len"], self.max_len)
+    @property
+    def source(self) -> str:
+        return self.row.texts["source_group"]
+
+    def times(self, host: HostWork) -> SlotTimes:
+        """Times of one engine."""
+        prompt, positions = self.lengths
+        vocab = 0 if self.stack.samples_on_device else self.shape.vocab_size
         return SlotTimes(
-            prefill_ns=round(self.model.prefill(prompt, self.max_len).elapsed_s * NS),
-            decode_ns=round(self.model.decode(self.num_slots, self.max_len).elapsed_s * NS),
-            slots_host_ns=slots_host_s * NS,
-            request_host_ns=round(coefficients.request_host_s * NS),
+            prefill_ns=round(self.model.prefill(prompt, prompt).elapsed_s * NS),
+            decode_ns=round(self.model.decode(self.num_slots, positions).elapsed_s * NS),
+            host_ns=tuple(round(host.step_s(n, self.num_slots, vocab) * NS) for n in range(self.num_slots + 1)),
+            request_host_ns=round(host.request_s * NS),
         )
 
-    def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[float, ...]:
-        """The coefficients that this row's prediction depends on; 0 for the others."""
-        c, is_host_sampled = coefficients, self.row.sdk < ON_DEVICE_SAMPLING_SDK
-        clients = (c.client_spacing_s, c.stop_rate) if self.test.is_waves else (0.0, 0.0)
-        return c.request_host_s, c.slot_host_s, c.sampling_logit_s if is_host_sampled else 0.0, *clients
+    def used_coefficients(self, coefficients: ServingCoefficients) -> tuple[object, ...]:
+        """The coefficients that this row's prediction depends on."""
+        host = coefficients.hosts[self.stack.name]
+        if self.stack.samples_on_device:
+            host = replace(host, logit_s=0.0, copy_s=0.0)
+        return host, coefficients.clients if self.test.is_waves else None
 
     def predict(self, coefficients: ServingCoefficients, num_waves: int | None = None) -> ServingFigures:
         """The figures that the tool of the row would print; of `num_waves` waves instead of all."""
-        times, answers = self.times(coefficients), OutputLengths.of(self.row, coefficients)
+        clients = coefficients.clients
+        times, answers = self.times(coefficients.hosts[self.stack.name]), OutputLengths.of(self.row, clients)
         most_per_s = self.num_engines * self.num_slots / answers.mean / times.decode_ns * NS
         num_runs = max(1, min(self.test.num_waves, num_waves or self.test.num_waves))
-        runs = [self._run(times, answers, most_per_s, coefficients, i) for i in range(num_runs)]
+        runs = [self._run(times, answers, most_per_s, clients, i) for i in range(num_runs)]
         seconds = sum(run.seconds for run in runs)
         tokens, ttft, latency = (
             np.concatenate([getattr(run, n) for run in runs]) for n in ("tokens", "ttft", "latency")
@@ -130,12 +152,12 @@ class ServingRow:
             middle["tpot_stat"] = np.median
         return float(tokens.sum()) / seconds, float(middle["ttft_stat"](ttft)), float(middle["tpot_stat"](itl))
 
-    def _run(
-        self, times: SlotTimes, answers: OutputLengths, most_per_s: float, coefficients: ServingCoefficients, seed: int
-    ) -> _Run:
-        workload = self.test.workload(answers, most_per_s, coefficients, seed)
+    def _run(self, times: SlotTimes, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> _Run:
+        workload = self.test.workload(answers, most_per_s, clients, seed)
         records = Records(len(workload))
-        engines = [SlotEngine(self.num_slots, self.policy, times, workload, records) for _ in range(self.num_engines)]
+        engines = [
+            SlotEngine(self.num_slots, self.stack.router, times, workload, records) for _ in range(self.num_engines)
+        ]
         driver = Driver(engines, workload, records, *_no_limits(), RoundRobin())
         if self.test.is_waves:
             driver.run()
@@ -191,17 +213,30 @@ def serving_rows(
 ) -> tuple[list[ServingRow], list[tuple[str, str]]]:
     """The load tests of a table, and for those that cannot be simulated the reason."""
     found, skipped = [], []
-    contradicted = contradictions(rows)
+    contradicted, most = contradictions(rows), _saturations(rows)
     for row in rows:
         if row.label("arrival") in ("", "static batch", "single"):
             continue
         try:
-            found.append(ServingRow.of(row, calibration, contradicted.get(row.row_id, "")))
+            one = ServingRow.of(row, calibration)
+            share = row.measures.get("output_tok_s", 0.0) / most.get(_deployment(row), inf)
+            is_saturated = one.test.rate is not None and share > SATURATED
+            contradiction = contradicted.get(row.row_id, "")
+            found.append(replace(one, contradiction=contradiction, is_saturated=is_saturated))
         except (Unusable, DeviceError, SettingsError) as error:
             skipped.append((row.row_id, f"serving: {error}"))
     return found, skipped
 
 
-def with_coefficient(coefficients: ServingCoefficients, name: str, value: float) -> ServingCoefficients:
-    """`coefficients` with one of them changed."""
-    return replace(coefficients, **{name: value})
+def _saturations(rows: Sequence[PublishedRow]) -> dict[tuple[object, ...], float]:
+    """Most output tokens a second that was measured of each deployment."""
+    most: dict[tuple[object, ...], float] = {}
+    for row in rows:
+        key = _deployment(row)
+        most[key] = max(most.get(key, 0.0), row.measures.get("output_tok_s", 0.0))
+    return most
+
+
+def _deployment(row: PublishedRow) -> tuple[object, ...]:
+    names = ("source_group", "model", "instance", "framework", "neuron_sdk")
+    return (*(row.texts[name] for name in names), *(row.counts.get(name) for name in ("tp", "dp", "batch_size")))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from server.cost.calibration import Calibration, ServingCoefficients
+import numpy as np
+
+from server.cost.calibration import Calibration, GroupError
+from server.planner.calibrate.load_generators import Clients
 from server.planner.calibrate.pattern_search import fit_serving
 from server.planner.calibrate.published import PublishedRow
-from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
+from server.planner.calibrate.serving import QUANTITIES, ServingCoefficients, ServingRow, serving_rows
+from server.planner.calibrate.step_errors import stats_of
 
 UNITS = {"throughput": "tokens/s", "ttft": "ms", "itl": "ms"}
+LeftOut = dict[str, dict[tuple[str, str], float]]  # by what was unseen, then row and quantity: the error
 
 
 @dataclass(frozen=True, slots=True)
 class ServingError:
-    """A compared figure of a load test. `left_out` is the error of a fit that never saw the row's model."""
+    """A compared figure of a load test. `left_out` is the error of fits that saw nothing of the row's source."""
 
     row_id: str
     group: str  # serving_inf2 of throughput, serving_ttft_inf2 and serving_itl_inf2 of times; see `_group`
@@ -25,6 +30,7 @@ class ServingError:
     predicted: float
     error: float
     left_out: float | None = None
+    left_out_model: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +41,59 @@ class ServingOutcome:
     errors: tuple[ServingError, ...]
     skipped: tuple[tuple[str, str], ...]
 
+    @property
+    def groups(self) -> dict[str, GroupError]:
+        """Statistics by group."""
+        names = sorted({error.group for error in self.errors})
+        return {name: _group_error([error for error in self.errors if error.group == name]) for name in names}
+
 
 def check_serving(rows: Sequence[PublishedRow], calibration: Calibration) -> ServingOutcome:
-    """Errors of the calibration's own coefficients."""
+    """Errors of the calibration's own hosts and clients, those of a fit's start where it has none."""
     found, skipped = serving_rows(rows, calibration)
-    errors = [error for row in found for error in _errors(row, calibration.serving, None)]
-    return ServingOutcome(calibration.serving, tuple(errors), tuple(skipped))
+    start = ServingCoefficients()
+    hosts = start.hosts | dict(calibration.hosts)
+    used = ServingCoefficients(hosts, Clients(**calibration.clients))
+    errors = [error for row in found for error in _errors(row, used, {})]
+    return ServingOutcome(used, tuple(errors), tuple(skipped))
 
 
-def calibrate_serving(rows: Sequence[PublishedRow], calibration: Calibration) -> ServingOutcome:
-    """A fit over `calibration`'s step times, and for each model one that saw no row of its dimensions.
+def calibrate_serving(
+    rows: Sequence[PublishedRow], calibration: Calibration, without: Callable[[str], Calibration]
+) -> ServingOutcome:
+    """A fit over `calibration`'s step times; for each model one that saw no row of its dimensions; and for each source
+    one over the step times of the calibration `without` it, that saw no row of it either.
 
     Rows that others of the table contradict are compared, and fitted to by nobody.
     """
     found, skipped = serving_rows(rows, calibration)
-    sound = [row for row in found if not row.contradiction]
-    fitted = fit_serving(sound)
-    errors: list[ServingError] = []
+    fitted = fit_serving(_sound(found))
+    unseen: LeftOut = {"model": {}, "source": {}}
     for shape in dict.fromkeys(row.shape for row in found):
-        others = [row for row in sound if row.shape != shape]
-        unseen = fit_serving(others) if others else None
-        errors += [error for row in found if row.shape == shape for error in _errors(row, fitted, unseen)]
+        others = fit_serving([row for row in _sound(found) if row.shape != shape])
+        unseen["model"] |= _relative((row for row in found if row.shape == shape), others)
+    for source in dict.fromkeys(row.source for row in found):
+        seen, _ = serving_rows(rows, without(source))
+        others = fit_serving([row for row in _sound(seen) if row.source != source])
+        unseen["source"] |= _relative((row for row in seen if row.source == source), others)
+    errors = [error for row in found for error in _errors(row, fitted, unseen)]
     return ServingOutcome(fitted, tuple(errors), tuple(skipped))
 
 
-def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: ServingCoefficients | None) -> list[ServingError]:
+def _sound(rows: Sequence[ServingRow]) -> list[ServingRow]:
+    return [row for row in rows if not row.contradiction]
+
+
+def _relative(rows: Iterable[ServingRow], coefficients: ServingCoefficients) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for row in rows:
+        predicted = dict(zip(QUANTITIES, row.predict(coefficients), strict=True))
+        found |= {(row.row.row_id, name): predicted[name] / value - 1 for name, value in row.measured.items()}
+    return found
+
+
+def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: LeftOut) -> list[ServingError]:
     predicted = dict(zip(QUANTITIES, row.predict(fitted), strict=True))
-    held = None if unseen is None else dict(zip(QUANTITIES, row.predict(unseen), strict=True))
     return [
         ServingError(
             row_id=row.row.row_id,
@@ -71,13 +103,24 @@ def _errors(row: ServingRow, fitted: ServingCoefficients, unseen: ServingCoeffic
             measured=measured,
             predicted=predicted[name],
             error=predicted[name] / measured - 1,
-            left_out=None if held is None else held[name] / measured - 1,
+            left_out=unseen.get("source", {}).get((row.row.row_id, name)),
+            left_out_model=unseen.get("model", {}).get((row.row.row_id, name)),
         )
         for name, measured in row.measured.items()
     ]
 
 
 def _group(row: ServingRow, quantity: str) -> str:
-    """Such as serving_inf2, serving_ttft_inf2; serving_contradicted_inf2 of rows that the table itself contradicts."""
+    """Such as serving_inf2, serving_ttft_inf2; apart are rows that the table itself contradicts, and TTFT where
+    arrivals come as fast as answers: there it follows the test's length more than the server."""
     kind = "" if quantity == "throughput" else f"{quantity}_"
-    return f"serving_{kind}{'contradicted_' if row.contradiction else ''}{row.group}"
+    apart = "contradicted_" if row.contradiction else "saturated_" if row.is_saturated and quantity == "ttft" else ""
+    return f"serving_{kind}{apart}{row.group}"
+
+
+def _group_error(errors: Sequence[ServingError]) -> GroupError:
+    held = {"source": [error.left_out for error in errors], "model": [error.left_out_model for error in errors]}
+    every = stats_of(np.array([error.error for error in errors]))
+    if None in held["source"]:
+        return GroupError(len(errors), every)
+    return GroupError(len(errors), every, {way: stats_of(np.array(values)) for way, values in held.items()})

@@ -10,20 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import floor, sqrt
 from operator import itemgetter
 
+from server.cost.stacks import RouterPolicy
 from server.planner.simulate.records import NEVER, EngineTotals, Records
 from server.workload.workload import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class RouterPolicy:
-    """Rule by which waiting prompts are encoded while slots are busy."""
-
-    waiting_ratio: float  # once so many times the busy slots wait
-    max_waiting_steps: int  # or so many decode steps have passed since prompts were encoded last
-    max_prompts: int | None = None  # in one call; None: as many as there are free slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +23,12 @@ class SlotTimes:
 
     prefill_ns: int  # of one prompt; those of a call follow each other
     decode_ns: int  # of one step of all slots, on the device
-    slots_host_ns: float  # the host's part of a step grows by this times sqrt(busy slots - 1)
+    host_ns: tuple[int, ...]  # what the host adds to a step, by the number of busy slots
     request_host_ns: int  # between sending and being in the router's queue: HTTP, tokenizing
 
     def step_ns(self, busy: int) -> int:
         """Nanoseconds of a decode step with `busy` slots in use."""
-        return self.decode_ns + round(self.slots_host_ns * sqrt(busy - 1))
+        return self.decode_ns + self.host_ns[busy]
 
 
 class SlotEngine:
@@ -100,7 +91,7 @@ class SlotEngine:
             return 1
         steps = self._ends[0][0] - self._clock
         if ready and len(self._ends) < self._num_slots:
-            steps = min(steps, self._last_prefill + self._policy.max_waiting_steps - self._clock)
+            steps = int(min(steps, self._last_prefill + self._policy.max_waiting_steps - self._clock))
         if ready < len(self._waiting):
             steps = min(steps, self._steps_until(self._waiting[ready][0]))
         return max(1, steps)
@@ -114,7 +105,7 @@ class SlotEngine:
         if busy >= self._num_slots:
             return False
         is_overdue = self._clock - self._last_prefill >= policy.max_waiting_steps
-        return not busy or is_overdue or ready >= floor(busy * policy.waiting_ratio)
+        return not busy or is_overdue or ready + 1 > busy * policy.waiting_ratio
 
     def _encode(self, ready: int, now_ns: int) -> None:
         """Prompts of one call; the tokens of all of them come when the last is encoded."""

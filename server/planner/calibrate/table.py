@@ -8,14 +8,18 @@ from dataclasses import asdict
 from rich.console import Group
 from rich.table import Table
 
-from server.cost.calibration import MEANING, SERVING_MEANING
-from server.planner.calibrate.report import CalibrationReport, RowError
+from server.cost.calibration import ErrorStats
+from server.cost.terms import TERMS
+from server.planner.calibrate.report import CalibrationReport
 from server.planner.calibrate.serving_errors import ServingError
+from server.planner.calibrate.step_errors import RowError
+
+WAYS = ("source", "model", "degree")  # of leaving rows out
 
 
 def render(report: CalibrationReport, with_rows: bool = True) -> Group:
     """Coefficients (of a fit), errors by group, errors by row, and how much was skipped."""
-    parts = [_coefficients(report)] if report.is_fit else []
+    parts = [_coefficients(report), _hosts(report)] if report.is_fit else []
     parts.append(_groups(report))
     if with_rows:
         parts += [_rows(report), _serving(report)]
@@ -27,28 +31,37 @@ def render(report: CalibrationReport, with_rows: bool = True) -> Group:
 
 
 def _coefficients(report: CalibrationReport) -> Table:
-    table = Table("coefficient", "value", "unit", "meaning", title="Coefficients")
-    calibration = report.calibration
-    for values, meanings in ((calibration.coefficients, MEANING), (calibration.serving, SERVING_MEANING)):
-        for name, value in asdict(values).items():
-            unit, meaning = meanings[name]
-            table.add_row(name, f"{value:.4g}", unit, meaning)
+    table = Table("coefficient", "value", "unit", "of", title="Coefficients")
+    found = report.calibration.coefficients
+    for name, term in TERMS.items():
+        value = f"{found[name]:.4g}" if name in found else "not needed"
+        table.add_row(name, value, term.unit, term.meaning)
+    return table
+
+
+def _hosts(report: CalibrationReport) -> Table:
+    table = Table("stack", "coefficient", "seconds", title="What the hosts of stacks add")
+    for stack, host in report.calibration.hosts.items():
+        for name, value in asdict(host).items():
+            table.add_row(stack, name, f"{value:.4g}")
     return table
 
 
 def _groups(report: CalibrationReport) -> Table:
-    title = "Absolute relative error by group"
-    table = Table("group", "n", "mean", "median", "p90", title=title)
-    if report.is_fit:
-        for column in ("mean", "median", "p90"):
-            table.add_column(f"{column}, model left out", justify="right")
+    table = Table("group", "n", "fitted", title="Absolute relative error by group: mean / median / p90, and bias")
+    for column in (*(f"unseen {way}" for way in WAYS if report.is_fit), *report.baselines):
+        table.add_column(column)
     for name, group in report.groups.items():
-        figures = [group.all.mean, group.all.median, group.all.p90]
-        if report.is_fit:
-            held = group.left_out
-            figures += [held.mean, held.median, held.p90] if held else [float("nan")] * 3
-        table.add_row(name, str(group.n), *(f"{figure:.1%}" for figure in figures))
+        cells = [_figures(group.left_out.get(way)) for way in WAYS if report.is_fit]
+        cells += [_figures(stats.get(name)) for stats in report.baselines.values()]
+        table.add_row(name, str(group.n), _figures(group.all), *cells)
     return table
+
+
+def _figures(stats: ErrorStats | None) -> str:
+    if stats is None:
+        return "-"
+    return f"{stats.mean:.1%} / {stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
 
 
 def _rows(report: CalibrationReport) -> Table:
@@ -66,7 +79,7 @@ def _errors(
 ) -> Table:
     table = Table("row", "group", "model", *columns, "error", title=title)
     if is_fit:
-        table.add_column("error, model left out", justify="right")
+        table.add_column("error, source unseen", justify="right")
     for row, figures in rows:
         held = [("" if row.left_out is None else f"{row.left_out:+.1%}")] if is_fit else []
         table.add_row(row.row_id, row.group, row.model, *figures, f"{row.error:+.1%}", *held)

@@ -68,16 +68,16 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
         max_num_queued_reqs=MAX_REQUESTS,
         device_memory_utilization=options.device_memory_utilization,
         quantization=QUANTIZATION[candidate.dtype],
-        prefill_buckets=_prefill_buckets(report),
-        decode_buckets=None if options.batching == "neuron" else (),
-        batching=options.batching,
+        prefill_buckets=prefill_buckets(report),
+        stack=candidate.stack,
         price_basis=options.price_basis,
         usd_per_hour=None if price is not None else 0.0,
     )
 
 
-def _prefill_buckets(report: PlanReport) -> tuple[int, ...]:
-    if not report.options.has_prefill_buckets:
+def prefill_buckets(report: PlanReport) -> tuple[int, ...]:
+    """Compiled prompt lengths that the plan's prompts are padded to, ascending."""
+    if not report.options.pads_prompts_to_buckets:
         return (report.buckets.decode,)
     return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
 

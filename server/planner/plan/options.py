@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf, isfinite
+from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Literal, get_args
 
-from server.config import Batching
+from server.config import StackName
+from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.buckets import SMALLEST_BUCKET
+from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
+from server.planner.plan.queueing import Limit
 
 WeightDtype = Literal["bfloat16", "int8", "fp8"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)
+LIMITS = {  # fields of PlanOptions, and what they limit
+    "ttft_s": Limit("TTFT", 0.0),
+    "tpot_s": Limit("TPOT", 0.0),
+    "ttft_p95_s": Limit("TTFT", 0.0, 0.95),
+    "ttft_p99_s": Limit("TTFT", 0.0, 0.99),
+    "tpot_p95_s": Limit("TPOT", 0.0, 0.95),
+    "tpot_p99_s": Limit("TPOT", 0.0, 0.99),
+}
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 4096
 MIN_RATE, MAX_RATE = 1e-6, 1e9  # requests a second: beyond, figures stop being finite or meaningful
@@ -37,13 +48,17 @@ class PlanOptions:
     request_rate: float = 1.0  # requests a second, Poisson
     ttft_s: float | None = None  # limit of the mean; None = no limit
     tpot_s: float | None = None
+    ttft_p95_s: float | None = None  # limits that 95 and 99 of 100 requests keep
+    ttft_p99_s: float | None = None
+    tpot_p95_s: float | None = None
+    tpot_p99_s: float | None = None
+    usd_per_hour: float | None = None  # the most that all instances together may cost
     devices: tuple[str, ...] = ()  # () = every instance of the catalogue
     tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
     pipeline_parallel_sizes: tuple[int, ...] = (1,)  # stages; more than one is extrapolated
     dtypes: tuple[WeightDtype, ...] = DTYPES  # of the weights; activations and KV are bfloat16
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
-    has_prefill_buckets: bool = True  # False: each prompt is padded to the compiled length, as optimum-neuron does
-    batching: Batching = "continuous"  # neuron: prompts and decodes apart, and decode on automatic buckets
+    stack: StackName | None = None  # serving software; None: what one would run on each part today
     max_batch: int = 256  # the largest batch with measurements behind it
     device_memory_utilization: float = 0.9  # as the server's default
     price_basis: PriceBasis = "on_demand"  # by which candidates are ordered
@@ -56,7 +71,7 @@ class PlanOptions:
                 raise SettingsError(f"{name} is {value}: from 1 to {most} is possible")
         if not MIN_RATE <= self.request_rate <= MAX_RATE:
             raise SettingsError(f"request_rate is {self.request_rate}: from {MIN_RATE:g} to {MAX_RATE:g} is possible")
-        for name in ("ttft_s", "tpot_s", "chip_watts"):
+        for name in (*LIMITS, "usd_per_hour", "chip_watts"):
             limit = getattr(self, name)
             if limit is not None and not (isfinite(limit) and limit > 0):
                 raise SettingsError(f"{name} is {limit}: a finite number above 0 is needed")
@@ -69,18 +84,11 @@ class PlanOptions:
         unknown = [dtype for dtype in self.dtypes if dtype not in DTYPES]
         if unknown or not self.dtypes:
             raise SettingsError(f"dtypes is {', '.join(unknown) or 'empty'}: some of {', '.join(DTYPES)}")
-        self._check_batching()
-        self._check_length()
+        self._check_rest()
 
-    def _check_batching(self) -> None:
-        if self.batching not in get_args(Batching):
-            raise SettingsError(f"batching is {self.batching!r}: one of {', '.join(get_args(Batching))}")
-        if self.batching == "neuron" and not self.has_prefill_buckets:
-            raise SettingsError(
-                "batching is 'neuron', which runs prompts on buckets: has_prefill_buckets cannot be False"
-            )
-
-    def _check_length(self) -> None:
+    def _check_rest(self) -> None:
+        if self.stack is not None and self.stack not in STACKS:
+            raise SettingsError(f"stack is {self.stack!r}: one of {', '.join(STACKS)}")
         if self.max_model_len is not None and not self.total_tokens <= self.max_model_len <= MAX_TOKENS:
             raise SettingsError(
                 f"max_model_len is {self.max_model_len}: input_tokens + output_tokens is {self.total_tokens}, "
@@ -93,12 +101,19 @@ class PlanOptions:
         return self.input_tokens + self.output_tokens
 
     @property
-    def ttft_limit_s(self) -> float:
-        return inf if self.ttft_s is None else self.ttft_s
+    def pads_prompts_to_buckets(self) -> bool:
+        """False: each prompt is padded to the compiled length. The stacks that are run by default have buckets."""
+        return self.stack is None or STACKS[self.stack].prompts_fill == "bucket"
+
+    def stack_on(self, part: Instance) -> Stack:
+        """The serving software on `part`."""
+        return default_stack(part.chip.name) if self.stack is None else STACKS[self.stack]
 
     @property
-    def tpot_limit_s(self) -> float:
-        return inf if self.tpot_s is None else self.tpot_s
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits on times that are given."""
+        given = ((limit, getattr(self, name)) for name, limit in LIMITS.items())
+        return tuple(replace(limit, seconds=seconds) for limit, seconds in given if seconds is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +136,5 @@ class Buckets:
     def holding(cls, options: PlanOptions, model: ModelSpec, longest_prompt: int, longest: int) -> Buckets:
         """Buckets for prompts and requests of at most so many tokens, which the model has positions for."""
         decode = options.max_model_len or bucket(longest, model.max_position)
-        prefill = bucket(longest_prompt, decode) if options.has_prefill_buckets else decode
+        prefill = bucket(longest_prompt, decode) if options.pads_prompts_to_buckets else decode
         return cls(prefill=prefill, decode=decode)

@@ -7,8 +7,11 @@ Formulas with their reasons: docs/plan.md. Neither hardware nor prices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import sqrt
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import log, sqrt
+from statistics import NormalDist
+from typing import Literal
 
 MAX_LOAD = 0.9  # share of saturation above which no plan is made: mean waits there grow without bound
 BISECTIONS = 30
@@ -21,9 +24,43 @@ class MeanTimes:
 
     ttft_s: float
     tpot_s: float  # 0 when requests have one output token
+    wait_s: float = 0.0  # of the TTFT, for others
+    waiting: float = 0.0  # share of the requests that wait at all
+    tpot_sd_s: float = 0.0  # of the requests' own means
 
-    def within(self, ttft_s: float, tpot_s: float) -> bool:
-        return self.ttft_s <= ttft_s and self.tpot_s <= tpot_s
+    def ttft_quantile_s(self, share: float) -> float:
+        """TTFT that `share` of the requests do not exceed: waits are exponential, as far as there are any."""
+        if self.wait_s <= 0 or share <= 1 - self.waiting:
+            return self.ttft_s - self.wait_s
+        return self.ttft_s - self.wait_s + self.wait_s / self.waiting * log(self.waiting / (1 - share))
+
+    def tpot_quantile_s(self, share: float) -> float:
+        """Time per token that `share` of the requests do not exceed, by the normal law."""
+        return self.tpot_s + self.tpot_sd_s * NormalDist().inv_cdf(share)
+
+    def within(self, limits: Iterable[Limit]) -> bool:
+        return all(limit.of(self) <= limit.seconds for limit in limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a mean, or a quantile, of a time may be."""
+
+    figure: Literal["TTFT", "TPOT"]
+    seconds: float
+    share: float | None = None  # of the requests that keep it; None: their mean does
+
+    @property
+    def name(self) -> str:
+        """Such as `TTFT` and `TTFT p95`."""
+        return self.figure if self.share is None else f"{self.figure} p{self.share * 100:g}"
+
+    def of(self, times: MeanTimes) -> float:
+        """The figure that is limited, in seconds."""
+        if self.share is None:
+            return times.ttft_s if self.figure == "TTFT" else times.tpot_s
+        quantile = times.ttft_quantile_s if self.figure == "TTFT" else times.tpot_quantile_s
+        return quantile(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +76,10 @@ class Replica:
     peers: int = 1  # replicas, this one included, among which a request goes to the least loaded
     later_stages_s: float = 0.0  # of a prompt, beyond `prefill_s`, in which others may be encoded already
     shorter: tuple[tuple[float, float], ...] = ()  # seconds of a step on each bucket below, share of contexts within it
-    mixes_phases: bool = False  # continuous batching; decode then has one bucket
+    mixes_phases: bool = False  # prompts share steps with decodes, which then have one bucket
+    request_s: float = 0.0  # on the host, before a prompt is in the queue
+    host_slot_s: float = 0.0  # that the host adds to a step for each busy slot beyond the first
+    padded: tuple[tuple[int, float], ...] = ()  # slots of smaller graphs and seconds of their steps, ascending
 
     @property
     def steps(self) -> float:
@@ -48,8 +88,11 @@ class Replica:
 
     def step_s(self, busy: float) -> float:
         """Mean seconds of a decode step of `busy` slots: it runs on the bucket that holds the longest of them."""
+        return self._device_step_s(busy) + self.host_slot_s * max(0.0, busy - 1)
+
+    def _device_step_s(self, busy: float) -> float:
         if not self.shorter:
-            return self.decode_s
+            return next((seconds for slots, seconds in self.padded if slots >= busy), self.decode_s)
         below, mean = 0.0, 0.0
         for seconds, share in (*self.shorter, (self.decode_s, 1.0)):
             within = share**busy
@@ -72,9 +115,9 @@ class Replica:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s
         if rate == 0:
-            return MeanTimes(alone_s, self.step_s(1) if self.steps else 0.0)
+            return MeanTimes(self.request_s + alone_s, self.step_s(1) if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
-            return MeanTimes(alone_s + self._prefill_wait_s(rate), 0.0)
+            return MeanTimes(self.request_s + alone_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
         # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
         beside_s = self._beside_s(rate, idle)
@@ -82,7 +125,29 @@ class Replica:
         load = rate / self.saturation
         slot_wait_s = queued / rate * _service_factor(self.slots, load, self.steps_cv2)
         slot_wait_s *= _pooling(self.slots, self.peers, load)
-        return MeanTimes(slot_wait_s + self._turn_wait_s(rate, busy, idle) + beside_s + alone_s, tpot_s)
+        wait_s = slot_wait_s + self._turn_wait_s(rate, busy, idle) + beside_s
+        return MeanTimes(self.request_s + wait_s + alone_s, tpot_s, wait_s, 1 - idle, self._stall_s(rate))
+
+    def _stall_s(self, rate: float) -> float:
+        """Standard deviation of the mean time per token of a request: prompts of others stop it now and then.
+
+        They come while it decodes as a Poisson process does, each for one prefill: sqrt(n) prefills over its steps.
+        """
+        decoding_s = self.steps * self.step_s(1) / max(1e-9, 1 - self._others_load(rate))
+        stalls = self._others_load(rate) / self.prefill_s * decoding_s
+        return sqrt(stalls * (1 + self.prefill_cv2)) * self.prefill_s / self.steps
+
+    def scaled(self, prefill: float, decode: float) -> Replica:
+        """With prefills and steps that many times as long."""
+        return replace(
+            self,
+            prefill_s=self.prefill_s * prefill,
+            later_stages_s=self.later_stages_s * prefill,
+            decode_s=self.decode_s * decode,
+            shorter=tuple((seconds * decode, share) for seconds, share in self.shorter),
+            padded=tuple((slots, seconds * decode) for slots, seconds in self.padded),
+            host_slot_s=self.host_slot_s * decode,
+        )
 
     def _turn_wait_s(self, rate: float, busy: float, idle: float) -> float:
         """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""
@@ -116,17 +181,17 @@ class Replica:
         load = rate * self.prefill_s
         return 0.5 * (1 + self.prefill_cv2) * load * self.prefill_s / (1 - load)
 
-    def rate_within(self, ttft_s: float, tpot_s: float) -> float:
-        """The highest rate, up to MAX_LOAD of saturation, that keeps the means within the limits; 0 when none does."""
+    def rate_within(self, limits: tuple[Limit, ...]) -> float:
+        """The highest rate, up to MAX_LOAD of saturation, that keeps the limits; 0 when none does."""
         high = MAX_LOAD * self.saturation
-        if not self.at(0).within(ttft_s, tpot_s):
+        if not self.at(0).within(limits):
             return 0.0
-        if self.at(high).within(ttft_s, tpot_s):
+        if self.at(high).within(limits):
             return high
         low = 0.0
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.at(middle).within(ttft_s, tpot_s) else (low, middle)
+            low, high = (middle, high) if self.at(middle).within(limits) else (low, middle)
         return low
 
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any, Protocol
 
+from server.config import StackName
+from server.cost.evidence import Provenance
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.planner.plan.demand import Demand
+from server.planner.plan.known import Known
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 
 NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
@@ -61,12 +65,14 @@ class Candidate:
     dp: int  # replicas on one instance
     dtype: WeightDtype
     batch: int  # slots of one replica
-    memory_bytes: int  # on the fullest core
+    stack: StackName
+    memory_bytes: int  # on each core
     memory_budget_bytes: int
     prefill_s: float
     decode_s: float
     ttft_s: float  # at the rate, waits included
     tpot_s: float  # at the rate, other prompts' prefills included
+    quantiles_s: dict[str, float]  # of the same by name, such as `TTFT p95`
     load: float  # share of saturation at the rate
     saturated_output_tokens_s: float  # of one instance with every slot always busy
     slo_request_rate: float  # that one instance serves within the limits; 0 when it cannot
@@ -74,6 +80,7 @@ class Candidate:
     instances: int  # needed for the rate within the limits; when these cannot be met, to serve it at all
     at_rate: dict[PriceBasis, TokenPrice | None]  # None: no price is published
     at_capacity: dict[PriceBasis, TokenPrice | None]  # one instance, as full as the limits allow
+    known: Known  # what stands behind the figures, and their bands
     misses: tuple[str, ...] = ()  # which limits, and by how much
     extrapolated: str = ""  # why no measurement stands behind the times
     bubble: float = 0.0  # share of its stages' time in which decode leaves them idle
@@ -84,12 +91,19 @@ class Candidate:
         return not self.misses
 
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
-        """Sort key: within the limits first, then priced, cheaper, faster."""
-        price = self.at_rate[basis]
+        """Sort key: within the limits first, then priced, then by cost where nine of ten times it is no more.
+
+        So a cheaper row that nobody measured comes after one whose band lies within its own.
+        """
+        price, most = self.at_rate[basis], self.known.instances[1]
+        sure = inf if price is None or most is None else price.hourly_usd / self.instances * most
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
         return (
             not self.meets_slo,
-            *cost,
+            cost[0],
+            sure,
+            cost[1],
+            _RANK[self.known.provenance],
             self.tpot_s,
             self.ttft_s,
             self.device,
@@ -100,7 +114,10 @@ class Candidate:
         )
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"meets_slo": self.meets_slo}
+        return asdict(self) | {"meets_slo": self.meets_slo, "known": self.known.as_json()}
+
+
+_RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}
 
 
 @dataclass(frozen=True, slots=True)

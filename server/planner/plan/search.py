@@ -12,6 +12,7 @@ from math import ceil
 
 from server.cost.calibration import default_calibration
 from server.cost.pipeline import PipelineModel, stage_layers
+from server.cost.stacks import Stack
 from server.cost.work import Runtime
 from server.device.buckets import powers_of_two
 from server.device.catalog import instance, instances
@@ -22,10 +23,11 @@ from server.errors import DeviceError, DeviceMemoryError
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.fit import budget_bytes
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import Demand
+from server.planner.plan.known import Known, Load, fewest_instances
 from server.planner.plan.memory import Memory
-from server.planner.plan.options import Buckets, PlanOptions, WeightDtype, bucket
+from server.planner.plan.options import LIMITS, Buckets, PlanOptions, WeightDtype, bucket
 from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from server.scheduler.batching import POLICIES
@@ -43,7 +45,7 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
     parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
     if all(part.usd(options.price_basis) is None for part in instances()):
         parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
-    return plan_model(resolve_shape(options.model), options, parts, trace)
+    return plan_model(resolve_decoder(options.model), options, parts, trace)
 
 
 def plan_model(
@@ -79,6 +81,7 @@ class _Group:
     dtype: WeightDtype
     stages: int
     cost: PipelineModel
+    stack: Stack
 
     @property
     def dp(self) -> int:
@@ -103,7 +106,7 @@ class _Search:
             buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
         padded: Counter[int] = Counter()
         for length, count in demand.prompts:
-            padded[bucket(length, buckets.decode) if options.has_prefill_buckets else buckets.decode] += count
+            padded[bucket(length, buckets.decode) if options.pads_prompts_to_buckets else buckets.decode] += count
         shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
         return cls(model, options, demand, buckets, Memory(model, buckets), shares)
 
@@ -127,27 +130,30 @@ class _Search:
             yield Excluded(part.name, tp, dtype, reason, pp=stages)
             return
         budget = budget_bytes(part, self.options.device_memory_utilization)
-        lacks = self.memory.needed_bytes(tp, dtype, 1, stages) - budget
+        lacks = self.memory.needed_bytes(tp, dtype, 1, stages, part.chip.lnc) - budget
         if lacks > 0:
             reason = f"one slot of {self.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
             yield Excluded(part.name, tp, dtype, reason, lacks, stages)
             return
-        group = _Group(part, tp, dtype, stages, PipelineModel.of(self.model, part, tp, stages, Runtime(dtype)))
+        stack = self.options.stack_on(part)
+        runtime = Runtime(dtype, is_continuous=stack.is_continuous)
+        group = _Group(part, tp, dtype, stages, PipelineModel.of(self.model, part, tp, stages, runtime), stack)
         batch = 1
-        while batch <= self.options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages) <= budget:
+        most, lnc = self.options.max_batch, part.chip.lnc
+        while batch <= most and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
             yield self._candidate(group, batch)
             batch *= 2
 
     def _candidate(self, group: _Group, batch: int) -> Candidate:
         options, part, dp = self.options, group.part, group.dp
         replica, bubble, extrapolated = self._replica(group, batch)
-        alone = replace(replica, peers=dp)
-        within = alone.rate_within(options.ttft_limit_s, options.tpot_limit_s)
+        within = replace(replica, peers=dp).rate_within(options.limits)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
-        count = _fewest(replica, dp, options) if within else ceil(options.request_rate / carried)
+        count = fewest_instances(replica, dp, options) if within else ceil(options.request_rate / carried)
         rate = options.request_rate / (count * dp)  # of one replica
         service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)
+        at_rate = _prices(part, count, options.request_rate, share, self.demand)
         return Candidate(
             device=part.name,
             tp=group.tp,
@@ -155,71 +161,75 @@ class _Search:
             dp=dp,
             dtype=group.dtype,
             batch=batch,
-            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages),
+            stack=group.stack.name,
+            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages, part.chip.lnc),
             memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
             prefill_s=replica.prefill_s + replica.later_stages_s,
-            decode_s=replica.decode_s,
+            decode_s=replica.step_s(batch),
             ttft_s=service.ttft_s,
             tpot_s=service.tpot_s,
+            quantiles_s={limit.name: limit.of(service) for limit in LIMITS.values() if limit.share is not None},
             load=rate / replica.saturation,
             saturated_output_tokens_s=dp * replica.saturation * self.demand.output_tokens,
             slo_request_rate=dp * within,
             output_tokens_s=dp * rate * self.demand.output_tokens,
             instances=count,
-            at_rate=_prices(part, count, options.request_rate, share, self.demand),
+            at_rate=at_rate,
             at_capacity=_prices(part, 1, carried, share, self.demand),
-            misses=() if within else tuple(_misses(replica.at(0), service, options)),
+            known=self._known(group, batch, replica, count),
+            misses=(
+                *(() if within else _misses(replica.at(0), service, options)),
+                *_over_budget(at_rate[options.price_basis], options),
+            ),
             bubble=bubble,
             extrapolated=extrapolated,
             tokens_per_joule=_per_joule(dp * rate * self.demand.output_tokens, part, options.chip_watts),
         )
 
+    def _known(self, group: _Group, batch: int, replica: Replica, count: int) -> Known:
+        """What stands behind the figures of a row, and how far they may be off."""
+        decode = group.cost.band("decode", batch, self.buckets.decode)
+        prefill = group.cost.band("prefill", 1, self.prompts[-1][0])
+        return Known.of(replica, prefill, decode, Load(self.options, self.demand, group.dp, count))
+
     def _replica(self, group: _Group, batch: int) -> tuple[Replica, float, str]:
         """Replica under this demand, the bubble of its decode, and why no measurement stands behind its times."""
-        decode = group.cost.decode(batch, self.buckets.decode)
+        decode, stack = group.cost.decode(batch, self.buckets.decode), group.stack
         prefills = [(group.cost.prefill(length, length), share) for length, share in self.prompts]
         mean_s = sum(cost.interval_s * share for cost, share in prefills)
         later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
         reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
+        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else self.model.vocab_size
         replica = Replica(
             mean_s,
-            decode.elapsed_s,
+            decode.elapsed_s + host.step_s(1, batch, vocab),
             batch,
             self.demand.output_tokens,
             cv2,
             self.demand.steps_cv2,
             later_stages_s=later_s,
             shorter=self._shorter(group, batch),
-            mixes_phases=POLICIES[self.options.batching].mixes_phases,
+            mixes_phases=POLICIES[stack.batching].mixes_phases,
+            request_s=host.request_s,
+            host_slot_s=host.slot_s + host.logit_s * vocab,
+            padded=self._padded(group, batch),
         )
         return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
 
     def _shorter(self, group: _Group, batch: int) -> tuple[tuple[float, float], ...]:
         """Seconds on each decode bucket below the longest, and the share of contexts within it."""
-        if self.options.batching == "continuous":
+        if group.stack.steps_read == "model length":
             return ()
         buckets = powers_of_two(self.buckets.decode)[:-1]
         return tuple((group.cost.decode(batch, size).elapsed_s, self.demand.share_within(size)) for size in buckets)
 
-
-def _fewest(replica: Replica, dp: int, options: PlanOptions) -> int:
-    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more."""
-
-    def holds(count: int) -> bool:
-        service = replace(replica, peers=count * dp).at(options.request_rate / (count * dp))
-        return service.within(options.ttft_limit_s, options.tpot_limit_s)
-
-    low = ceil(options.request_rate / (dp * MAX_LOAD * replica.saturation))
-    if holds(low):
-        return low
-    high = low
-    while not holds(high):
-        high *= 2
-    while high - low > 1:  # low does not hold, high does
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    def _padded(self, group: _Group, batch: int) -> tuple[tuple[int, float], ...]:
+        """Slots of the graphs below the largest, and seconds of their steps."""
+        if not group.stack.pads_slots:
+            return ()
+        smaller = (1 << power for power in range(batch.bit_length() - 1))
+        return tuple((slots, group.cost.decode(slots, self.buckets.decode).elapsed_s) for slots in smaller)
 
 
 def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:
@@ -244,18 +254,19 @@ def _prices(
 
 def _misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
     """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
-    if alone.within(options.ttft_limit_s, options.tpot_limit_s) and loaded.within(
-        options.ttft_limit_s, options.tpot_limit_s
-    ):
+    if alone.within(options.limits) and loaded.within(options.limits):
         yield "the limits leave no room for any wait"
-    for name, limit, least, usual in (
-        ("TTFT", options.ttft_limit_s, alone.ttft_s, loaded.ttft_s),
-        ("TPOT", options.tpot_limit_s, alone.tpot_s, loaded.tpot_s),
-    ):
-        if least > limit:
-            yield f"{name} is {least * 1e3:.1f} ms without any load: the limit is {limit * 1e3:.1f} ms"
-        elif usual > limit:
-            yield f"{name} is {usual * 1e3:.1f} ms under load: the limit is {limit * 1e3:.1f} ms"
+    for limit in options.limits:
+        least, usual = limit.of(alone), limit.of(loaded)
+        when = "without any load" if least > limit.seconds else "under load"
+        if max(least, usual) > limit.seconds:
+            value = least if least > limit.seconds else usual
+            yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
+
+
+def _over_budget(price: TokenPrice | None, options: PlanOptions) -> Iterator[str]:
+    if options.usd_per_hour is not None and price is not None and price.hourly_usd > options.usd_per_hour:
+        yield f"${price.hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
 
 
 def _allowed(part: Instance) -> str:
@@ -293,5 +304,5 @@ def _slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[st
         yield "no configuration holds the limits; their rows say which they miss"
     if any(candidate.extrapolated for candidate in candidates):
         yield "rows marked * are extrapolated: no measurement stands behind their times"
-    if options.ttft_s is None or options.tpot_s is None:
-        yield f"without both limits the load is bounded by {MAX_LOAD:.0%} of saturation alone"
+    if {limit.figure for limit in options.limits} != {"TTFT", "TPOT"}:
+        yield f"without limits on both times the load is bounded by {MAX_LOAD:.0%} of saturation alone"

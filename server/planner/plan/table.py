@@ -17,7 +17,7 @@ NUM_ROWS = 20  # of each table, by default
 
 def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
     """The best batch of each device, degree and weight type: within the limits, then not; then what cannot be had."""
-    best = _best_batches(report.candidates)
+    best = best_batches(report.candidates)
     meeting = [candidate for candidate in best if candidate.meets_slo]
     missing = [candidate for candidate in best if not candidate.meets_slo]
     parts: list[Table | str] = [_heading(report)]
@@ -34,7 +34,7 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
     return Group(*(part for part in parts if part))
 
 
-def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
+def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first, which is the best, of each device, degree and type; batches are variations of it."""
     found: dict[tuple[str, int, int, str], Candidate] = {}
     for candidate in candidates:
@@ -44,15 +44,11 @@ def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 def _heading(report: PlanReport) -> str:
     options = report.options
-    limits = [
-        f"{name} at most {limit * 1e3:g} ms"
-        for name, limit in (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
-        if limit is not None
-    ]
+    limits = [f"{limit.name} at most {limit.seconds * 1e3:g} ms" for limit in options.limits]
     return (
         f"{options.model} ({num_params(report.model) / 1e9:.2f}B parameters): {_requests(report)}, "
         f"{options.request_rate:g} requests/s; {', '.join(limits) or 'no limits'}\n"
-        f"{options.batching} batching, compiled for prompts of {report.buckets.prefill} and slots of "
+        f"stack {options.stack or 'of the part today'}, compiled for prompts of {report.buckets.prefill} and slots of "
         f"{report.buckets.decode} positions; "
         f"calibration {report.calibration}"
     )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from server.config import Batching, Quantization, SchedulerConfig
+from server.config import Quantization, SchedulerConfig, StackName
+from server.cost.stacks import STACKS, Padding, Stack, default_stack
 from server.cost.work import CURRENT_SDK
 from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
 from server.device.prices import PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
+from server.models.tensors import num_params
 from server.placement.fit import budget_bytes, require_fit
 from server.placement.footprint import ServingShape, StepLimits
+from server.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling
 from server.planner.simulate.routing import ROUTINGS, Routing
 from server.workload.slo import Slo
 from server.workload.workload import Workload
@@ -29,7 +32,7 @@ class SimulationOptions:
     workload: Workload
     tensor_parallel_size: int = 2
     data_parallel_size: int = 1  # groups on each instance
-    replicas: int = 1  # instances
+    replicas: int = 1  # instances; where they scale, those at the start, as far as the limits allow
     max_model_len: int = 4096
     max_num_seqs: int = 16  # slots that decode is compiled for
     max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts beside all decodes
@@ -40,11 +43,12 @@ class SimulationOptions:
     device_memory_utilization: float = 0.9
     quantization: Quantization | None = None
     prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
-    decode_buckets: tuple[int, ...] | None = ()  # (): the full length, as continuous batching was measured
-    batching: Batching = "continuous"
+    decode_buckets: tuple[int, ...] | None = None  # None: as the stack has them
+    stack: StackName | None = None  # serving software; None: what one would run on the part today
     sdk: int = CURRENT_SDK
     max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
     routing: Routing = "least-loaded"
+    autoscaling: Autoscaling = field(default_factory=Autoscaling)
     slo: Slo = field(default_factory=Slo)
     price_basis: PriceBasis = "on_demand"
     usd_per_hour: float | None = None  # of one instance; None: the catalogue's
@@ -56,8 +60,9 @@ class SimulationOptions:
         return instance(self.instance)
 
     @property
-    def num_engines(self) -> int:
-        return self.replicas * self.data_parallel_size
+    def weight_bytes(self) -> int:
+        """Of the checkpoint that an engine loads."""
+        return num_params(self.model) * (2 if self.quantization is None else 1)
 
     @property
     def quantization_dtype(self) -> str:
@@ -72,8 +77,8 @@ class SimulationOptions:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=LONGEST_CHUNK + self.max_num_seqs if tokens is None else tokens,
             max_num_queued_reqs=self.max_num_queued_reqs,
-            batching=self.batching,
-            max_prompt_chunk=self.buckets(self.prefill_buckets)[-1],
+            batching=self.serving_stack.batching,
+            max_prompt_chunk=self.compiled_prompts[-1],
         )
 
     @property
@@ -83,10 +88,23 @@ class SimulationOptions:
             return self.usd_per_hour
         return self.device.price(self.price_basis).usd
 
-    def buckets(self, asked: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Ascending compiled lengths that end at max_model_len."""
+    @property
+    def serving_stack(self) -> Stack:
+        return default_stack(self.device.chip.name) if self.stack is None else STACKS[self.stack]
+
+    @property
+    def compiled_prompts(self) -> tuple[int, ...]:
+        """Ascending lengths that prompts are padded to, up to max_model_len."""
+        return self._buckets(self.prefill_buckets, self.serving_stack.prompts_fill)
+
+    @property
+    def compiled_contexts(self) -> tuple[int, ...]:
+        """Ascending lengths that decode steps read, up to max_model_len."""
+        return self._buckets(self.decode_buckets, self.serving_stack.steps_read)
+
+    def _buckets(self, asked: tuple[int, ...] | None, padding: Padding) -> tuple[int, ...]:
         if asked is None:
-            asked = powers_of_two(self.max_model_len)
+            asked = powers_of_two(self.max_model_len) if padding == "bucket" else ()
         return tuple(sorted({*asked, self.max_model_len}))
 
     def check(self) -> None:
@@ -109,6 +127,7 @@ class SimulationOptions:
             )
         if self.routing not in ROUTINGS:
             raise SettingsError(f"routing is {self.routing!r}: one of {', '.join(ROUTINGS)}")
+        self.autoscaling.check()
         _ = self.hourly_usd
 
     def _check_numbers(self) -> None:
@@ -122,6 +141,8 @@ class SimulationOptions:
         ):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.replicas > MAX_REPLICAS:
+            raise SettingsError(f"replicas is {self.replicas}: a simulation holds at most {MAX_REPLICAS}")
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise SettingsError(f"max_concurrency is {self.max_concurrency}: it must be at least 1")
         if self.max_model_len < 2:

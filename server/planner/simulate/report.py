@@ -2,12 +2,12 @@
 
 Definitions are those of `vllm bench serve`: TTFT from sending to first token; TPOT = (latency - TTFT) / (tokens - 1) of
 each request with two tokens or more; ITL pooled over all gaps; goodput = requests that met every limit a second.
+What replicas cost is in bill.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -15,34 +15,16 @@ import numpy as np
 
 from server.clock import NS
 from server.cost.calibration import default_calibration
+from server.planner.simulate.bill import Bill, Cost
+from server.planner.simulate.fleet import Fleet
 from server.planner.simulate.options import SimulationOptions
-from server.planner.simulate.records import SHARES, EngineTotals, Records
+from server.planner.simulate.records import SHARES, Records
+from server.planner.simulate.scaling import Scaling
 from server.planner.simulate.statistics import Spread
-from server.workload.workload import FloatArray, IntArray
+from server.workload.workload import BoolArray, FloatArray, IntArray
 
 MS = 1e-6  # of a nanosecond
-HOUR_S = 3600
 MILLION = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Dollars of the whole run. attributed = prefill + decode, worked out from the requests; idle from the engines."""
-
-    total_usd: float  # instances x hours x price
-    prefill_usd: float
-    decode_usd: float
-    idle_usd: float  # instances, or parts of them, with no request to work on
-
-    @property
-    def attributed_usd(self) -> float:
-        return self.prefill_usd + self.decode_usd
-
-    @property
-    def conservation_error(self) -> float:
-        """|attributed + idle - total| / total; 0 when nothing was spent."""
-        spent = self.attributed_usd + self.idle_usd
-        return abs(spent - self.total_usd) / self.total_usd if self.total_usd else 0.0
 
 
 class SimulationReport:
@@ -53,11 +35,12 @@ class SimulationReport:
         options: SimulationOptions,
         num_blocks: int,
         records: Records,
-        engines: Sequence[EngineTotals],
+        fleet: Fleet[Any],
         extrapolated: tuple[str, ...],
     ) -> None:
         self.options, self.num_blocks, self.records = options, num_blocks, records
-        self.engines, self.extrapolated = tuple(engines), extrapolated
+        self.fleet, self.extrapolated = fleet, extrapolated
+        self.engines = tuple(totals for replica in fleet.replicas for totals in replica.totals)
         finish = np.array(records.finish_ns, dtype=np.int64)
         self._done = np.flatnonzero(finish >= 0)
         self._sent = np.array(records.sent_ns, dtype=np.int64)[self._done]
@@ -107,32 +90,42 @@ class SimulationReport:
         return _ms(np.array(self.records.scheduled_ns, dtype=np.int64)[self._done] - self._sent)
 
     @cached_property
+    def is_good(self) -> BoolArray:
+        """Of each completed request, in order of arrival: it met every limit."""
+        return self.options.slo.are_met(self.ttft_ms, self.tpot_ms, self.e2el_ms)
+
+    @cached_property
     def request_goodput(self) -> float | None:
         """Requests a second that met every limit; None without limits."""
-        slo = self.options.slo
-        if not slo.is_set:
-            return None
-        return self._per_second(int(slo.are_met(self.ttft_ms, self.tpot_ms, self.e2el_ms).sum()))
+        return self._per_second(int(self.is_good.sum())) if self.options.slo.is_set else None
+
+    @cached_property
+    def bill(self) -> Bill:
+        """What the replicas cost, from the first arrival to the last token."""
+        options, start_ns = self.options, int(self.options.workload.arrival_ns[0])
+        return Bill(options, self.fleet.replicas, start_ns, self.duration_s)
 
     @cached_property
     def cost(self) -> Cost:
         """An engine is its even part of an instance: cores that no group uses are paid by the groups that there are."""
-        options = self.options
-        usd_per_ns = options.hourly_usd / HOUR_S / NS / options.data_parallel_size
-        lifetime_ns = round(self.duration_s * NS)
-        idle_ns = sum(lifetime_ns - engine.busy_ns for engine in self.engines)
-        return Cost(
-            total_usd=options.replicas * options.hourly_usd * self.duration_s / HOUR_S,
-            prefill_usd=sum(self.records.prefill_shares) / SHARES * usd_per_ns,
-            decode_usd=sum(self.records.decode_shares) / SHARES * usd_per_ns,
-            idle_usd=idle_ns * usd_per_ns,
-        )
+        return self.bill.cost(self.records)
 
     @cached_property
     def utilization(self) -> float:
-        """Share of the engines' time with a step under way, 0 to 1."""
-        lifetime_ns = round(self.duration_s * NS) * len(self.engines)
-        return sum(engine.busy_ns for engine in self.engines) / lifetime_ns if lifetime_ns else 0.0
+        """Share of the engines' paid time with a step under way, 0 to 1."""
+        return self.bill.utilization
+
+    @cached_property
+    def scaling(self) -> Scaling | None:
+        """What the autoscaler did; None without one."""
+        start_ns = int(self.options.workload.arrival_ns[0])
+        end_ns = start_ns + round(self.duration_s * NS)
+        return None if self.options.autoscaling.is_fixed else Scaling(self.fleet, start_ns, end_ns)
+
+    @property
+    def num_missed_while_starting(self) -> int:
+        """Requests that missed a limit and came while a replica was starting."""
+        return 0 if self.scaling is None else int((~self.is_good & self.scaling.came_while_starting(self._sent)).sum())
 
     @cached_property
     def mean_decode_batch(self) -> float:
@@ -144,8 +137,9 @@ class SimulationReport:
         """What each request of the workload used, in order of arrival; 0 of one that was refused."""
         shares = np.array(self.records.prefill_shares, dtype=np.float64)
         shares += np.array(self.records.decode_shares, dtype=np.float64)
-        return shares * (self.options.hourly_usd / HOUR_S / NS / SHARES / self.options.data_parallel_size)
+        return shares * (self.bill.usd_per_ns / SHARES)
 
+    @cached_property
     def spreads(self) -> dict[str, Spread]:
         """Of the times that a load test prints, and of the wait for the first step."""
         return {
@@ -159,9 +153,21 @@ class SimulationReport:
     def as_json(self) -> dict[str, Any]:
         """The keys of `vllm bench serve`, then those of cost and deployment."""
         latencies: dict[str, float] = {}
-        for name, spread in self.spreads().items():
+        for name, spread in self.spreads.items():
             latencies |= spread.as_json(name)
-        return self._load_json() | latencies | self._cost_json() | self._deployment_json()
+        scaling = {"slo": self.limits(), "autoscaling": self._scaling_json()}
+        return self._load_json() | latencies | self._cost_json() | self._deployment_json() | scaling
+
+    def limits(self) -> dict[str, dict[str, Any]]:
+        """Of each limit that is set: its value, whether the mean and the percentiles keep it, the share that does."""
+        slo, times = self.options.slo, {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
+        found: dict[str, dict[str, Any]] = {}
+        for name, values in times.items():
+            limit = getattr(slo, f"{name}_ms")
+            if limit is not None:
+                share = float(np.mean(values <= limit)) if self.completed else 0.0
+                found[name] = {"limit_ms": limit, "attainment": share} | self.spreads[name].within(limit)
+        return found
 
     def _load_json(self) -> dict[str, Any]:
         return {
@@ -169,6 +175,8 @@ class SimulationReport:
             "completed": self.completed,
             "failed": self.failed,
             "refused": dict(self.records.refused),
+            "num_cut": self.options.workload.num_cut,
+            "num_dropped": self.options.workload.num_dropped,
             "total_input_tokens": self.total_input_tokens,
             "total_output_tokens": self.total_output_tokens,
             "total_cached_tokens": sum(self.records.num_cached),
@@ -212,12 +220,19 @@ class SimulationReport:
             "max_num_batched_tokens": options.scheduler.max_num_batched_tokens,
             "num_blocks": self.num_blocks,
             "block_size": options.block_size,
-            "prefill_buckets": list(options.buckets(options.prefill_buckets)),
-            "decode_buckets": list(options.buckets(options.decode_buckets)),
+            "prefill_buckets": list(options.compiled_prompts),
+            "decode_buckets": list(options.compiled_contexts),
             "calibration": default_calibration().version,
             "is_extrapolated": bool(self.extrapolated),
             "extrapolated": list(self.extrapolated),
         }
+
+    def _scaling_json(self) -> dict[str, Any] | None:
+        if self.scaling is None:
+            return None
+        misses = {"slo_misses": int((~self.is_good).sum()), "slo_misses_while_starting": self.num_missed_while_starting}
+        limits = asdict(self.options.autoscaling) | {"replica_hours": self.bill.replica_hours}
+        return limits | misses | self.scaling.as_json()
 
     def _per_second(self, count: int) -> float:
         return count / self.duration_s if self.duration_s else 0.0

@@ -6,13 +6,14 @@ scheduler knows to be equal are taken in one go, which changes no record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cached_property
 
 from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.cost.pricer import StepPricer
 from server.kv_cache.manager import KVCacheManager
 from server.planner.simulate.records import NEVER, SHARES, EngineTotals, Records
+from server.scheduler.router import Router
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 from server.workload.workload import Workload
@@ -24,32 +25,43 @@ class ScheduledEngine:
     def __init__(
         self, config: SchedulerConfig, cache: CacheConfig, pricer: StepPricer, workload: Workload, records: Records
     ) -> None:
-        self.scheduler = Scheduler(config, KVCacheManager(cache))
+        self._config, self._cache = config, cache
+        self.num_open = 0
         self.totals, self.end_ns = EngineTotals(), NEVER
         self.is_step_by_step = False  # plan and apply every step, also of a run of equal ones
-        self.on_token: Callable[[TokenEvent], None] | None = None  # gets every token of an engine that is step by step
-        self._max_model_len = config.max_model_len
+        self.router: Router | None = None  # hears of every token and every end, at the end of a step or of a run
         self._pricer, self._workload, self._records = pricer, workload, records
         self._arrived: list[int] = []
         self._last_ns: dict[int, int] = {}  # time of the last token of each open request that has one
+        self._tokens: dict[str, SampledToken] = {}  # that each open request samples in every step, -1 - its index
         # `_num_steps` equal steps of `_step_ns` from `_start_ns` on; `_decode_ns` of each are its decode.
         self._plan: StepPlan | None = None
         self._start_ns = self._step_ns = self._decode_ns = self._num_steps = 0
         self._takes_arrivals = False  # an arrival could be admitted before the last of these steps
 
-    @property
-    def num_open(self) -> int:
-        return len(self._arrived) + self.scheduler.num_running + self.scheduler.num_waiting
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        """Made with the first request: thousands of engines may never have one."""
+        return Scheduler(self._config, KVCacheManager(self._cache))
+
+    def num_tokens_unreported(self, now_ns: int) -> int:
+        """Tokens that steps of the run under way have made by `now_ns`, which is before its end."""
+        if self._plan is None or self._num_steps == 1:
+            return 0
+        return len(self._plan.decode) * ((now_ns - self._start_ns) // self._step_ns)
 
     def add(self, index: int, now_ns: int) -> None:
         self._arrived.append(index)
+        self.num_open += 1
         if self._takes_arrivals:
             self._num_steps = min(self._num_steps, -(-(now_ns - self._start_ns) // self._step_ns))
             self.end_ns = self._start_ns + self._num_steps * self._step_ns
 
     def plan(self, now_ns: int) -> None:
         for index in self._arrived:
-            self.scheduler.add(request_of(self._workload, index, self._max_model_len))
+            request = request_of(self._workload, index, self._config.max_model_len)
+            self._tokens[request.request_id] = SampledToken(-1 - index)
+            self.scheduler.add(request)
         self._arrived.clear()
         if not self.scheduler.has_work:
             return
@@ -59,7 +71,7 @@ class ScheduledEngine:
             self._records.scheduled_ns[int(request_id)] = now_ns
         self.totals.num_preemptions += len(plan.preempted)
         context = max((seq.start for seq in plan.decode), default=-1) + 1
-        self._decode_ns = self._pricer.decode_ns(context) if context else 0
+        self._decode_ns = self._pricer.decode_ns(context, len(plan.decode)) if context else 0
         self._start_ns, self._step_ns = now_ns, self._charge_prompts(plan) + self._decode_ns
         self._num_steps = 1 + self._count_repeats(plan, context)
         self._takes_arrivals = self._num_steps > 1 and self.scheduler.takes_arrivals
@@ -67,46 +79,55 @@ class ScheduledEngine:
 
     def apply(self) -> None:
         assert self._plan is not None
-        plan = self._plan
+        plan, tokens, now = self._plan, self._tokens, self.end_ns / NS
         self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
-        decoding = [int(seq.request_id) for seq in plan.decode]
+        decoding = [-1 - tokens[seq.request_id].token_id for seq in plan.decode]
         self._charge_decodes(decoding)
-        if self._num_steps == 1:
-            self._apply_step(plan)
+        self._note_decodes(decoding)
+        if self.is_step_by_step:
+            events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, 0.0), now)
         else:
-            self._apply_run(plan, decoding)
+            events = self.scheduler.apply_run(plan, tokens, self._num_steps, now)
+        prompts = {seq.request_id for seq in plan.prefill}
+        if self.router is not None:
+            for seq in plan.decode:
+                self.router.generated(seq.request_id, self._num_steps)
+        for event in events:
+            if event.request_id in prompts:
+                self._note_prompt(event)
+            if event.finish_reason is not None:
+                self._note_end(event)
         self._plan, self._takes_arrivals, self.end_ns = None, False, NEVER
 
-    def _apply_step(self, plan: StepPlan) -> None:
-        sampled = {seq.request_id: SampledToken(-1 - int(seq.request_id)) for seq in plan.seqs if seq.needs_sample}
-        for event in self.scheduler.apply(plan, StepResult(plan.step_id, sampled, 0.0), self.end_ns / NS):
-            index = int(event.request_id)
-            if event.index == 0:
-                self._records.first_token_ns[index] = self.end_ns
-                self._records.num_cached[index] = event.num_cached_tokens
-            else:
-                self._records.gaps[self.end_ns - self._last_ns[index]] += 1
-            self._last_ns[index] = self.end_ns
-            self._note_end(event)
-            if self.on_token is not None:
-                self.on_token(event)
-
-    def _apply_run(self, plan: StepPlan, decoding: list[int]) -> None:
+    def _note_decodes(self, decoding: list[int]) -> None:
+        """Every token of those that decode, but for ends."""
         last_ns, gaps, end_ns = self._last_ns, self._records.gaps, self.end_ns
         first_end_ns = self._start_ns + self._step_ns
         for index in decoding:
             gaps[first_end_ns - last_ns[index]] += 1
             last_ns[index] = end_ns
-        gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
-        token_ids = [-1 - index for index in decoding]
-        for event in self.scheduler.apply_run(plan, token_ids, self._num_steps, end_ns / NS):
-            self._note_end(event)
+        if self._num_steps > 1:
+            gaps[self._step_ns] += (self._num_steps - 1) * len(decoding)
+
+    def _note_prompt(self, event: TokenEvent) -> None:
+        """The token behind a prompt: the first one, or one after a preemption."""
+        index = -1 - self._tokens[event.request_id].token_id
+        if event.index == 0:
+            self._records.first_token_ns[index] = self.end_ns
+            self._records.num_cached[index] = event.num_cached_tokens
+        else:
+            self._records.gaps[self.end_ns - self._last_ns[index]] += 1
+        self._last_ns[index] = self.end_ns
+        if self.router is not None:
+            self.router.generated(event.request_id)
 
     def _note_end(self, event: TokenEvent) -> None:
-        if event.finish_reason is not None:
-            index = int(event.request_id)
-            self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
-            del self._last_ns[index]
+        self.num_open -= 1
+        index = -1 - self._tokens.pop(event.request_id).token_id
+        self._records.finish_ns[index], self._records.num_output[index] = self.end_ns, event.index + 1
+        del self._last_ns[index]
+        if self.router is not None:
+            self.router.end(event.request_id)
 
     def _count_repeats(self, plan: StepPlan, context: int) -> int:
         """Steps like `plan` that follow it and take as long, if nobody comes."""

@@ -18,6 +18,7 @@ class Spread:
     median: float = 0.0
     std: float = 0.0
     p90: float = 0.0
+    p95: float = 0.0
     p99: float = 0.0
 
     @classmethod
@@ -25,8 +26,8 @@ class Spread:
         """Of each value once."""
         if not len(values):
             return cls()
-        median, p90, p99 = (float(figure) for figure in np.percentile(values, (50, 90, 99)))
-        return cls(float(np.mean(values)), median, float(np.std(values)), p90, p99)
+        median, *tail = (float(figure) for figure in np.percentile(values, (50, 90, 95, 99)))
+        return cls(float(np.mean(values)), median, float(np.std(values)), *tail)
 
     @classmethod
     def of_counts(cls, counts: Mapping[int, int], scale: float) -> Spread:
@@ -38,8 +39,13 @@ class Spread:
         mean = float(np.average(values, weights=weights))
         std = float(np.sqrt(np.average((values - mean) ** 2, weights=weights)))
         ends = np.cumsum(weights)
-        median, p90, p99 = (_quantile(values, ends, share) for share in (0.50, 0.90, 0.99))
-        return cls(mean, median, std, p90, p99)
+        median, *tail = (_quantile(values, ends, share) for share in (0.50, 0.90, 0.95, 0.99))
+        return cls(mean, median, std, *tail)
+
+    def within(self, limit: float) -> dict[str, bool]:
+        """Which of the figures are at most `limit`."""
+        figures = {"mean": self.mean, "p50": self.median, "p90": self.p90, "p95": self.p95, "p99": self.p99}
+        return {name: figure <= limit for name, figure in figures.items()}
 
     def as_json(self, name: str) -> dict[str, float]:
         """With the keys of `vllm bench serve`, such as mean_ttft_ms for "ttft"."""
@@ -48,6 +54,7 @@ class Spread:
             f"median_{name}_ms": self.median,
             f"std_{name}_ms": self.std,
             f"p90_{name}_ms": self.p90,
+            f"p95_{name}_ms": self.p95,
             f"p99_{name}_ms": self.p99,
         }
 

@@ -71,7 +71,7 @@ async def test_load_tests_ask_for_device_seconds_and_price_them(server: Server) 
     seconds = [record.device_seconds for record in measurement.outcome.records]
     assert len(seconds) == 8
     assert all(seconds)
-    account = modelled(measurement.outcome.records, 1.0, scenario.price, scenario.slo)
+    account = modelled(measurement.outcome.records, 1.0, scenario.price, scenario.slo, measurement.rate)
     assert account["usd"] == pytest.approx(sum(filter(None, seconds)) * PRICE / 3600 / 2)
 
 

@@ -1,0 +1,77 @@
+"""What an hour of modelled device time costs: by the flags, else by what the server says of itself. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadtests.errors import SpecError
+from loadtests.inventory import Inventory
+from loadtests.specs import PriceSpec
+from server.config import CatalogConfig
+from server.device.catalog import Instance, load_catalog
+from server.device.prices import Price, PriceBasis, Prices
+from server.errors import DeviceError, SettingsError
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class HourRate:
+    """Price of an hour of the modelled instance, and the share of the instance whose time device seconds are."""
+
+    instance: str
+    basis: str  # on_demand, reserved, spot, or given
+    usd_per_hour: float  # of the whole instance
+    source: str  # where the price is from, with its date
+    share: float
+    prices: Prices | None  # all that the catalogue has of the instance; None: it does not know it
+
+    def usd(self, seconds: float, utilization: float, usd_per_hour: float | None = None) -> float:
+        """Of `seconds` of device time, at the rate or at another price of an hour."""
+        hourly = self.usd_per_hour if usd_per_hour is None else usd_per_hour
+        return hourly * self.share * seconds / HOUR_S / utilization
+
+
+def rate_of(spec: PriceSpec, inventory: Inventory | None) -> HourRate | str:
+    """The rate, or why there is none.
+
+    Flags come first. Without any, the price is the one by which the server charges its requests (`cost_usd`).
+    Raises SpecError when the instance is unknown or has no such price.
+    """
+    name = spec.instance or (inventory.device.instance if inventory else None)
+    if name is None:
+        return "no instance was given, and the server has no /inventory that names one"
+    share = spec.instance_share or (inventory.share if inventory and inventory.device.instance == name else 1.0)
+    if spec.names_a_price or inventory is None:
+        part, basis = find_instance(name, spec), spec.price_basis or "on_demand"
+        price = _price_of(part, basis)
+        source = f"in {spec.region} of {price.date} ({price.source})"
+        return HourRate(name, basis, price.usd, source, share, part.prices)
+    stated = inventory.price
+    if stated.usd_per_hour is None:
+        return f"the server has no price of {name}: {stated.source}"
+    source = f"by the server's inventory{f' of {stated.date}' if stated.date else ''} ({stated.source})"
+    return HourRate(name, stated.basis, stated.usd_per_hour, source, share, _catalogued(name, spec))
+
+
+def find_instance(name: str, spec: PriceSpec) -> Instance:
+    """The catalogue's instance. Raises SpecError for an unknown one, and for a catalogue file that is wrong."""
+    try:
+        return load_catalog(CatalogConfig(spec.catalog, spec.region, spec.spot_discount)).instance(name)
+    except (DeviceError, SettingsError) as error:
+        raise SpecError(f"price.instance: {error}") from error
+
+
+def _price_of(part: Instance, basis: PriceBasis) -> Price:
+    try:
+        return part.price(basis)
+    except DeviceError as error:
+        raise SpecError(f"price.price_basis is {basis!r}: {error}") from error
+
+
+def _catalogued(name: str, spec: PriceSpec) -> Prices | None:
+    """Prices of a server's instance, which may be one of its own catalogue file."""
+    try:
+        return find_instance(name, spec).prices
+    except SpecError:
+        return None

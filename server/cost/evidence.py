@@ -1,0 +1,194 @@
+"""How far a predicted step may be from the truth, and what stands behind it: the measured steps that are most like it.
+
+A calibration keeps, for each measured configuration, the error of a prediction that had seen nothing of its source. The
+band of a new prediction is the spread of these errors, the nearest counting most. Predicts no time itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import exp, log2
+from typing import Literal
+
+from server.cost.shape import matrix_params
+from server.models.spec import ModelSpec
+
+Phase = Literal["decode", "prefill"]
+Provenance = Literal["measured", "interpolated", "formula"]
+
+LOW, HIGH = 0.1, 0.9  # quantiles of a band
+SAME_SIZE = 1.05  # factor within which models are of one size
+SAME_SHAPE = 2.0  # factor within which batches and lengths are alike
+RANGE_MARGIN = 1.25  # a range of measured sizes ends this factor beyond its last one
+
+# What a difference counts in a distance: of another kind as a number, of sizes for each doubling.
+OTHER_CHIP, OTHER_WEIGHTS, OTHER_EXPERTS = 1.0, 0.5, 2.0
+PER_DOUBLING = {"billions": 0.5, "tp": 0.5, "batch": 0.25, "positions": 0.15}
+RANGES = {  # sizes that have a range of measured ones: a label, and whether less can be outside of it
+    "billions": ("B parameters", True),
+    "tp": ("cores", True),
+    "batch": ("slots", False),
+    "positions": ("positions", False),
+}
+WIDENING = 0.35  # of a band, for each unit of distance beyond the first to what is nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step of a compiled graph: where it lies among others."""
+
+    phase: Phase
+    chip: str
+    billions: float  # of weights in the model's matrices
+    tp: int
+    batch: int
+    positions: int  # compiled
+    weight_bytes: float  # of one stored weight
+    has_experts: bool
+
+    def distance(self, other: Point) -> float:
+        """0 for the same step; phases are never compared."""
+        apart = sum(
+            weight * abs(log2(getattr(self, name) / getattr(other, name))) for name, weight in PER_DOUBLING.items()
+        )
+        apart += OTHER_CHIP * (self.chip != other.chip) + OTHER_EXPERTS * (self.has_experts != other.has_experts)
+        return apart + OTHER_WEIGHTS * abs(log2(self.weight_bytes / other.weight_bytes))
+
+    def is_like(self, other: Point) -> bool:
+        """Whether a measurement of `other` is one of this step, as far as anything but noise goes."""
+        kinds = ("phase", "chip", "tp", "weight_bytes", "has_experts")
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in kinds)
+            and _within(self.billions, other.billions, SAME_SIZE)
+            and _within(self.batch, other.batch, SAME_SHAPE)
+            and _within(self.positions, other.positions, SAME_SHAPE)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Measurements of one configuration. `error` is measured over predicted, the source of the rows being unseen."""
+
+    point: Point
+    model: str
+    source: str
+    num_rows: int
+    error: float
+
+    @property
+    def name(self) -> str:
+        """Such as `Llama-3-8B TP8 batch 32 on Inferentia2`."""
+        return f"{self.model} TP{self.point.tp} batch {self.point.batch} on {self.point.chip}"
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Eight of ten measurements are expected between `low` and `high` times a prediction."""
+
+    low: float
+    high: float
+    provenance: Provenance
+    num_rows: int  # measured of this very step, or of the nearest configuration
+    nearest: str  # that configuration; empty when a calibration has none
+
+    def join(self, other: Band) -> Band:
+        """Of a figure that depends on both: the wider, and what is known least."""
+        worse = max(self, other, key=lambda band: (_RANK[band.provenance], band.high - band.low))
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Band(low, high, worse.provenance, worse.num_rows, worse.nearest)
+
+
+_RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}
+UNKNOWN = Band(0.5, 2.0, "formula", 0, "")  # without any sample: a factor of two is a guess, and says so
+
+
+class Evidence:
+    """The samples of a calibration. Answers are kept."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self.samples = tuple(samples)
+        self.band = lru_cache(maxsize=None)(self._band)
+        self.why_outside = lru_cache(maxsize=None)(self._why_outside)
+
+    def _band(self, point: Point, unseen: str = "") -> Band:
+        """Of a step at `point`; samples of the source `unseen` are left out."""
+        own = [each for each in self._of(point.phase) if each.source != unseen]
+        if not own:
+            return UNKNOWN
+        far = [point.distance(each.point) for each in own]
+        weights = [each.num_rows**0.5 * exp(-apart) for each, apart in zip(own, far, strict=True)]
+        errors = [each.error for each in own]
+        low, high = (weighted_quantile(errors, weights, share) for share in (LOW, HIGH))
+        wide = 1 + WIDENING * max(0.0, min(far) - 1)
+        nearest = own[far.index(min(far))]
+        alike = [each for each in own if point.is_like(each.point)]
+        provenance: Provenance = "measured" if alike else "formula" if self.why_outside(point) else "interpolated"
+        rows = sum(each.num_rows for each in alike) or nearest.num_rows
+        return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
+
+    def _why_outside(self, point: Point) -> tuple[str, ...]:
+        """What of a step lies outside of the measured ones of its phase; empty when nothing."""
+        samples = self._of(point.phase)
+        on_chip = [each.point for each in samples if each.point.chip == point.chip]
+        if not samples:
+            return (f"the calibration has no measured {point.phase}",)
+        if not on_chip:
+            return (f"no {point.phase} of an LLM on {point.chip} is among the measurements",)
+        kind = [each for each in on_chip if each.has_experts == point.has_experts]
+        if not kind:
+            return (f"no {point.phase} of {_kind(point)} on {point.chip} is among the measurements",)
+        reasons = []
+        if all(each.weight_bytes != point.weight_bytes for each in kind):
+            reasons.append(f"no {point.phase} with {8 * point.weight_bytes:.0f}-bit weights was measured there")
+        found = (_out_of_range(point, kind, name) for name in RANGES)
+        return (*reasons, *filter(None, found))
+
+    def _of(self, phase: Phase) -> tuple[Sample, ...]:
+        return self._phases[phase]
+
+    @cached_property
+    def _phases(self) -> dict[Phase, tuple[Sample, ...]]:
+        phases: tuple[Phase, ...] = ("decode", "prefill")
+        return {phase: tuple(each for each in self.samples if each.point.phase == phase) for phase in phases}
+
+
+def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
+    """The value below which `share` of the weight lies, between its neighbours by the middle of their weights."""
+    pairs = sorted(zip(values, weights, strict=True))
+    total, below = sum(weights), 0.0
+    previous: tuple[float, float] | None = None
+    for value, weight in pairs:
+        middle = (below + weight / 2) / total
+        if middle >= share:
+            if previous is None:
+                return value
+            at, last = previous
+            return last + (value - last) * (share - at) / (middle - at)
+        previous, below = (middle, value), below + weight
+    return pairs[-1][0]
+
+
+@lru_cache(maxsize=256)
+def matrix_billions(model: ModelSpec) -> float:
+    """Billions of weights in the matrices of `model`."""
+    return matrix_params(model) / 1e9
+
+
+def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:
+    """Why a size of a step is outside of the measured ones; empty when it is not."""
+    label, has_least = RANGES[name]
+    values, value = [getattr(each, name) for each in measured], getattr(point, name)
+    margin = 1.0 if name == "tp" else RANGE_MARGIN
+    if value <= max(values) * margin and (value >= min(values) / margin or not has_least):
+        return ""
+    return f"{value:.3g} {label}: measured are {min(values):.3g} to {max(values):.3g}"
+
+
+def _within(one: float, other: float, factor: float) -> bool:
+    return 1 / factor <= one / other <= factor
+
+
+def _kind(point: Point) -> str:
+    return "a mixture of experts" if point.has_experts else "a dense model"

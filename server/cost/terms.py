@@ -1,0 +1,55 @@
+"""The kinds of work that a step is made of, and what one unit of each is: a row here, and its formula in work.py.
+
+A step takes the sum over its kinds of (units x seconds a unit): no kind hides behind another, which the published
+rows support as well as any overlap. Work that a data sheet gives a peak for is counted in seconds at that peak, so its
+coefficient is how many times that long it takes. Which of the `optional` ones a calibration has, its fit decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Part = Literal["compute", "memory", "activation", "overhead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """`start` is a first guess from a data sheet or a known latency: what a coefficient is when no row has a say."""
+
+    part: Part
+    unit: str  # of the coefficient
+    start: float
+    meaning: str
+    is_optional: bool = True
+    least: float = 0.0  # no part is faster than its data sheet
+
+
+def _at_peak(part: Part, start: float, meaning: str, is_optional: bool = True) -> Term:
+    return Term(part, "1", start, f"{meaning}, times its time at the peak of the data sheet", is_optional, least=1.0)
+
+
+TERMS: dict[str, Term] = {
+    # Of a decode step. Weights are streamed in a prefill too.
+    "weights": _at_peak("memory", 1.4, "streaming the weights", is_optional=False),
+    "kv": _at_peak("memory", 2.0, "streaming the cache of all compiled positions", is_optional=False),
+    "layer_launch": Term("overhead", "s", 1e-4, "one layer's instructions, and the start of its collectives", False),
+    "decode_matmul": _at_peak("compute", 2.0, "matmuls of a decode step", is_optional=False),
+    "slot_layer": Term("activation", "s", 2e-6, "one slot in one layer, per 4,096 of hidden size"),
+    "kv_gather": Term("memory", "s", 1e-9, "one cached position of one slot in one layer, found by slot"),
+    "dequant": Term("memory", "s", 4e-12, "one 8-bit weight widened on one core", False),
+    "expert_load": Term("memory", "s", 2e-6, "one expert fetched in one layer"),
+    "decode_link": _at_peak("activation", 3.0, "all-reduces of a decode step over the links"),
+    "decode_hop": Term("activation", "s", 1.5e-6, "one hop between neighbouring chips in a decode step"),
+    "decode_call": Term("overhead", "s", 5e-4, "one decode step, whatever the model"),
+    "old_launch": Term("overhead", "s", 1e-5, "one layer, for each release before 2.16"),
+    "old_kv_gather": Term("memory", "s", 1e-10, "before 2.19: one position, slot, layer and KV head of the model"),
+    # Of a prefill.
+    "prefill_matmul": _at_peak("compute", 1.6, "matmuls of a prompt", is_optional=False),
+    "activation": Term("activation", "s", 1e-6, "one token through one layer, per 4,096 of hidden size", False),
+    "attention": _at_peak("compute", 3.0, "attention over a prompt", is_optional=False),
+    "prefill_launch": Term("overhead", "s", 3e-5, "one layer of a prefill"),
+    "prefill_call": Term("overhead", "s", 1e-2, "one prefill: the host's work around it", False),
+    "expert_prefill": Term("compute", "s", 1e-4, "one expert's blocks of a prompt in one layer"),
+    "prefill_link": _at_peak("activation", 3.0, "all-reduces of a prompt over the links"),
+}

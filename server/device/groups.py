@@ -1,0 +1,83 @@
+"""Instances that serve one model together: their cores and memory, and the link between them. Device facts alone.
+
+No measurement of a model over several instances was found: whatever is predicted for a group is extrapolated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from server.device.instances import Instance
+from server.device.parts import GB, GIB
+from server.device.prices import PriceBasis
+from server.errors import DeviceError
+
+GROUP_REASON = "a model over several instances was never measured"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLink:
+    """What one instance of a group can send to the others."""
+
+    kind: Literal["NeuronLink", "EFA"]
+    gb_s: float  # of all its chips or adapters together, 10**9 bytes/s
+    latency_s: float | None  # before the first byte; None: not published
+
+    def seconds(self, num_bytes: int) -> float:
+        """Of a message from one instance to another, at the peak rate. A latency that is not known counts as none."""
+        return (self.latency_s or 0.0) + num_bytes / (self.gb_s * GB)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """`count` instances of one type, with `link` between them. `instance_group` makes one."""
+
+    instance: Instance
+    count: int
+    link: GroupLink
+    extrapolated: str = GROUP_REASON
+
+    @property
+    def name(self) -> str:
+        return f"{self.count} x {self.instance.name}"
+
+    @property
+    def num_cores(self) -> int:
+        """Logical NeuronCores of all instances."""
+        return self.count * self.instance.num_cores
+
+    @property
+    def device_memory_bytes(self) -> int:
+        """Device memory of all chips."""
+        return self.num_cores * self.instance.core_memory_bytes
+
+    @property
+    def host_memory_bytes(self) -> int:
+        """Memory of all hosts; one of them has `instance.memory_per_host_bytes`."""
+        return self.count * self.instance.host_memory_gib * GIB
+
+    def usd(self, basis: PriceBasis) -> float | None:
+        """Dollars an hour for all; None when the price is not known in the region."""
+        usd = self.instance.usd(basis)
+        return None if usd is None else self.count * usd
+
+
+def instance_group(instance: Instance, count: int) -> InstanceGroup:
+    """`count` (at least 2) of `instance`, over NeuronLink where an UltraServer has groups of that size, else over EFA.
+
+    Raises DeviceError for fewer than two instances, and where these have neither.
+    """
+    if count < 2:
+        raise DeviceError(f"a group of {count} instances of {instance.name}: it must be at least 2")
+    return InstanceGroup(instance, count, _link(instance, count))
+
+
+def _link(instance: Instance, count: int) -> GroupLink:
+    server = instance.ultraserver
+    if server is not None and count in server.sizes:
+        return GroupLink("NeuronLink", instance.num_chips * server.link.gib_s_per_chip * GIB / GB, None)
+    if instance.efa_gbps is None:
+        raise DeviceError(f"{instance.name} has no Elastic Fabric Adapter: {count} of them cannot serve one model")
+    latency_s = None if instance.efa_latency_us is None else instance.efa_latency_us * 1e-6
+    return GroupLink("EFA", instance.efa_gbps / 8, latency_s)

@@ -1,0 +1,60 @@
+"""The folder of `plan --emit`: chooses the row, and writes what there is for it without touching other files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.errors import SettingsError
+from server.planner.emit.deployment import deployment_of
+from server.planner.emit.readme import readme
+from server.planner.emit.targets import rendered
+from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.table import best_batches
+
+README = "README.md"
+_EXECUTABLE = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Where a row's files go, and which row: as numbered in the printed tables, from 1; None: the recommended one."""
+
+    directory: Path
+    row: int | None = None
+
+
+def emit(report: PlanReport, emission: Emission) -> tuple[Path, ...]:
+    """Write the files of the row. Returns their paths.
+
+    Raises SettingsError for a row that is not there or that no target can express, and, before anything is written, for
+    a file that is there with other contents.
+    """
+    d = deployment_of(report, _row(report, emission.row))
+    files = rendered(d)
+    texts = {emission.directory / path: text for path, text in {**files.texts, README: readme(d, files)}.items()}
+    try:
+        for path, text in texts.items():
+            if path.exists() and path.read_bytes() != text.encode():
+                raise SettingsError(f"emit: {path} is there with other contents: name another directory, or remove it")
+        emission.directory.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                path.chmod(_EXECUTABLE)
+    except OSError as error:
+        raise SettingsError(f"emit: cannot write {error.filename}: {error.strerror}") from error
+    return tuple(texts)
+
+
+def _row(report: PlanReport, number: int | None) -> Candidate:
+    if number is None:
+        if report.best is None:
+            raise SettingsError(
+                "emit: no configuration holds the limits; emit_row 1 is the first of those that miss them"
+            )
+        return report.best
+    rows = best_batches(report.candidates)
+    if not 1 <= number <= len(rows):
+        raise SettingsError(f"emit_row is {number}: the tables have {len(rows)} rows of configurations that fit")
+    return rows[number - 1]

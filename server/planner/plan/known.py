@@ -1,0 +1,106 @@
+"""What stands behind the figures of a row: measurements, and how far the figures may be from the truth.
+
+A row's replica is looked at three times: as predicted, and with prefills and steps at both ends of their bands, which
+are taken to come together. A figure's band is what it is at the two ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from server.cost.evidence import Band, Provenance
+from server.planner.plan.demand import Demand
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a row has to serve, by `count` instances of `dp` replicas each."""
+
+    options: PlanOptions
+    demand: Demand
+    dp: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """P10 and P90 of each figure; None where a figure grows without bound, or limits cannot be held."""
+
+    provenance: Provenance
+    num_rows: int  # measured of such steps, or of the nearest
+    nearest: str  # measured configuration
+    prefill: Band
+    decode: Band
+    ttft_s: tuple[float | None, float | None]
+    tpot_s: tuple[float | None, float | None]
+    saturated_output_tokens_s: tuple[float, float]
+    instances: tuple[int | None, int | None]
+
+    @classmethod
+    def of(cls, replica: Replica, prefill: Band, decode: Band, load: Load) -> Known:
+        """Of one row's replica, by the bands of its prompts and of its steps."""
+        fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
+        joined = prefill.join(decode)
+        early, late = _times(fast, load), _times(slow, load)
+        tokens = (load.dp * each.saturation * load.demand.output_tokens for each in (slow, fast))
+        return cls(
+            provenance=joined.provenance,
+            num_rows=joined.num_rows,
+            nearest=joined.nearest,
+            prefill=prefill,
+            decode=decode,
+            ttft_s=(None if early is None else early.ttft_s, None if late is None else late.ttft_s),
+            tpot_s=(None if early is None else early.tpot_s, None if late is None else late.tpot_s),
+            saturated_output_tokens_s=(next(tokens), next(tokens)),
+            instances=(_count(fast, load), _count(slow, load)),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction."""
+        pairs = ("ttft_s", "tpot_s", "saturated_output_tokens_s", "instances")
+        return {
+            "provenance": self.provenance,
+            "num_rows": self.num_rows,
+            "nearest": self.nearest,
+            **{name: {"p10": band.low, "p90": band.high} for name, band in self._factors().items()},
+            **{name: dict(zip(("p10", "p90"), getattr(self, name), strict=True)) for name in pairs},
+        }
+
+    def _factors(self) -> dict[str, Band]:
+        return {"prefill_factor": self.prefill, "decode_factor": self.decode}
+
+
+def _times(replica: Replica, load: Load) -> MeanTimes | None:
+    """Times at the row's rate; None when the replicas cannot keep up with it."""
+    peers = load.count * load.dp
+    rate = load.options.request_rate / peers
+    return replace(replica, peers=peers).at(rate) if rate < replica.saturation else None
+
+
+def _count(replica: Replica, load: Load) -> int | None:
+    """Instances that the rate takes; None when no number of them holds the limits."""
+    if not replace(replica, peers=load.dp).rate_within(load.options.limits):
+        return None
+    return fewest_instances(replica, load.dp, load.options)
+
+
+def fewest_instances(replica: Replica, dp: int, options: PlanOptions) -> int:
+    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more."""
+
+    def holds(count: int) -> bool:
+        return replace(replica, peers=count * dp).at(options.request_rate / (count * dp)).within(options.limits)
+
+    low = ceil(options.request_rate / (dp * MAX_LOAD * replica.saturation))
+    if holds(low):
+        return low
+    high = low
+    while not holds(high):
+        high *= 2
+    while high - low > 1:  # low does not hold, high does
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
