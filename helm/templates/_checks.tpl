@@ -107,6 +107,7 @@ max-model-len: model.maxModelLen
 device: device
 tensor-parallel-size: tensorParallelSize
 data-parallel-size: dataParallelSize
+stack: engine.stack
 batching: engine.batching
 pace: engine.pace
 context-encoding-buckets: engine.contextEncodingBuckets

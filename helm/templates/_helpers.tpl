@@ -76,7 +76,6 @@ app.kubernetes.io/component: server
       "device" $v.device
       "tensor_parallel_size" ($v.tensorParallelSize | int)
       "data_parallel_size" ($v.dataParallelSize | int)
-      "batching" $v.engine.batching
       "pace" $v.engine.pace
       "kv_cache_dtype" $v.engine.kvCacheDtype
       "tool_call_parser" $v.server.toolCallParser
@@ -93,6 +92,8 @@ app.kubernetes.io/component: server
       "disable_access_log" (not $v.server.accessLog)
       "log_level" $v.server.logLevel }}
 {{- if $v.model.name }}{{ $_ := set $settings "model" $v.model.name }}{{ end }}
+{{- if $v.engine.stack }}{{ $_ := set $settings "stack" $v.engine.stack }}{{ end }}
+{{- if $v.engine.batching }}{{ $_ := set $settings "batching" $v.engine.batching }}{{ end }}
 {{- if $v.model.revision }}{{ $_ := set $settings "revision" $v.model.revision }}{{ end }}
 {{- if $v.model.servedNames }}{{ $_ := set $settings "served_model_name" $v.model.servedNames }}{{ end }}
 {{- if $v.model.maxModelLen }}{{ $_ := set $settings "max_model_len" ($v.model.maxModelLen | int) }}{{ end }}

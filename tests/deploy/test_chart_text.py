@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
@@ -167,6 +167,7 @@ def test_the_dashboard_begins_with_the_charts_objectives_and_price() -> None:
         ("server.logLevel", "log_level"),
         ("server.toolCallParser", "tool_call_parser"),
         ("dataParallelSize", "data_parallel_size"),
+        ("engine.stack", "stack"),
         ("engine.batching", "batching"),
         ("engine.pace", "pace"),
         ("engine.kvCacheDtype", "kv_cache_dtype"),
@@ -182,6 +183,8 @@ def test_values_have_the_defaults_and_choices_of_the_settings_they_become(key: s
         default, schema = default[part], schema["properties"][part]
     assert default == field.default
     choices = get_args(field.annotation)
+    if choices and get_origin(choices[0]) is Literal:
+        choices = (*get_args(choices[0]), None)
     if choices and isinstance(choices[0], str):
         assert schema["enum"] == list(choices)
     limits = {type(each).__name__.lower(): each for each in field.metadata}

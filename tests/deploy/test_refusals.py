@@ -37,7 +37,7 @@ def nested(key: str, value: Any) -> Manifest:
         ("slo.objective", 95),
         ("dataParallelSize", 0),
         ("dataParallelSize", "two"),
-        ("engine.batching", "static"),
+        ("engine.batching", "dynamic"),
         ("engine.pace", "real"),
         ("engine.kvCacheDtype", "int4"),
         ("engine.contextEncodingBuckets", [0]),
