@@ -4,10 +4,6 @@ continuous delivery that renders by itself. */}}
 {{- lookup "apps/v1" .Values.kind .Release.Namespace (include "neuronserve.fullname" .) | toYaml }}
 {{- end }}
 
-{{- define "neuronserve.isHelm4" -}}
-{{- if semverCompare ">=4.0.0-0" .Capabilities.HelmVersion.Version }}true{{ end }}
-{{- end }}
-
 {{/* Who besides Helm manages a field of a live object's spec, such as kubectl after `kubectl scale`. The argument is the
 list (object, field). An autoscaler and `kubectl scale` write through the subresource `scale`. Helm goes by the name of
 the program that it is in: helm, helm-controller, terraform-provider-helm. */}}
@@ -21,10 +17,13 @@ the program that it is in: helm, helm-controller, terraform-provider-helm. */}}
 {{- $names | uniq | join ", " }}
 {{- end }}
 
-{{/* Whether Helm applied the live object on the server, where a field has managers. The argument is the object. */}}
+{{/* Whether Helm applies the live object on the server, where a field has managers and another's value is a conflict: Helm 4,
+unless the release is one that Helm 3 began. The argument is the list (context, object). */}}
 {{- define "neuronserve.isApplied" -}}
-{{- range dig "metadata" "managedFields" list . }}
+{{- if semverCompare ">=4.0.0-0" (index . 0).Capabilities.HelmVersion.Version }}
+{{- range dig "metadata" "managedFields" list (index . 1) }}
 {{- if and (eq .operation "Apply") (contains "helm" .manager) }}true{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -48,7 +47,7 @@ replicaCount says how many. */}}
 {{- $wanted }}
 {{- else if $live }}
 {{- $wasUnset := eq (dig "metadata" "annotations" "neuronserve/replicas" "" $live) "unset" }}
-{{- $isKept := and (include "neuronserve.isHelm4" .) (include "neuronserve.isApplied" $live) (include "neuronserve.managers" (list $live "replicas")) }}
+{{- $isKept := and (include "neuronserve.isApplied" (list . $live)) (include "neuronserve.managers" (list $live "replicas")) }}
 {{- if not (or $wasUnset $isKept) }}
 {{- max (ternary 1 0 .Values.autoscaling.enabled) ($live.spec.replicas | int) }}
 {{- end }}
@@ -79,7 +78,7 @@ replicaCount says how many. */}}
 {{- $there := .live.spec.replicas | int }}
 {{- $managers := include "neuronserve.managers" (list .live "replicas") }}
 {{- if and $wanted $managers (ne ($wanted | int) $there) }}
-{{- if or (include "neuronserve.isHelm4" .root) (lt ($wanted | int) $there) }}
+{{- if or (include "neuronserve.isApplied" (list .root .live)) (lt ($wanted | int) $there) }}
 {{- fail (printf "replicaCount is %s: %s has set the replicas of %s to %d. Keep them with replicaCount %d or null; for %s, first run %s scale %s --replicas=%s" $wanted $managers .object $there $there $wanted .kubectl .object $wanted) }}
 {{- end }}
 {{- end }}
@@ -89,13 +88,14 @@ replicaCount says how many. */}}
 `rollingUpdate`, which the API server fills in. Helm 3 replaces the strategy of a Deployment as a whole. */}}
 {{- define "neuronserve.checkLiveStrategy" -}}
 {{- $isSet := eq .root.Values.kind "StatefulSet" }}
+{{- $isApplied := include "neuronserve.isApplied" (list .root .live) }}
 {{- $field := ternary "updateStrategy" "strategy" $isSet }}
 {{- $wanted := include "neuronserve.strategy" .root | fromYaml }}
 {{- $there := get .live.spec $field }}
 {{- $type := default "RollingUpdate" $wanted.type }}
-{{- $isLeftOver := and (ne $type "RollingUpdate") (hasKey $there "rollingUpdate") (or $isSet (include "neuronserve.isHelm4" .root)) }}
+{{- $isLeftOver := and (ne $type "RollingUpdate") (hasKey $there "rollingUpdate") (or $isSet $isApplied) }}
 {{- $isOther := false }}
-{{- if and (include "neuronserve.isHelm4" .root) (include "neuronserve.managers" (list .live $field)) }}
+{{- if and $isApplied (include "neuronserve.managers" (list .live $field)) }}
 {{- $isOther = ne (merge (deepCopy $wanted) $there | toJson) ($there | toJson) }}
 {{- end }}
 {{- if or $isLeftOver $isOther }}

@@ -131,7 +131,7 @@ class Release:
 
     def __init__(self, helm: str, server: ApiServer, manager: str = "helm") -> None:
         self._helm, self.server, self._manager = helm, server, manager
-        self._applies = "4." in Path(helm).name
+        self.applies = "helm-4" in helm  # unless Helm 3 began the release
         self.revisions: list[Manifest] = []
         self.live: Manifest = {}
 
@@ -173,9 +173,9 @@ class Release:
     def _apply(self, manifest: Manifest) -> None:
         wanted = manifest["spec"].get("replicas")
         others = [each for each in self._entries("replicas") if each.get("subresource") == "scale"]
-        if self._applies and others and wanted not in (None, self.pods):
+        if self.applies and others and wanted not in (None, self.pods):
             raise Conflict(f"conflict with {others[0]['manager']!r} with subresource 'scale'")
-        if self._applies:
+        if self.applies:
             had = any(each["manager"] == self._manager for each in self._entries("replicas"))
             is_taken_away = had and wanted is None and not others
         else:
@@ -186,7 +186,7 @@ class Release:
         ]
         self.live = copy.deepcopy(manifest)
         self.live["spec"]["replicas"] = pods if wanted is None else wanted
-        own = managed(self._manager, "Apply" if self._applies else "Update", list(manifest["spec"]))
+        own = managed(self._manager, "Apply" if self.applies else "Update", list(manifest["spec"]))
         self.live["metadata"]["managedFields"] = [*entries, own]
         self.revisions.append(manifest)
 

@@ -93,6 +93,18 @@ def test_helm_3_adds_the_pods_that_are_asked_for(release: Release, helm: str) ->
         assert "replicaCount is 4" in refused(release, {"replicaCount": 4})
 
 
+def test_a_release_that_helm_3_began_meets_no_conflicts(release: Release) -> None:
+    """Helm 4 goes on as it was begun."""
+    release.applies = False
+    release.upgrade({"replicaCount": 1})
+    release.scale(2)
+    assert release.upgrade({"replicaCount": 4}) == 4
+    assert release.upgrade(SCALED) == 4
+    release.scale(5, HPA)
+    assert release.upgrade(SCALED | OTHER) == 5
+    assert release.upgrade({"strategy": {"type": "Recreate"}}) == 5
+
+
 def test_rolling_back_over_a_change_of_scaler_is_what_the_guide_says(release: Release, helm: str) -> None:
     """A rollback renders nothing: Helm 3 brings the recorded number back, Helm 4 stops at the conflict, unchanged."""
     release.upgrade({"replicaCount": 3})
