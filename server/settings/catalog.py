@@ -1,4 +1,4 @@
-"""Settings of every command that looks up a part or a price: which data sheet, whose prices."""
+"""Settings of every command that looks up a part, a price or a time: which data sheet and coefficients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import Field
 
 from server.config import CatalogConfig
 from server.device.prices import DEFAULT_REGION
-from server.settings.base import Settings, slice_of
+from server.settings.base import File, Settings, slice_of
 
 
 class CatalogSettings(Settings):
@@ -25,3 +25,16 @@ class CatalogSettings(Settings):
     def catalog_config(self) -> CatalogConfig:
         """What the catalogue is loaded from."""
         return slice_of(CatalogConfig, self, file=self.catalog)
+
+
+class TimeSettings(CatalogSettings):
+    """Base of the settings of each command that says how long a part takes. `server/cli.py` puts these in force too."""
+
+    calibration: File = Field(
+        None, description="coefficients of an endpoint, from neuronserve observe (default: those that are shipped)"
+    )
+
+    @property
+    def calibration_file(self) -> str | None:
+        """What the calibration is read from; None: the shipped one."""
+        return None if self.calibration is None else str(self.calibration)

@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 from server.config import Batching, EngineConfig, Pace, TraceConfig
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.settings.base import slice_of
-from server.settings.catalog import CatalogSettings
+from server.settings.catalog import TimeSettings
 from server.settings.model import ModelSettings
 from server.settings.sources import runtime_cores
 
 
-class EngineSettings(ModelSettings, CatalogSettings):
+class EngineSettings(ModelSettings, TimeSettings):
     """Base of the settings of each command that runs the engine."""
 
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
@@ -74,6 +74,7 @@ class EngineSettings(ModelSettings, CatalogSettings):
             cpus=choose_cpus(self.cpu_binding, cpu_threads),
             kernel_cache_dir=self.kernel_cache,
             catalog=self.catalog_config,
+            calibration=self.calibration_file,
             runtime_cores=runtime_cores(),
             trace=TraceConfig(None, self.trace_max_events),
             kernel_checks=self.kernel_checks,
