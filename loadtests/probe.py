@@ -107,7 +107,12 @@ class Probe:
                 num_prompts=step.num_requests, random_input_len=step.input_len, random_output_len=step.output_len
             ),
             arrival=ArrivalSpec(max_concurrency=step.concurrency),
-            run=RunSpec(num_warmups=1 if is_first else 0, label=step.name, request_id_prefix="probe-"),
+            run=RunSpec(
+                num_warmups=1 if is_first else 0,
+                label=step.name,
+                request_id_prefix="probe-",
+                return_token_ids=True,  # a chunk for each token, even one whose text has to wait for the next
+            ),
         )
         plan = make_plan(scenario, secrets.randbelow(MANY_SEEDS))
         try:

@@ -17,6 +17,7 @@ from server.typed_json import JsonError, convert, read
 
 MAX_REPORT_BYTES = 64 * 2**20
 BUNDLED = 0.7  # of the gap between chunks: a time per token below it means that chunks carry several
+ALONE = 1.05  # requests open at once, on average, of a run in which they hardly meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _prefill(run: _Run, deployment: Deployment) -> Observation | str:
     lengths, ttft = run.benchmark_record.input_tokens, run.median_ttft_ms
     if lengths is None or not ttft:
         return "no TTFT: no request was completed"
-    if run.num_open > 1.05:
+    if run.num_open > ALONE:
         return f"TTFT left out: with {run.num_open:.3g} requests open at once it holds their waiting"
     if run.total_cached_input_tokens:
         return "TTFT left out: a part of the prompts was cached"
@@ -128,6 +129,8 @@ def _decode(run: _Run, deployment: Deployment) -> Observation | str:
     record, itl, tpot = run.benchmark_record, run.median_itl_ms, run.median_tpot_ms
     if record.input_tokens is None or record.output_tokens is None or not itl or not tpot:
         return "no time between tokens: no answer has two"
+    if tpot < BUNDLED * itl and run.num_open <= ALONE:
+        itl = tpot  # nobody's prompt is in it
     if tpot < BUNDLED * itl:
         return f"ITL left out: {itl:.3g} ms between chunks and {tpot:.3g} ms a token: chunks carry several tokens"
     contexts = record.input_tokens.p1 + 1, record.input_tokens.p99 + record.output_tokens.p99
