@@ -52,6 +52,8 @@ class ObserveSettings(TimeSettings):
     def _has_output(self) -> Self:
         if not self.output:
             raise ValueError("-o (--output) is missing: the file that the calibration goes to")
+        if not Path(self.output).resolve().parent.is_dir() or Path(self.output).is_dir():
+            raise ValueError(f"output is {self.output!r}: no file can be written there")
         return self
 
     @property

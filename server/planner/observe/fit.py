@@ -26,6 +26,7 @@ SCALES, HOSTS = UNKNOWNS[:2], UNKNOWNS[2:]
 BESIDE = {"prefill_scale": "request_s", "decode_scale": "slot_s"}  # what hides a scale, and is given up before it is
 NOISE = 0.01  # relative, of a median: the errors of a few points may agree better by chance
 LEAST_KNOWN = 0.25  # relative standard error beyond which a value is not determined
+SINGULAR = 1e-9  # of the largest singular value, which is 1 to 2: less is rounding
 ALONE = 0.999  # leverage from which nothing but an observation itself says what it should be
 
 
@@ -163,15 +164,12 @@ class _Problem:
         rest = self._values.copy()
         rest[places] = 0
         size = np.linalg.norm(matrix, axis=0)
-        solved, _, rank, _ = np.linalg.lstsq(matrix / size, self._target - self._matrix @ rest, rcond=1e-9)
-        self._values[places] = solved / size
-        if rank < len(places):
-            self._errors = dict.fromkeys(self._free, np.inf)
-            return
+        self._values[places] = (
+            np.linalg.pinv(matrix / size, rcond=SINGULAR) @ (self._target - self._matrix @ rest) / size
+        )
         surplus = len(self._target) - len(places)
-        spread = np.sqrt(np.sum(self.residuals() ** 2) / surplus) if surplus else 0.0
-        inverse = np.linalg.inv((matrix / size).T @ (matrix / size))
-        errors = max(NOISE, spread) * np.sqrt(np.diag(inverse)) / size
+        spread = np.sqrt(np.sum(self.residuals() ** 2) / surplus) if surplus > 0 else 0.0
+        errors = max(NOISE, spread) * _spreads(matrix / size) / size
         self._errors = dict(zip(self._free, errors.tolist(), strict=True))
 
     def _beyond(self) -> tuple[str, float | None, str] | None:
@@ -200,3 +198,12 @@ class _Problem:
         if name in SCALES:
             return self._value(name) > 0 and error <= LEAST_KNOWN * self._value(name)
         return bool(error * self._matrix[:, UNKNOWNS.index(name)].max() <= LEAST_KNOWN)
+
+
+def _spreads(matrix: Vector) -> Vector:
+    """Standard error of each unknown for a noise of 1; infinite for one that others can make up for."""
+    _, sizes, directions = np.linalg.svd(matrix)
+    sizes = np.concatenate([sizes, np.zeros(len(directions) - len(sizes))])
+    is_free = sizes <= SINGULAR * sizes[0]
+    known = np.sqrt(np.sum((directions[~is_free] / sizes[~is_free, None]) ** 2, axis=0))
+    return np.where(np.abs(directions[is_free]).sum(axis=0) > SINGULAR, np.inf, known)
