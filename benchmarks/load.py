@@ -71,14 +71,13 @@ def measure(config: EngineConfig) -> StartFigures:
         info = _ready(process)
         seconds = time.perf_counter() - begin
         folder = Path(f"/proc/{process.pid}")
-        used = [core.used for core in info.memory]
         return StartFigures(
             seconds,
             _status_bytes(folder, "VmHWM"),
             _status_bytes(folder, "VmRSS"),
             mapped_bytes(folder, Path(config.model_path)),
-            sum(each["weights"] for each in used),
-            sum(each["kv"] for each in used),
+            info.host_memory["weights"],
+            info.host_memory["kv"],
         )
     finally:
         process.close()

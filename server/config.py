@@ -8,7 +8,8 @@ from typing import Literal
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
-Batching = Literal["continuous", "neuron"]
+Batching = Literal["continuous", "neuron", "tgi", "static"]
+StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 Pace = Literal["host", "device"]
 KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
 
@@ -120,7 +121,7 @@ class EngineConfig:
     block_size: int
     enable_prefix_caching: bool
     device_memory_utilization: float  # share of each core's memory that may be used
-    num_blocks_override: int | None  # fixed KV block count instead of what the ledger has left
+    num_blocks_override: int | None  # fixed KV block count instead of what the part has left
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
     cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them
@@ -129,6 +130,7 @@ class EngineConfig:
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
     data_parallel: DataParallel = DataParallel()
     batching: Batching = "continuous"
+    stack: StackName = "ideal"  # software on the modelled part, for what its host adds and how it pads
     context_encoding_buckets: tuple[int, ...] = ()  # prompt lengths that are compiled; () = automatic
     token_generation_buckets: tuple[int, ...] = ()  # context lengths that decode is compiled for; () = automatic
     pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough

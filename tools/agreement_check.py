@@ -12,7 +12,6 @@ import argparse
 import sys
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import get_args
 
 import httpx
 import numpy as np
@@ -20,7 +19,8 @@ import numpy as np
 from loadtests.bench import Measurement
 from loadtests.local_server import neuronserve_command, running
 from loadtests.specs import Scenario
-from server.config import Batching
+from server.config import StackName
+from server.cost.stacks import STACK_NAMES
 from server.planner.plan.check import Agreement, RequestTimes, ServiceFigures, compared, simulation_of
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.report import Candidate, PlanReport
@@ -46,7 +46,7 @@ class CheckedWorkload:
     request_rate: float = 6.0
     num_prompts: int = 360
     slots: int = 64
-    batching: Batching = "continuous"
+    stack: StackName = "ideal"
     seed: int = 0
 
     @property
@@ -77,7 +77,7 @@ def planned(checked: CheckedWorkload, workload: Workload) -> tuple[PlanReport, C
         tensor_parallel_sizes=(TP,),
         dtypes=("bfloat16",),
         max_model_len=MAX_MODEL_LEN,
-        batching=checked.batching,
+        stack=checked.stack,
         max_batch=checked.slots,
     )
     report = plan(options)
@@ -110,7 +110,7 @@ def serve_flags(candidate: Candidate, checked: CheckedWorkload) -> list[str]:
         "tensor-parallel-size": candidate.tp,
         "max-num-seqs": candidate.batch,
         "max-model-len": MAX_MODEL_LEN,
-        "batching": checked.batching,
+        "stack": checked.stack,
     }
     return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
 
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
     )
     for name, of in (("request_rate", float), ("num_prompts", int), ("slots", int), ("seed", int)):
         parser.add_argument(f"--{name.replace('_', '-')}", type=of, default=getattr(CheckedWorkload(), name))
-    parser.add_argument("--batching", choices=get_args(Batching), default="continuous")
+    parser.add_argument("--stack", choices=STACK_NAMES, default="ideal")
     asked, of_serve = parser.parse_known_args(arguments)
     checked = CheckedWorkload(**vars(asked))
     workload = checked.workload
@@ -153,7 +153,7 @@ def main(arguments: list[str]) -> int:
         late = late_share(url)
     lines, is_kept = verdict(sides)
     print(f"{len(workload)} requests of {INPUT_LEN} + {OUTPUT_LEN} tokens, {workload.rate:.2f} a second, ", end="")
-    print(f"{checked.batching} batching, {candidate.batch} slots on {candidate.device}", *lines, sep="\n")
+    print(f"stack {checked.stack}, {candidate.batch} slots on {candidate.device}", *lines, sep="\n")
     print(f"{late:.1%} of the server's steps were late; all figures {'' if is_kept else 'NOT '}within {LIMIT:.0%}")
     return 0 if is_kept else 1
 

@@ -58,7 +58,7 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
         max_num_batched_tokens=int(EngineSettings.model_fields["max_num_batched_tokens"].default),
         prefill_buckets=tuple(compiled["context_encoding_buckets"]),
         decode_buckets=tuple(compiled["token_generation_buckets"]),
-        batching=compiled["batching"],
+        stack=compiled["stack"],
         max_concurrency=clients,
     )
     return run_simulation(options)

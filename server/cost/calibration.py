@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from server.config import StackName
 from server.cost.evidence import Evidence, Point, Sample
-from server.cost.stacks import HostWork, StackName
+from server.cost.stacks import HostWork
 from server.cost.terms import TERMS
 from server.errors import SettingsError
 from server.typed_json import JsonError, convert, decode

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from server.clock import NS
+from server.config import StackName
 from server.cost.model import CostModel, StepCost
 from server.cost.stacks import HostWork, Stack
 from server.device.buckets import smallest
@@ -82,12 +83,13 @@ class HostOfSteps:
     work: HostWork = field(default_factory=HostWork)
     sampled_vocab: int = 0  # size of the vocabulary where the host samples, 0 where the device does
     pads_slots: bool = False  # a step runs on the power of two that holds the busy slots
+    stack: StackName = "ideal"
 
     @classmethod
     def of(cls, stack: Stack, model: CostModel) -> HostOfSteps:
         """Of a stack that serves `model`, by the model's calibration."""
         sampled = 0 if stack.samples_on_device else model.step_work.model.vocab_size
-        return cls(model.calibration.host(stack.name), sampled, stack.pads_slots)
+        return cls(model.calibration.host(stack.name), sampled, stack.pads_slots, stack.name)
 
 
 class StepPricer:
@@ -120,6 +122,11 @@ class StepPricer:
     def calibration(self) -> str:
         """Version of the coefficients."""
         return self._model.calibration.version
+
+    @property
+    def stack(self) -> StackName:
+        """The software whose steps are priced."""
+        return self._host.stack
 
     def why_extrapolated(self) -> tuple[str, ...]:
         """Why no measurement stands behind the times of this model on this part; empty when one does."""

@@ -9,9 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.models.decoder import decoder_graph
-from server.models.graph import AxisName, Experts, Linear, linears
+from server.models.graph import flat_ops
+from server.models.ops import AxisName, Experts, Linear, Network
 from server.models.spec import ModelSpec
-from server.placement.shard import ShardSpec
+from server.placement.core_share import CoreShare
 
 # Bytes of one stored weight. Eight-bit types are storage only on these parts (SDK data-types.rst): the values are
 # widened to bfloat16 before the matmul.
@@ -31,7 +32,8 @@ ACTIVATION_BYTES = 2  # bfloat16: activations on the links, and the KV cache
 def matrix_params(model: ModelSpec) -> int:
     """Weights of the model's matrices, with an output layer apart from the embedding; routers are left out."""
     graph = decoder_graph(model)
-    routed = sum(linear.num_weights for linear in linears(graph) if not _joins(linear, "experts"))
+    counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
+    routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
     return routed + graph.embed.part.outputs.size * graph.embed.hidden.size
 
 
@@ -67,40 +69,27 @@ class CoreShape:
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> CoreShape:
-        """Split as ShardSpec does, but for KV heads. Raises DeviceError when `tp` is below 1."""
-        shard, graph = ShardSpec.of(model, tp), decoder_graph(model)
-        heads = shard.heads_per_core
-        kv_heads = heads if _converts_to_mha(model, tp) else shard.kv_heads_per_core
+        """As NxD Inference splits it. Raises DeviceError when `tp` is below 1."""
+        share, graph = CoreShare.of(model, tp), decoder_graph(model)
         attention = ffn = 0
         experts: Counter[tuple[int, int, int]] = Counter()
-        for op in (op for layer in graph.layers for op in layer):
+        for op, layers in ((op, group.count) for group in graph.groups for op in flat_ops(group.ops)):
             if isinstance(op, Experts):
-                weights = sum(_core_weights(each, shard) for each in op.networks[0] if isinstance(each, Linear))
-                experts[weights, len(op.networks), op.per_token] += 1
+                experts[_network_weights(op.first, share), op.count, op.per_token] += layers
+                ffn += layers * _network_weights(op.shared, share)
             elif isinstance(op, Linear) and _joins(op, "ffn"):
-                ffn += _core_weights(op, shard)
+                ffn += layers * _core_weights(op, share)
             elif isinstance(op, Linear):
-                attention += _core_weights(op, shard)
-        copied = 2 * (kv_heads - shard.kv_heads_per_core) * model.head_dim * model.hidden_size * model.num_layers
+                attention += layers * _core_weights(op, share)
         return cls(
             tp=tp,
-            attention_weights=attention + copied,
+            attention_weights=attention,
             ffn_weights=ffn,
             experts=tuple(ExpertLayers(layers, *sizes) for sizes, layers in experts.items()),
-            head_weights=_core_weights(graph.head, shard),
-            query_heads=heads,
-            kv_heads=kv_heads,
+            head_weights=_core_weights(graph.head, share) if graph.has_head else 0,
+            query_heads=share.query_heads,
+            kv_heads=share.kv_heads,
         )
-
-
-def _converts_to_mha(model: ModelSpec, tp: int) -> bool:
-    """Whether every query head gets a KV head of its own: KV heads that neither divide the cores nor are divided.
-
-    NxD Inference, modules/attention/gqa.py: REPLICATE_TO_TP_DEGREE falls back to CONVERT_TO_MHA there.
-    """
-    kv_heads = model.num_kv_heads
-    is_uneven = kv_heads < tp or kv_heads % tp != 0
-    return kv_heads != model.num_heads and is_uneven and tp % kv_heads != 0
 
 
 def _joins(linear: Linear, axis: AxisName) -> bool:
@@ -108,5 +97,9 @@ def _joins(linear: Linear, axis: AxisName) -> bool:
     return axis in {linear.inputs.name, *(part.outputs.name for part in linear.parts)}
 
 
-def _core_weights(linear: Linear, shard: ShardSpec) -> int:
-    return sum(shard.size(part.outputs) for part in linear.parts) * shard.size(linear.inputs)
+def _network_weights(network: Network, share: CoreShare) -> int:
+    return sum(_core_weights(op, share) for op in network if isinstance(op, Linear))
+
+
+def _core_weights(linear: Linear, share: CoreShare) -> int:
+    return sum(share.size(part.outputs) for part in linear.parts) * share.size(linear.inputs)

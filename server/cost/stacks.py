@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, get_args
 
-from server.config import Batching
+from server.config import Batching, StackName
 
-StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 STACK_NAMES: tuple[StackName, ...] = get_args(StackName)
 Padding = Literal["bucket", "model length"]  # the power-of-two bucket that holds it, or all of the compiled length
 
@@ -32,7 +31,7 @@ WHEN_EMPTY = RouterPolicy(inf, inf)
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One serving software. `batching` is this server's own policy that comes nearest to it."""
+    """One serving software. `batching` is this server's policy that does as it does."""
 
     name: StackName
     meaning: str
@@ -75,7 +74,7 @@ STACKS: dict[StackName, Stack] = {
             "compiled length, once they are 0.3 times as many as the busy slots or for 20 steps",
             "text-generation-inference launcher flags waiting-served-ratio and max-waiting-tokens since 2.0.1",
             RouterPolicy(0.3, 20),
-            "neuron",
+            "tgi",
             "model length",
             "model length",
         ),
@@ -84,7 +83,7 @@ STACKS: dict[StackName, Stack] = {
             "a static batch of NxD Inference: all prompts together, and no other before the last answer ends",
             "aws-neuron-sdk libraries/nxd-inference/developer_guides/llm-inference-benchmarking-guide.rst",
             WHEN_EMPTY,
-            "neuron",
+            "static",
             "bucket",
             "bucket",
             is_continuous=False,

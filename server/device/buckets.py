@@ -35,6 +35,7 @@ class BucketLists:
 
     context_encoding: tuple[int, ...] = ()
     token_generation: tuple[int, ...] = ()
+    has_full_length: bool = False  # without requested ones, decode reads the longest alone
 
     def completed(self, max_model_len: int) -> BucketLists:
         """The lists in ascending order, with automatic ones filled in and a decode bucket for the full length.
@@ -62,8 +63,8 @@ def compiled_shapes(
 ) -> CompiledShapes:
     """Shapes that a server runs; `ahead` are those its model was compiled for ahead of time, None when it was not.
 
-    Without requested buckets continuous batching decodes over the full length, as it was measured on the part
-    (docs/cost-model.md), and Neuron's batching over all buckets. Raises SettingsError for a shape not compiled.
+    Without requested buckets decode has all of them, or the full length alone where that is asked for. Raises
+    SettingsError for a shape not compiled.
     """
     if ahead is None:
         chosen = requested.completed(max_model_len)
@@ -80,7 +81,7 @@ def compiled_shapes(
             else ahead.token_generation,
         )
     tokens = chosen.token_generation
-    if batching == "continuous" and not requested.token_generation:
+    if requested.has_full_length and not requested.token_generation:
         tokens = (smallest(tokens, max_model_len),)
     return CompiledShapes(batching, slots, chosen.context_encoding, tokens)
 

@@ -1,21 +1,34 @@
-"""An emulated NeuronCore: its index, its memory, and the ledger that every byte of it is entered in."""
+"""An emulated NeuronCore: its index, and the host memory that stands in for it, counted by use.
+
+What the part itself would hold is another account, the ledger's: the two differ in layout, copies and padding.
+"""
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from server.device.hbm import ALIGNMENT, Buffer, Hbm
 from server.device.layout import round_up
-from server.device.ledger import MemoryLedger, Use
+from server.device.ledger import GIB
+
+HostUse = Literal["weights", "kv", "activations", "partial_sums", "workers", "tables"]
+HOST_USES: tuple[HostUse, ...] = get_args(HostUse)
+
+MAPPING_BYTES = GIB  # at least, of each mapping: only what is written takes memory of the host
 
 
 class NeuronCore:
-    """A core that allocates its memory through the ledger, so that entries and memory always agree."""
+    """A core whose memory grows by mappings, since the host's buffers are not bounded by what the part has."""
 
-    def __init__(self, index: int, ledger: MemoryLedger) -> None:
+    def __init__(self, index: int) -> None:
         self.index = index
-        self._ledger = ledger
-        self._hbm = Hbm(ledger.capacity_bytes)
+        self.used: dict[HostUse, int] = dict.fromkeys(HOST_USES, 0)
+        self._hbm = Hbm(MAPPING_BYTES)
 
-    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
-        """Zeroed memory aligned to a cache line. Raises DeviceMemoryError, changing nothing, when it does not fit."""
-        self._ledger.reserve(self.index, use, name, round_up(num_bytes, ALIGNMENT))
-        return self._hbm.allocate(num_bytes, f"{use} {name}")
+    def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
+        """Zeroed memory aligned to a cache line. Raises HostMemoryError when the host cannot map it."""
+        if num_bytes > self._hbm.free_bytes:
+            self._hbm = Hbm(max(num_bytes, MAPPING_BYTES))
+        buffer = self._hbm.allocate(num_bytes, f"{use} {name}")
+        self.used[use] += round_up(num_bytes, ALIGNMENT)
+        return buffer

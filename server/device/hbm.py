@@ -1,4 +1,4 @@
-"""The memory of one emulated NeuronCore: a mapping of its share of the part, whose pages exist once written."""
+"""Host memory that stands in for a NeuronCore's: a mapping whose pages exist once written."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from server.errors import HostMemoryError
 ALIGNMENT = 64  # a cache line: tile rows that straddle two cost half the speed
 _HUGE_PAGE = 2 << 20
 
-# A mapping as large as a part's memory is not to be counted before it is written, or else a process with a few of them
-# cannot fork. Python 3.11 has no name for the flag; the number is Linux's on x86-64 and ARM.
+# A mapping is not to be counted before it is written, or else a process with a few large ones cannot fork. Python 3.11
+# has no name for the flag; the number is Linux's on x86-64 and ARM.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
@@ -60,9 +60,19 @@ class Hbm:
     def used_bytes(self) -> int:
         return self._used
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the largest allocation can still have."""
+        return int(self._bytes.size) - self._next
+
+    @property
+    def _next(self) -> int:
+        """Offset of the next allocation."""
+        return -(-self._used // ALIGNMENT) * ALIGNMENT
+
     def allocate(self, num_bytes: int, name: str = "core memory") -> Buffer:
         """Allocate zeroed bytes, aligned to a cache line. Raises ValueError beyond the mapping."""
-        begin = -(-self._used // ALIGNMENT) * ALIGNMENT
+        begin = self._next
         if begin + num_bytes > self._bytes.size:
             raise ValueError(f"{num_bytes} bytes asked, {self._bytes.size - begin} mapped and free")
         self._used = begin + num_bytes

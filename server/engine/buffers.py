@@ -1,6 +1,6 @@
 """The memory a program works in: activations, the all-reduce buffer, logits and the paged KV pool.
 
-Sizes come from server/placement/footprint.py, the same that decided whether the model fits.
+Sizes come from server/placement/host_footprint.py, the same that decided whether the host can hold them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from server.device.layout import FLOAT32_BYTES
 from server.engine.rope_tables import fill_rope_tables
 from server.models.spec import ModelSpec, RopeSpec
 from server.placement.cache_layout import kv_block_bytes
-from server.placement.footprint import ActivationSizes, ServingShape
+from server.placement.footprint import ServingShape
+from server.placement.host_footprint import ActivationSizes
 from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
 
@@ -44,7 +45,7 @@ class KVPool:
     def allocate(
         cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, cache: CacheConfig, kv_dtype: KVCacheDtype
     ) -> KVPool:
-        """Raises DeviceMemoryError when the blocks do not fit."""
+        """Raises HostMemoryError when the host cannot map them."""
         size = cache.num_blocks * kv_block_bytes(spec, shard, kv_dtype, cache.block_size)
         shards = tuple(core.allocate("kv", "blocks", size) for core in cores)
         tensor_bytes = size // (2 * spec.num_layers)
@@ -67,21 +68,21 @@ class ConstantTables:
     """Tables that kernels read: rotary angles, and which local query heads each KV head serves."""
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
-        """Raises DeviceMemoryError when the tables do not fit."""
+        """Raises HostMemoryError when the host cannot map the tables."""
         shape = num_positions, spec.head_dim // 2
         self.ropes = {rope: _rope_table(cores[0], rope, shape) for rope in spec.distinct_ropes}
         self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
 
 
 def _rope_table(core: NeuronCore, rope: RopeSpec | None, shape: tuple[int, int]) -> RopeTable:
-    cos, sin = (core.allocate("scratchpad", "rope", FLOAT32_BYTES * math.prod(shape)) for _ in range(2))
+    cos, sin = (core.allocate("tables", "rope", FLOAT32_BYTES * math.prod(shape)) for _ in range(2))
     fill_rope_tables(rope, *(table.array(np.float32, *shape) for table in (cos, sin)))
     return RopeTable(cos, sin)
 
 
 def _head_groups(core: NeuronCore, ranges: Sequence[tuple[int, int]]) -> Buffer:
     values = np.array(ranges, np.int32)
-    buffer = core.allocate("scratchpad", "head groups", values.nbytes)
+    buffer = core.allocate("tables", "head groups", values.nbytes)
     buffer.array(np.int32, *values.shape)[:] = values
     return buffer
 
@@ -90,20 +91,20 @@ class ActivationBuffers:
     """Scratch of the program. Values that every core would have a copy of are there once, on core 0."""
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> None:
-        """Raises DeviceMemoryError when the buffers do not fit."""
+        """Raises HostMemoryError when the host cannot map the buffers."""
         sizes = ActivationSizes.of(spec, shard, shape)
         self.widths, self.sizes = Widths.of(spec, shard), sizes
         first = cores[0]
-        self.hidden = first.allocate("scratchpad", "hidden", sizes.hidden)
-        self.normed = first.allocate("scratchpad", "normed", sizes.normed)
-        self.normed_scales = first.allocate("scratchpad", "row scales", sizes.row_scales)
-        self.sampled = first.allocate("scratchpad", "sampled", sizes.sampled)
-        self.logits = first.allocate("scratchpad", "logits", sizes.logits)
-        self.partials = first.allocate("collectives", "all-reduce", len(cores) * sizes.partial)
+        self.hidden = first.allocate("activations", "hidden", sizes.hidden)
+        self.normed = first.allocate("activations", "normed", sizes.normed)
+        self.normed_scales = first.allocate("activations", "row scales", sizes.row_scales)
+        self.sampled = first.allocate("activations", "sampled", sizes.sampled)
+        self.logits = first.allocate("activations", "logits", sizes.logits)
+        self.partials = first.allocate("partial_sums", "all-reduce", len(cores) * sizes.partial)
         scratch = shape.limits.num_workers * sizes.worker_scratch
-        self.worker_scratch = first.allocate("scratchpad", "workers", scratch)
-        self.partial_states = first.allocate("scratchpad", "partial attention", sizes.attention.partials)
-        self.arrivals = first.allocate("scratchpad", "attention arrivals", sizes.attention.arrivals)
+        self.worker_scratch = first.allocate("workers", "scratch", scratch)
+        self.partial_states = first.allocate("workers", "partial attention", sizes.attention.partials)
+        self.arrivals = first.allocate("workers", "attention arrivals", sizes.attention.arrivals)
         self.logits_width = len(cores) * self.widths.vocab
         self.qkv = _on_each(cores, "qkv", sizes.qkv)
         self.queries = _on_each(cores, "queries", sizes.queries)
@@ -120,4 +121,4 @@ class ActivationBuffers:
 
 
 def _on_each(cores: Sequence[NeuronCore], name: str, num_bytes: int) -> tuple[Buffer, ...]:
-    return tuple(core.allocate("scratchpad", name, num_bytes) for core in cores)
+    return tuple(core.allocate("activations", name, num_bytes) for core in cores)

@@ -27,7 +27,10 @@ from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.program import Program
 from server.kernels.records import STEP, EmbedOperands, PackOperands
 from server.models.decoder import decoder_graph
-from server.models.graph import Add, Attention, Embed, Gated, HeadNorm, Linear, Norm, Op, Rope
+from server.models.graph import Graph
+from server.models.ops import Add, Attention, Embed, Gated, HeadNorm, Linear, Norm, Op, Rope
+
+COMPUTED = (Norm, Linear, HeadNorm, Rope, Attention, Gated, Add)
 
 
 def build_program(placement: Placement) -> Program:
@@ -36,6 +39,14 @@ def build_program(placement: Placement) -> Program:
     Raises DeviceError for an op that no kernel computes.
     """
     return _Lowering(placement).run()
+
+
+def _require_kernels(graph: Graph) -> None:
+    """Raises DeviceError, naming the op, for what has no instruction."""
+    places = [("embeddings", graph.prelude), *((f"layer {i}", layer) for i, layer in enumerate(graph.layers))]
+    for place, op in ((place, op) for place, ops in places for op in ops):
+        if not isinstance(op, COMPUTED) or (isinstance(op, Attention) and not op.is_causal):
+            raise DeviceError(f"{place}: no kernel computes {type(op).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,7 @@ class _Lowering:
         self._at = placement
         self._buffers = placement.buffers
         self._graph = decoder_graph(placement.spec)
+        _require_kernels(self._graph)
         self._operands = Operands(placement)
         block_size = placement.cache.block_size
         kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
@@ -92,8 +104,6 @@ class _Lowering:
                     self._row_parallel(label, op)
                 case Add(norm=norm):  # the next norm begins with it
                     self._branch = replace(self._branch, norm=0 if norm is None else self._operands.vector(norm.weight))
-                case _:
-                    raise DeviceError(f"layer {i}: no kernel computes {type(op).__name__}")
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)

@@ -15,7 +15,7 @@ from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.weights import ModelWeights, PackedMatrix
 from server.kernels.dispatch import Isa
 from server.kernels.records import STEP, AttentionOperands, MatmulOperands, NormOperands, RopeOperands
-from server.models.graph import Attention, HeadNorm, Norm, Rope, Vector
+from server.models.ops import Attention, HeadNorm, Norm, Rope, Vector
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import kv_head_bytes
 from server.placement.shard import ShardSpec

@@ -143,5 +143,6 @@ def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
         core_ids=tuple(core for info in infos for core in info.core_ids),
         core_names=tuple(name for info in infos for name in info.core_names),
         memory=tuple(core for info in infos for core in info.memory),
+        host_memory={use: sum(info.host_memory[use] for info in infos) for use in first.host_memory},
         notes=(*first.notes, f"{len(infos)} engines like this one, on NeuronCores {cores}"),
     )

@@ -7,13 +7,13 @@ Engine -> API: Progress* Ready (Tokens | TraceReply)*, and Failed as the last on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal
 
 import msgspec
 
-from server.config import Pace, Quantization
+from server.config import Pace, Quantization, StackName
 from server.device.buckets import CompiledShapes
 from server.types import Charge, Request, StepReport, TokenEvent
 
@@ -45,11 +45,12 @@ class EngineFacts:
     calibration: str  # version of the cost model's coefficients
     extrapolated: tuple[str, ...]  # why modelled times have no measurement behind them; empty when they have
     pace: Pace
+    stack: StackName = "ideal"  # software that the modelled part is thought to run
 
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:
-    """Memory of one NeuronCore in bytes, by use."""
+    """Memory of one NeuronCore of the modelled part in bytes, by use."""
 
     used: dict[str, int]  # by use: weights, kv, scratchpad, collectives, runtime
     budget: int  # largest sum that may be used
@@ -74,6 +75,7 @@ class EngineInfo:
     kv_cache_dtype: str = "bfloat16"
     core_names: tuple[str, ...] = ()  # as the Neuron runtime names them: ND 0:NC 1
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
+    host_memory: dict[str, int] = field(default_factory=dict)  # bytes of the emulation's own buffers, by use
     notes: tuple[str, ...] = ()  # shown once at start
 
 

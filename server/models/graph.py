@@ -1,202 +1,116 @@
 """A model as a graph of typed ops: what is computed, in order, and which tensors of a checkpoint it takes.
 
-One value flows. `Embed` begins the residual stream; `Norm` reads the stream; every other op of a layer reads what the
-op before it leaves, until `Add` puts that on the stream. Linear layers name the *axes* they go from and to, and an axis
-is what tensor parallelism divides, so names, shards, bytes, programs and costs all follow from the graph
-(server/placement, server/cost, server/engine). Numbers and names only: no bytes, no cores, no files.
+One value flows. `Embed` begins the residual stream; a norm reads the stream; every other op of a layer reads what the
+op before it leaves (the stream, where that is `Add` or `StreamNorm`), until `Add` puts that on the stream. Linear
+layers name the *axes* they go from and to, and an axis is what tensor parallelism divides, so names, shards, bytes,
+programs and costs all follow from the graph (server/placement, server/cost, server/engine). Numbers and names only: no
+bytes, no cores, no files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from server.models.spec import Activation, RopeSpec
-
-AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts"]
+from server.errors import DeviceError
+from server.models.ops import AttentionGate, Embed, Experts, Linear, Norm, Op, Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A dimension: so many units that stay together, of so many elements each."""
+class LayerGroup:
+    """Layers that are alike but for the names of their tensors."""
 
-    name: AxisName
-    units: int  # heads for query and kv, elements otherwise
-    unit_size: int = 1
+    indices: tuple[int, ...]
+    ops: tuple[Op, ...]  # of the first of them
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.units * self.unit_size
-
-    @property
-    def is_split(self) -> bool:
-        """True when the cores of a tensor-parallel group have a part each."""
-        return self.name in ("query", "kv", "ffn", "vocab")
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """A tensor of one dimension."""
-
-    tensor: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows [first_row, first_row + outputs.size) of a module's weight, [outputs, inputs], and of its bias."""
-
-    module: str
-    outputs: Axis
-    first_row: int = 0
-    tensor: str | None = None  # of the weight, where the module has none of its own
-
-    @property
-    def weight(self) -> str:
-        """Name of the weight's tensor."""
-        return self.tensor or f"{self.module}.weight"
-
-    @property
-    def bias(self) -> str:
-        """Name of the bias's tensor."""
-        return f"{self.module}.bias"
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A product with the weights of its parts, whose outputs stand one after the other."""
-
-    name: str  # what it computes: qkv, o, gate_up, down, lm_head
-    parts: tuple[Part, ...]
-    inputs: Axis
-    has_bias: bool = False
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """Names of the modules in the checkpoint."""
-        return tuple(part.module for part in self.parts)
-
-    @property
-    def is_interleaved(self) -> bool:
-        """True when gate and up are computed together, to be multiplied with each other."""
-        return len(self.parts) == 2 and all(part.outputs.name == "ffn" for part in self.parts)
-
-    @property
-    def is_row_parallel(self) -> bool:
-        """True when the inputs are what is split, so that each core has a partial sum of all outputs."""
-        return self.inputs.is_split
-
-    @property
-    def num_weights(self) -> int:
-        """Weights without the bias."""
-        return sum(part.outputs.size for part in self.parts) * self.inputs.size
-
-
-@dataclass(frozen=True, slots=True)
-class Embed:
-    """Rows of the embedding, [vocab, hidden], times `scale`."""
-
-    part: Part
-    hidden: Axis
-    scale: float
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """RMSNorm: x / sqrt(mean(x^2) + eps) * (weight + offset)."""
-
-    name: str  # attention norm, ffn norm, final norm
-    weight: Vector
-    eps: float
-    offset: float
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNorm:
-    """RMSNorm of each query head and each key head."""
-
-    query: Vector
-    key: Vector
-    eps: float
-    offset: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotation of query and key heads by position."""
-
-    spec: RopeSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Causal attention of the heads over the cache, which takes this token's keys and values."""
-
-    window: int  # tokens, 0 = all before
-    scale: float  # of scores
-
-
-@dataclass(frozen=True, slots=True)
-class Gated:
-    """activation(gate) * up."""
-
-    activation: Activation
-
-
-@dataclass(frozen=True, slots=True)
-class Activate:
-    """activation(up)."""
-
-    activation: Activation
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """`per_token` of `count` feed-forward networks for each token, weighted by `router`."""
-
-    router: Linear
-    networks: tuple[tuple[Linear | Gated | Activate, ...], ...]  # of each expert
-    per_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Puts a branch on the residual stream, normed before where `norm` is given."""
-
-    norm: Norm | None = None
-
-
-Op = Embed | Norm | Linear | HeadNorm | Rope | Attention | Gated | Activate | Experts | Add
+    def count(self) -> int:
+        return len(self.indices)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A decoder: embed, the layers, the final norm, and the output layer."""
+    """A model: embed, what is done to embeddings, the layers, and what is done to the stream in the end."""
 
     embed: Embed
     layers: tuple[tuple[Op, ...], ...]
-    final_norm: Norm
-    head: Linear
+    tail: tuple[Op, ...]  # of a decoder: the final norm and the output layer
     is_tied: bool  # the output layer has the embedding's tensor
+    prelude: tuple[Op, ...] = ()
+    groups: tuple[LayerGroup, ...] = ()
+
+    @property
+    def has_head(self) -> bool:
+        """True when there is an output layer over the vocabulary."""
+        return any(isinstance(op, Linear) and op.parts[0].outputs.name == "vocab" for op in self.tail)
+
+    @property
+    def head(self) -> Linear:
+        """The output layer. Raises DeviceError for a model without one."""
+        for op in self.tail:
+            if isinstance(op, Linear) and op.parts[0].outputs.name == "vocab":
+                return op
+        raise DeviceError("the model has no output layer: it encodes texts and generates none")
+
+    @property
+    def final_norm(self) -> Norm:
+        """The norm before the output layer. Raises DeviceError where it is none that a kernel computes."""
+        for op in self.tail:
+            if isinstance(op, Norm):
+                return op
+        raise DeviceError("no kernel computes the model's final norm, only RMSNorm")
 
     def ops(self) -> Iterator[Op]:
-        """All ops in order, those of experts after the op that holds them."""
-        yield self.embed
+        """All ops in order, those of experts and branches after the op that holds them."""
+        yield from (self.embed, *self.prelude)
         for layer in self.layers:
             yield from layer_ops(layer)
-        yield from (self.final_norm, self.head)
+        yield from self.tail
+
+    def counted(self, by_name: bool = False) -> Iterator[tuple[Op, int]]:
+        """Each op once for all those that differ from it in names alone, with their number: what sums need.
+
+        With `by_name`, where names make a difference, all of them one by one.
+        """
+        if by_name:
+            yield from ((op, 1) for op in self.ops())
+            return
+        yield from ((op, 1) for op in (self.embed, *self.prelude))
+        for group in self.groups:
+            yield from ((op, count * group.count) for op, count in counted_ops(group.ops))
+        yield from ((op, 1) for op in self.tail)
+
+
+def flat_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
+    """The ops of a layer, those of branches and gates after the op that holds them. Experts stay closed."""
+    for op in layer:
+        yield op
+        if isinstance(op, Parallel):
+            for branch in op.branches:
+                yield from flat_ops(branch)
+        elif isinstance(op, AttentionGate):
+            yield op.projection
 
 
 def layer_ops(layer: tuple[Op, ...]) -> Iterator[Op]:
-    """The ops of a layer, those of experts after the op that holds them."""
-    for op in layer:
+    """As `flat_ops`, and the ops of each expert after the op that holds them."""
+    for op in flat_ops(layer):
         yield op
         if isinstance(op, Experts):
             yield op.router
-            for network in op.networks:
-                yield from network
+            for i in range(op.count):
+                yield from op.network(i)
+            yield from op.shared
+
+
+def counted_ops(layer: tuple[Op, ...]) -> Iterator[tuple[Op, int]]:
+    """As `layer_ops`, but one expert for all, with the number of each op."""
+    for op in flat_ops(layer):
+        yield op, 1
+        if isinstance(op, Experts):
+            yield op.router, 1
+            yield from ((each, op.count) for each in op.first)
+            yield from ((each, 1) for each in op.shared)
 
 
 def linears(graph: Graph) -> Iterator[Linear]:

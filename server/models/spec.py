@@ -1,4 +1,4 @@
-"""The dimensions and options of one decoder-only model: all that is needed to size, cost and build it."""
+"""The dimensions and options of one transformer, decoder or encoder: all that is needed to size, cost and build it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
-Activation = Literal["silu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
+ModelKind = Literal["decoder", "encoder"]
+NormKind = Literal["rms", "layer", "layer_no_bias"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model. families/ read it from a config.json; decoder.py makes its graph."""
+    """One model. families/ read it from a config.json, planned.py for planning alone; decoder.py makes its graph."""
 
     architecture: str
     num_layers: int
@@ -54,6 +56,38 @@ class ModelSpec:
     num_experts: int = 0  # feed-forward networks to choose from in each layer; 0 = one, no choice
     experts_per_token: int = 0
     is_tied: bool = False  # the output layer is the embedding
+    # What follows is planned and priced, and not served yet.
+    kind: ModelKind = "decoder"  # an encoder attends to both sides and has no output layer
+    norm: NormKind = "rms"
+    has_pre_norms: bool = True  # attention and feed-forward read the normed stream
+    has_stream_norms: bool = False  # the stream itself is normed after each branch is added (BERT)
+    parallel_norms: int = 0  # norms of attention and feed-forward side by side; 0 = one after the other
+    has_wide_qk_norm: bool = False  # queries and keys are normed over all heads together
+    has_attention_gate: bool = False  # attention's output is multiplied with a projection of its input
+    has_ffn_bias: bool = False  # of feed-forward networks
+    has_router_bias: bool = False
+    has_head_bias: bool = False
+    num_positions: int = 0  # rows of learned positions; 0 = none
+    num_token_types: int = 0  # rows of learned token types; 0 = none
+    has_embedding_norm: bool = False
+    has_pooler: bool = False  # a dense layer over the first token
+    expert_layers: tuple[bool, ...] = ()  # whether each layer has experts; () = all do, where there are experts
+    dense_intermediate_size: int = 0  # of layers without experts, beside others that have them
+    shared_intermediate_size: int = 0  # of the network that every token takes beside its experts; 0 = none
+
+    @property
+    def is_encoder(self) -> bool:
+        """True when a request is one forward pass: no cache and no tokens that follow."""
+        return self.kind == "encoder"
+
+    @property
+    def widest_intermediate(self) -> int:
+        """Size of the largest feed-forward network of a layer."""
+        return max(self.intermediate_size, self.dense_intermediate_size, self.shared_intermediate_size)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether `layer` chooses among experts."""
+        return bool(self.num_experts) and (not self.expert_layers or self.expert_layers[layer])
 
     def window(self, layer: int) -> int:
         """Sliding window of `layer` in tokens, 0 when it attends to everything before it."""

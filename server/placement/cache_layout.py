@@ -1,4 +1,4 @@
-"""Layout of the KV cache on a core, and of the scratch of attention: bytes only, for the ledger and for the program."""
+"""Layout of the KV cache on a core, and of the scratch of attention: bytes only, for the host and for the program."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def require_fit(
     """
     instance.check_tp(tp)
     instance.check_groups(tp, dp)
-    footprint = Footprint.of(model, tp, shape)
+    footprint = Footprint.of(model, tp, shape, instance.chip.lnc)
     if not footprint.fits(budget_bytes(instance, utilization)):
         account = _refusal(model, instance, tp, shape, utilization)
         raise DeviceMemoryError(f"{account}\n{_advice(model, instance, shape, utilization, dp)}")
@@ -42,13 +42,14 @@ def alternatives(
     """Pairs (instance, TP) of the catalogue that hold the model `dp` times: cheapest first, then fewest cores."""
     for instance in sorted(instances(), key=lambda i: (i.on_demand_usd is None, i.on_demand_usd or 0.0)):
         for tp in instance.allowed_tp:
-            fits = Footprint.of(model, tp, shape).fits(budget_bytes(instance, utilization))
+            fits = Footprint.of(model, tp, shape, instance.chip.lnc).fits(budget_bytes(instance, utilization))
             if fits and tp * dp <= instance.num_cores:
                 yield instance, tp
 
 
 def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape, utilization: float) -> str:
-    footprint, budget = Footprint.of(model, tp, shape), budget_bytes(instance, utilization)
+    footprint = Footprint.of(model, tp, shape, instance.chip.lnc)
+    budget = budget_bytes(instance, utilization)
     needs = footprint.with_kv(footprint.min_blocks)
     over = sum(needs.values()) - budget
     per_chip = instance.chip.cores_per_chip
@@ -57,7 +58,7 @@ def _refusal(model: ModelSpec, instance: Instance, tp: int, shape: ServingShape,
     return (
         f"NRT_RESOURCE (4): {model.architecture} with {num_params(model) / 1e9:.2f}B parameters in {shape.dtype} "
         f"does not fit on {instance.name} with tensor_parallel_size {tp}: each core lacks {over / GIB:.2f} GiB "
-        f"(each shown as the fullest; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
+        f"(all are alike; kv is the least that one sequence of max_model_len {shape.max_model_len} needs)\n"
         f"{account_table(cores)}{rest}"
     )
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from server.config import WeightFormat, WeightFormats
 from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up, vector_bytes
 from server.models.decoder import decoder_graph
-from server.models.graph import Linear, linears
+from server.models.graph import linears
+from server.models.ops import Axis, Linear
 from server.models.spec import ModelSpec
-from server.placement.shard import ShardSpec
+from server.placement.shard import ShardSpec, intermediate_per_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Widths:
     intermediate: int
     vocab: int
     head: int
+    tp: int
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
@@ -35,7 +37,22 @@ class Widths:
             intermediate=round_up(shard.intermediate_per_core, K_MULTIPLE),
             vocab=shard.vocab_per_core,
             head=round_up(model.head_dim, N_TILE),
+            tp=shard.tp,
         )
+
+    def ffn(self, axis: Axis) -> int:
+        """Width of a feed-forward network, which experts, dense layers and shared networks have each of their own."""
+        return round_up(intermediate_per_core(axis.units, self.tp), K_MULTIPLE)
+
+    def inputs(self, axis: Axis) -> int:
+        """Width of what a layer reads."""
+        return {"query": self.attended, "ffn": self.ffn(axis)}.get(axis.name, self.hidden)
+
+    def outputs(self, axis: Axis, is_alone: bool) -> int:
+        """Width of what a layer leaves; queries have keys and values beside them unless the axis is alone."""
+        query = self.attended if is_alone else self.qkv
+        widths = {"hidden": self.hidden, "ffn": self.ffn(axis), "vocab": self.vocab, "query": query}
+        return widths.get(axis.name, round_up(axis.size, N_TILE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +66,18 @@ class PackedShape:
     @classmethod
     def of(cls, linear: Linear, widths: Widths) -> PackedShape:
         """Shape of `linear`; outputs that another layer reads have room for that layer's tiles."""
-        inputs = {"query": widths.attended, "ffn": widths.intermediate}
-        outputs = {"hidden": widths.hidden, "ffn": widths.intermediate, "vocab": widths.vocab, "query": widths.qkv}
         axis = linear.parts[0].outputs
-        n = outputs.get(axis.name, round_up(axis.size, N_TILE)) * (2 if linear.is_interleaved else 1)
-        return cls(linear, n, inputs.get(linear.inputs.name, widths.hidden))
+        n = widths.outputs(axis, is_alone=len(linear.parts) == 1) * (2 if linear.is_interleaved else 1)
+        return cls(linear, n, widths.inputs(linear.inputs))
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules by their names in the checkpoint; the first names the matrix in the ledger and in artifacts."""
+        """Modules by their names in the checkpoint; the first names the matrix in memory and in artifacts."""
         return self.linear.modules
 
     @property
     def name(self) -> str:
-        """Name of the matrix in the ledger and in an artifact."""
+        """Name of the matrix in memory and in an artifact."""
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:

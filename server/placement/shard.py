@@ -1,7 +1,7 @@
 """Sharding of a model's axes over the cores of a tensor-parallel group: integers only, no weights and no bytes.
 
-Query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are enough and
-replicated beyond (what the Neuron libraries call REPLICATE_TO_TP_DEGREE). Every core gets the same padded sizes.
+The emulator's own: query heads, the feed-forward axis and the vocabulary are split; KV heads are split while there are
+enough and replicated beyond. Every core gets the same padded sizes. What the part would hold is in core_share.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from server.errors import DeviceError
-from server.models.graph import Axis, AxisName
+from server.models.ops import Axis, AxisName
 from server.models.spec import ModelSpec
 
 INTERMEDIATE_MULTIPLE = 32  # the k extent of a tile of bfloat16 weights
@@ -27,9 +27,20 @@ class UnitRun(NamedTuple):
     length: int
 
 
+def require_degree(tp: int) -> None:
+    """Raises DeviceError when `tp` is below 1."""
+    if tp < 1:
+        raise DeviceError(f"tensor_parallel_size is {tp}: at least 1 is needed")
+
+
 def _padded(total: int, parts: int, multiple: int) -> int:
     """ceil(total / parts), rounded up to `multiple`."""
     return -(-total // (parts * multiple)) * multiple
+
+
+def intermediate_per_core(size: int, tp: int) -> int:
+    """Rows of a feed-forward network of `size` on each core, padding included."""
+    return _padded(size, tp, INTERMEDIATE_MULTIPLE)
 
 
 def _assign(heads: int, kv_heads: int, tp: int) -> list[list[int]]:
@@ -60,8 +71,7 @@ class ShardSpec:
     @classmethod
     def of(cls, model: ModelSpec, tp: int) -> ShardSpec:
         """Split `model` over `tp` cores. Raises DeviceError when `tp` is below 1."""
-        if tp < 1:
-            raise DeviceError(f"tensor_parallel_size is {tp}: at least 1 is needed")
+        require_degree(tp)
         queries = _assign(model.num_heads, model.num_kv_heads, tp)
         group = model.num_heads // model.num_kv_heads
         kv = [sorted({h // group for h in heads if h != PAD}) for heads in queries]
@@ -69,7 +79,7 @@ class ShardSpec:
         kv = [heads + [PAD] * (most - len(heads)) for heads in kv]
         return cls(
             tp=tp,
-            intermediate_per_core=_padded(model.intermediate_size, tp, INTERMEDIATE_MULTIPLE),
+            intermediate_per_core=intermediate_per_core(model.widest_intermediate, tp),
             vocab_per_core=_padded(model.vocab_size, tp, VOCAB_MULTIPLE),
             query_slots=tuple(map(tuple, queries)),
             kv_slots=tuple(map(tuple, kv)),
@@ -103,7 +113,7 @@ class ShardSpec:
         per_core: dict[AxisName, int] = {
             "query": self.heads_per_core,
             "kv": self.kv_heads_per_core,
-            "ffn": self.intermediate_per_core,
+            "ffn": intermediate_per_core(axis.units, self.tp),
             "vocab": self.vocab_per_core,
         }
         return per_core.get(axis.name, axis.units)  # what is not split is whole on every core

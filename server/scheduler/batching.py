@@ -6,6 +6,7 @@ Tokens are the same under each of them, because a sequence's tokens do not depen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from server.config import Batching
 
@@ -16,6 +17,10 @@ class BatchingPolicy:
 
     mixes_phases: bool  # prompts and decodes share a step; otherwise prompts go first, in steps of their own
     max_prompts: int | None  # of one step; None = as many as the token budget takes
+    # While sequences decode, prompts wait until they are so many times as many, or so many steps have passed since the
+    # last prompt.
+    waiting_ratio: float = 0.0
+    max_waiting_steps: float = 0
 
 
 POLICIES: dict[Batching, BatchingPolicy] = {
@@ -24,4 +29,8 @@ POLICIES: dict[Batching, BatchingPolicy] = {
     # NxD Inference (and vLLM on it): context encoding is a graph of batch 1, token generation one of all slots, and a
     # free slot is filled before the others go on.
     "neuron": BatchingPolicy(mixes_phases=False, max_prompts=1),
+    # text-generation-inference since 2.0.1: --waiting-served-ratio 0.3, --max-waiting-tokens 20.
+    "tgi": BatchingPolicy(mixes_phases=False, max_prompts=None, waiting_ratio=0.3, max_waiting_steps=20),
+    # A batch that is given out before the next begins.
+    "static": BatchingPolicy(mixes_phases=False, max_prompts=None, waiting_ratio=inf, max_waiting_steps=inf),
 }

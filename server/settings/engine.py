@@ -7,8 +7,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from server.config import Batching, EngineConfig, Pace, TraceConfig
+from server.config import Batching, EngineConfig, Pace, StackName, TraceConfig
+from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
+from server.device.catalog import instance
 from server.settings.base import slice_of
 from server.settings.catalog import TimeSettings
 from server.settings.model import ModelSettings
@@ -37,8 +39,14 @@ class EngineSettings(ModelSettings, TimeSettings):
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
     )
-    batching: Batching = Field(
-        "continuous", description="mix prompts and decodes in a step, or run them apart on compiled shapes"
+    stack: StackName | None = Field(
+        None,
+        description="software on the modelled part: its batching, padding and host work (default with --pace device: "
+        "what one would run on the part today; otherwise: ideal)",
+    )
+    batching: Batching | None = Field(
+        None,
+        description="mix prompts and decodes in a step, or run them apart on compiled shapes (default: the stack's)",
     )
     pace: Pace = Field("host", description="let steps take the host's time, or at least that of the modelled part")
     trace_max_events: int = Field(
@@ -60,13 +68,23 @@ class EngineSettings(ModelSettings, TimeSettings):
             )
         return self
 
+    @property
+    def serving_stack(self) -> Stack:
+        """The software that the part is modelled with. Raises DeviceError for an unknown part."""
+        if self.stack is not None:
+            return STACKS[self.stack]
+        return default_stack(instance(self.device).chip.name) if self.pace == "device" else STACKS["ideal"]
+
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
         formats, cpu_threads = self.requested_formats, self.cpu_threads or len(allowed_cpus())
+        stack = self.serving_stack
         return slice_of(
             EngineConfig,
             self,
             model_path=str(model_path),
+            stack=stack.name,
+            batching=self.batching or stack.batching,
             dtype=formats.dtype,
             quantization=formats.quantization,
             num_blocks_override=self.num_gpu_blocks_override,

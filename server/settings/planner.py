@@ -8,11 +8,10 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from server.config import Quantization
-from server.cost.stacks import StackName
+from server.config import Quantization, StackName
 from server.device.prices import PriceBasis
 from server.planner.emit.folder import Emission
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
@@ -32,7 +31,9 @@ from server.workload.workload import Workload
 
 class _PlannerSettings(TimeSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
-        "llama-8b", description="checkpoint directory, config.json, or a shape such as llama-8b"
+        "llama-8b",
+        description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"
+        " llama-1b and qwen-0.5b are shapes of random checkpoints",
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
@@ -198,10 +199,9 @@ class SimulateSettings(_PlannerSettings):
         return slice_of(
             SimulationOptions,
             self,
-            model=resolve_shape(self.model),
+            model=resolve_decoder(self.model),
             instance=self.device,
             workload=self.workload,
-            decode_buckets=None if self.batching == "neuron" else (),
             slo=slice_of(Slo, self),
             autoscaling=slice_of(Autoscaling, self),
         )

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.load` from the outside: what it says of a start is what the kernel and the ledger say."""
+"""`python -m benchmarks.load` from the outside: what it says of a start is what the kernel and the engine say."""
 
 from __future__ import annotations
 

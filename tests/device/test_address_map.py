@@ -8,7 +8,6 @@ import numpy as np
 
 from server.device.address_map import ADDRESSES, AddressMap
 from server.device.core import NeuronCore
-from server.device.ledger import MemoryLedger
 
 
 def name_at(addresses: AddressMap, address: int) -> str | None:
@@ -57,7 +56,7 @@ def test_arrays_of_an_object_are_entered_under_their_names() -> None:
 
 
 def test_each_reservation_of_a_core_is_a_range() -> None:
-    core = NeuronCore(0, MemoryLedger(4096, 1, 1))
+    core = NeuronCore(0)
     first, second = core.allocate("weights", "lm_head", 100), core.allocate("kv", "blocks", 64)
     assert [name_at(ADDRESSES, b.address) for b in (first, second)] == ["weights lm_head", "kv blocks"]
     assert ADDRESSES.find(first.address + 100) is None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from itertools import pairwise
 
 import psutil
+from hypothesis import given
+from hypothesis import strategies as st
 
-from server.device.hbm import Hbm
+from server.device.core import HOST_USES, MAPPING_BYTES, HostUse, NeuronCore
+from server.device.hbm import ALIGNMENT, Hbm
 
 
 def test_a_process_with_more_memory_mapped_than_the_host_has_can_start_others() -> None:
@@ -15,3 +19,17 @@ def test_a_process_with_more_memory_mapped_than_the_host_has_can_start_others() 
     done = subprocess.run(["true"], preexec_fn=os.getpid, check=False)  # which forks, where vfork would do otherwise
     assert done.returncode == 0
     assert all(core.used_bytes == 0 for core in cores)
+
+
+@given(st.lists(st.tuples(st.sampled_from(HOST_USES), st.integers(0, 3 * MAPPING_BYTES // 2)), max_size=8))
+def test_a_core_hands_out_zeroed_pieces_that_lie_apart_and_counts_them(asked: list[tuple[HostUse, int]]) -> None:
+    core = NeuronCore(0)
+    pieces = [core.allocate(use, "piece", num_bytes) for use, num_bytes in asked]
+    spans = sorted((piece.address, piece.address + piece.num_bytes) for piece in pieces if piece.num_bytes)
+    assert all(begin % ALIGNMENT == 0 for begin, _ in spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    for use in HOST_USES:
+        wanted = [num_bytes for each, num_bytes in asked if each == use]
+        assert sum(wanted) <= core.used[use] < sum(wanted) + ALIGNMENT * (len(wanted) + 1)
+    for piece in pieces:
+        assert not piece.bytes[:: 1 << 24].any()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.device.catalog import instance
-from server.device.core import NeuronCore
-from server.device.hbm import ALIGNMENT
 from server.device.ledger import GIB, MIB, USES, MemoryLedger, Use, account_table
 from server.errors import DeviceMemoryError
 
@@ -131,29 +128,3 @@ def test_the_printed_account_adds_up(asked: list[Wish]) -> None:
 def test_an_account_over_budget_shows_what_is_missing_as_negative() -> None:
     row = account_table([("ND 0:NC 0", {"weights": 3 * MIB}, 2 * MIB)]).splitlines()[1]
     assert re.search(r" 2\.0 +-1\.0$", row)
-
-
-@given(st.lists(st.integers(0, 300), max_size=12))
-def test_a_core_hands_out_no_byte_that_the_ledger_has_not_entered(sizes: list[int]) -> None:
-    ledger = MemoryLedger(CAPACITY, 1, 1)
-    core = NeuronCore(0, ledger)
-    pieces = []
-    for number, size in enumerate(sizes):
-        try:
-            pieces.append(core.allocate("scratchpad", str(number), size))
-        except DeviceMemoryError:
-            break
-    spans = sorted((piece.address, piece.address + piece.num_bytes) for piece in pieces if piece.num_bytes)
-    assert all(begin % ALIGNMENT == 0 for begin, _ in spans)
-    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    assert sum(piece.num_bytes for piece in pieces) <= ledger.reserved_bytes(0) <= CAPACITY
-    assert all(not piece.bytes.any() for piece in pieces)
-
-
-def test_a_refused_allocation_leaves_the_core_usable() -> None:
-    ledger = MemoryLedger(1024, 1, 1)
-    core = NeuronCore(0, ledger)
-    with pytest.raises(DeviceMemoryError):
-        core.allocate("weights", "too large", 1025)
-    assert core.allocate("weights", "just right", 1024).num_bytes == 1024
-    assert dict(ledger.entries(0)) == {("weights", "just right"): 1024}

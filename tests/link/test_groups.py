@@ -103,9 +103,10 @@ def test_what_holds_for_all_is_the_smallest_cache_and_every_core() -> None:
     memory = (CoreMemory({"weights": 1}, 9, 10),)
     facts = fake_facts(config("fast"), 512)
     one = EngineInfo(512, 70, 16, 64, "inf2.xlarge", 1, "float32", 9, facts, memory=memory, notes=("a note",))
-    one = dataclasses.replace(one, core_ids=(0,))
+    one = dataclasses.replace(one, core_ids=(0,), host_memory={"kv": 7})
     infos = [one, dataclasses.replace(one, num_blocks=60, core_ids=(1,))]
     whole = merged(infos)
     assert (whole.num_blocks, whole.memory, whole.core_ids) == (60, memory * 2, (0, 1))
+    assert whole.host_memory == {"kv": 14}
     assert whole.notes == ("a note", "2 engines like this one, on NeuronCores 0, 1")
     assert merged(infos[:1]) is infos[0]

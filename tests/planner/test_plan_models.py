@@ -11,7 +11,9 @@ from server.checkpoint.model_config import read_model_spec
 from server.errors import CheckpointError, SettingsError
 from server.models.public import NAMED, known_model
 from server.models.tensors import num_params
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder, resolve_shape
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.search import plan
 from tools.random_checkpoint.shapes import SHAPES
 
 DEFAULT_MODEL = Path(__file__).parents[2] / "server" / "default_model"
@@ -60,11 +62,41 @@ def test_names_may_be_written_in_capitals() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_all_names() -> None:
-    with pytest.raises(SettingsError, match=r"model 'lama-8b' is no .* Did you mean llama-8b.* Named: qwen-0.5b, "):
+    with pytest.raises(SettingsError, match=r"model 'lama-8b' is no .* Did you mean llama-8b .*: qwen-0.5b, llama-1b$"):
         resolve_shape("lama-8b")
 
 
-def test_a_configuration_that_cannot_be_served_is_refused_by_its_file(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_planned_is_refused_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["MixtralForCausalLM"]}')
-    with pytest.raises(CheckpointError, match=r"config.json: architecture 'MixtralForCausalLM' is not supported"):
+    with pytest.raises(CheckpointError, match=r"config.json: hidden_size is missing"):
         resolve_shape(str(tmp_path))
+
+
+def test_a_name_of_several_models_is_refused_with_all_of_them() -> None:
+    with pytest.raises(SettingsError, match=r"may be any of mistralai/Mistral-7B-v0.1, .*, mistralai/Mistral-7B-v0.3"):
+        resolve_shape("mistral-7b-instruct")
+
+
+def test_an_unknown_hub_id_is_refused_with_the_nearest_hub_ids() -> None:
+    with pytest.raises(SettingsError, match=r"Did you mean meta-llama/Llama-3.1-8B "):
+        resolve_shape("meta-llama/Llama-3.1-9B")
+
+
+def test_a_quantized_checkpoint_that_cannot_be_served_can_be_planned(tmp_path: Path) -> None:
+    config = SHAPES["llama-8b"].config("bfloat16") | {"quantization_config": {"quant_method": "awq"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert num_params(resolve_shape(str(tmp_path))) == num_params(NAMED["llama-8b"])
+
+
+def test_a_plan_needs_a_model_that_generates() -> None:
+    assert resolve_shape("all-MiniLM-L6-v2").is_encoder
+    with pytest.raises(SettingsError, match=r"'all-MiniLM-L6-v2' is an encoder \(BertModel\): it generates no tokens"):
+        resolve_decoder("all-MiniLM-L6-v2")
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "qwen3-30b-a3b", "gemma-2-9b-it", "gpt2"])
+def test_a_public_model_is_planned_by_its_name(name: str) -> None:
+    options = PlanOptions(name, input_tokens=200, output_tokens=50, devices=("inf2.48xlarge",), max_batch=4)
+    report = plan(options)
+    assert report.candidates
+    assert report.model == resolve_shape(name)

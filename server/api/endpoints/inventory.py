@@ -42,6 +42,7 @@ def inventory(service: Service) -> dict[str, Any]:
         },
         "device": _device(info, len(service.engine.infos)),
         "compiled": {
+            "stack": facts.stack,
             "batching": facts.compiled.batching,
             "max_model_len": info.max_model_len,
             "max_num_seqs": facts.compiled.slots,
@@ -51,6 +52,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "block_size": info.block_size,
             "enable_prefix_caching": info.enable_prefix_caching,
         },
+        "memory": _memory(info),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},
         "price": _price(model),
         "versions": _versions(),
@@ -67,6 +69,13 @@ def _device(info: EngineInfo, num_engines: int) -> dict[str, Any]:
         "tensor_parallel_size": info.tensor_parallel_size,
         "data_parallel_size": num_engines,
     }
+
+
+def _memory(info: EngineInfo) -> dict[str, Any]:
+    """Both accounts in bytes: of each core of the part, which are alike, and of the host for all engines."""
+    core = info.memory[0] if info.memory else None
+    on_core = None if core is None else {**core.used, "budget": core.budget, "capacity": core.capacity}
+    return {"core": on_core, "host": info.host_memory}
 
 
 def _price(model: ServedModel) -> dict[str, Any]:

@@ -97,6 +97,8 @@ class EngineMetrics:
                 self._instruments.gauge(f.DEVICE_MEMORY, core=str(core), use=use).set(num_bytes)
             self._instruments.gauge(f.DEVICE_MEMORY_BUDGET, core=str(core)).set(memory.budget)
             self._instruments.gauge(f.DEVICE_MEMORY_CAPACITY, core=str(core)).set(memory.capacity)
+        for use, num_bytes in info.host_memory.items():
+            self._instruments.gauge(f.HOST_MEMORY, use=use).set(num_bytes)
 
     def _read(self, family: MetricFamily, read: Callable[[], float], **labels: str) -> None:
         self._instruments.gauge(family, **labels).set_function(read)

@@ -191,7 +191,7 @@ DEVICE_MEMORY = MetricFamily(
     "neuronserve:device_memory_bytes",
     "gauge",
     "bytes",
-    "Device memory reserved on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
+    "Memory that the part would hold on a NeuronCore: `weights`, `kv`, `scratchpad`, `collectives` or `runtime`",
     ("model_name", "engine", "core", "use"),
 )
 DEVICE_MEMORY_BUDGET = MetricFamily(
@@ -207,6 +207,14 @@ DEVICE_MEMORY_CAPACITY = MetricFamily(
     "bytes",
     "Device memory of a NeuronCore",
     ("model_name", "engine", "core"),
+)
+HOST_MEMORY = MetricFamily(
+    "neuronserve:host_memory_bytes",
+    "gauge",
+    "bytes",
+    "Host memory that the emulation of an engine's cores has mapped, which is real where written: `weights`, `kv`, "
+    "`activations`, `partial_sums`, `workers` or `tables`",
+    ("model_name", "engine", "use"),
 )
 
 HTTP_REQUESTS = MetricFamily(

@@ -13,7 +13,7 @@ from server.checkpoint.artifact import MANIFEST, Artifact, Entry, core_file
 from server.device.hbm import Buffer
 from server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
 from server.errors import CheckpointError
-from server.models.graph import Vector
+from server.models.ops import Vector
 from server.placement.matrices import PackedShape
 
 CHUNK_BYTES = 1 << 20  # read, then hashed while it is in the cache

@@ -28,15 +28,16 @@ from server.checkpoint.artifact import (
 )
 from server.config import CompileConfig
 from server.device.buckets import BucketLists
+from server.device.core import HostUse
 from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
-from server.device.ledger import GIB, Use
+from server.device.ledger import GIB
 from server.engine.load.artifact_weights import CHUNK_BYTES
 from server.engine.load.model_source import ModelSource, open_model
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
-from server.placement.footprint import weight_bytes
+from server.placement.host_footprint import packed_weight_bytes
 from server.placement.shard import ShardSpec
 
 INDEX_SUFFIX = ".index.json"
@@ -76,7 +77,7 @@ def _require_room(target: Path, model: ModelSource, tp: int) -> None:
     if target.exists() and any(target.iterdir()):
         raise SettingsError(f"output {target} is not empty")
     target.parent.mkdir(parents=True, exist_ok=True)
-    needed = tp * weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
+    needed = tp * packed_weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise SettingsError(f"output {target}: the weights take {needed} bytes, the disk has {free} free")
@@ -96,7 +97,7 @@ def _write(
     """Everything of the artifact, the manifest last; returns the bytes of weights."""
     tp, spec = config.tensor_parallel_size, model.spec
     shard = ShardSpec.of(spec, tp)
-    capacity = weight_bytes(spec, shard, model.formats)
+    capacity = packed_weight_bytes(spec, shard, model.formats)
     cores = [CoreFile(core, directory / core_file(core), capacity) for core in range(tp)]
     WeightLoader(model.source, spec, shard, cores, model.formats).load(on_progress)
     files = [core.close() for core in cores]
@@ -139,7 +140,7 @@ class CoreFile:
             os.posix_fallocate(file.fileno(), 0, capacity)  # a full disk must not show as SIGBUS later
             self._map = np.frombuffer(mmap.mmap(file.fileno(), capacity), np.uint8)
 
-    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+    def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
         """Zeroed bytes at the next cache line of the file."""
         del use
         assert name not in self._pieces, name

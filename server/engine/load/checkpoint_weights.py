@@ -18,7 +18,7 @@ from server.engine.load.shard_reader import ShardReader, row_blocks
 from server.engine.load.weights import PackedShard
 from server.kernels.matmul.packing import pack_weights
 from server.kernels.matmul.quantize import quantize_rows, stored_rows
-from server.models.graph import Vector
+from server.models.ops import Vector
 from server.placement.matrices import PackedShape
 from server.placement.shard import ShardSpec
 

@@ -48,4 +48,5 @@ def engine_facts(
         calibration=pricer.calibration,
         extrapolated=pricer.why_extrapolated(),
         pace=pace,
+        stack=pricer.stack,
     )

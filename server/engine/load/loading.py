@@ -10,12 +10,13 @@ from pathlib import Path
 from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
 from server.cost.calibration import use_calibration
 from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
+from server.cost.pricer import HostOfSteps, StepPricer
+from server.cost.stacks import STACKS
 from server.cost.work import Runtime
 from server.device import host
 from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance, use_catalog
-from server.device.core import NeuronCore
+from server.device.core import HOST_USES, NeuronCore
 from server.device.ledger import GIB, USES, MemoryLedger
 from server.device.visible_cores import core_ranges, take_cores
 from server.engine.attention_work import AttentionWork
@@ -39,8 +40,9 @@ from server.link.messages import CoreMemory, EngineInfo
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.cache_layout import kv_cache_dtype
-from server.placement.fit import require_fit
-from server.placement.footprint import COLLECTIVES_BYTES, RUNTIME_BYTES, ServingShape, StepLimits, score_bytes
+from server.placement.fit import budget_bytes, require_fit
+from server.placement.footprint import ServingShape, StepLimits
+from server.placement.host_footprint import HostFootprint
 from server.placement.matrices import main_format
 from server.placement.shard import ShardSpec
 
@@ -96,7 +98,11 @@ class _Loading:
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
         self._shard = ShardSpec.of(self._spec, tp)
-        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets)
+        self._host = HostFootprint.of(self._spec, self._shard, self._shape)
+        self._stack = STACKS[config.stack]
+        # The ideal stack reads the full length as long as its policy is its own: Neuron's has buckets.
+        has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
+        requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
         self._compiled = compiled_shapes(
             config.batching, config.max_num_seqs, self._max_model_len, requested, self._model.buckets
         )
@@ -106,14 +112,15 @@ class _Loading:
         if self._config.kernel_checks:
             use_checks()
         use_cache(self._config.kernel_cache_dir)
-        ledger, cores = self._cores()
+        cores = [NeuronCore(core) for core in range(self._shard.tp)]
         begin = time.perf_counter()
         model = self._model
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
-        cache = CacheConfig(self._num_blocks(ledger), self._config.block_size, self._config.enable_prefix_caching)
+        cache = CacheConfig(self._num_blocks(cores), self._config.block_size, self._config.enable_prefix_caching)
         kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
+        ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement)
@@ -130,20 +137,17 @@ class _Loading:
             cache=cache,
             scheduler=self._scheduler(),
             ledger=ledger,
-            info=self._info(cache, ledger, pricer),
+            info=self._info(cache, ledger, cores, pricer),
             pricer=pricer,
         )
 
     def _require_host(self) -> None:
-        """Weights, scratch and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
-        tp, footprint = self._config.tensor_parallel_size, self._footprint
-        blocks = max(footprint.min_blocks, self._config.num_blocks_override or 0)
-        scratch = footprint.fixed["scratchpad"] - score_bytes(self._shard, self._shape.limits)
-        needed = tp * (footprint.fixed["weights"] + blocks * footprint.kv_block) + scratch
-        model = f"{self._config.model_path} with tensor_parallel_size {tp} and {blocks} KV blocks"
+        """All buffers and the least KV must fit in host memory; the pool takes what is left, up to the part's."""
+        blocks = max(self._footprint.min_blocks, self._config.num_blocks_override or 0)
+        model = f"{self._config.model_path} with tensor_parallel_size {self._shard.tp} and {blocks} KV blocks"
         if (engines := self._config.data_parallel.size) > 1:
             model += f", on each of {engines} engines,"
-        host.require_host_memory(needed, model, self._host_bytes(0))
+        host.require_host_memory(self._host.total(blocks), model, self._host_bytes(0))
 
     def _host_bytes(self, taken: int) -> int:
         """Memory this engine can still take of the host, having written `taken` bytes of the cores' memory.
@@ -153,17 +157,13 @@ class _Loading:
         available, share = host.available_bytes(), self._config.data_parallel.host_memory_bytes
         return available if share is None else min(available, share - taken)
 
-    def _cores(self) -> tuple[MemoryLedger, Sequence[NeuronCore]]:
-        """The group's cores, with what the runtime itself would keep on each."""
-        tp, part = self._config.tensor_parallel_size, self._instance
+    def _ledger(self, num_blocks: int) -> MemoryLedger:
+        """The account of what the part would hold on each core of the group."""
+        tp, part = self._shard.tp, self._instance
         utilization = self._config.device_memory_utilization
         ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
-        for core in range(tp):
-            ledger.reserve(core, "runtime", "microcode, DMA rings, NEFF", RUNTIME_BYTES)
-            ledger.reserve(core, "scratchpad", "attention scores", score_bytes(self._shard, self._shape.limits))
-            if tp > 1:
-                ledger.reserve(core, "collectives", "rings", COLLECTIVES_BYTES)
-        return ledger, [NeuronCore(i, ledger) for i in range(tp)]
+        self._footprint.enter(ledger, num_blocks)
+        return ledger
 
     def _take_cores(self) -> tuple[int, ...]:
         """Indices on the instance; the engines of a server take the visible cores one after the other."""
@@ -173,20 +173,19 @@ class _Loading:
         cores = take_cores(self._config.runtime_cores, part, tp, group.size)
         return cores[group.rank * tp : (group.rank + 1) * tp]
 
-    def _num_blocks(self, ledger: MemoryLedger) -> int:
-        """KV blocks that the ledger has room for, or the override; no more than the host can back or the limits use."""
-        device = min(ledger.free_bytes(core) for core in range(ledger.num_cores)) // self._footprint.kv_block
+    def _num_blocks(self, cores: Sequence[NeuronCore]) -> int:
+        """KV blocks that the part has room for, or the override; no more than the host can back or the limits use."""
+        device = self._footprint.max_blocks(budget_bytes(self._instance, self._config.device_memory_utilization))
         if self._config.num_blocks_override is not None:
             return self._overridden(device)
-        stored = sum(
-            ledger.reserved_bytes(i, use) for i in range(ledger.num_cores) for use in ("weights", "scratchpad")
-        )
-        host_bytes = self._host_bytes(stored)
-        host_blocks = host.host_kv_blocks(self._footprint.kv_block * ledger.num_cores, host_bytes)
+        written = sum(core.used["weights"] for core in cores)
+        to_write = sum(sum(core.used.values()) for core in cores) - written
+        host_bytes = self._host_bytes(written) - to_write
+        host_blocks = host.host_kv_blocks(self._host.kv_block, host_bytes)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
         chosen = min(device, host_blocks, usable)
         if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
-            least = self._footprint.min_blocks * self._footprint.kv_block * ledger.num_cores
+            least = self._footprint.min_blocks * self._host.kv_block
             host.require_host_memory(least, "the KV cache of one full sequence", host_bytes)
             chosen = self._footprint.min_blocks
         reasons = {device: "the part's memory", host_blocks: "the host's memory", usable: "max_num_seqs"}
@@ -232,18 +231,23 @@ class _Loading:
         formats, compiled = self._model.formats, self._compiled
         runtime = Runtime("int8" if formats.quantization else formats.dtype)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
-        return StepPricer(model, compiled.slots, compiled.context_encoding, compiled.token_generation)
+        contexts, stack = compiled.token_generation, self._stack
+        prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]
+        return StepPricer(model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model))
 
-    def _info(self, cache: CacheConfig, ledger: MemoryLedger, pricer: StepPricer) -> EngineInfo:
+    def _info(
+        self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
+    ) -> EngineInfo:
         config = self._config
         weights = main_format(self._spec, self._model.formats)
         isa = linear_kernels(weights).isa
-        used = max(ledger.reserved_bytes(core) for core in range(ledger.num_cores))
+        host_memory: dict[str, int] = {use: sum(core.used[use] for core in cores) for use in HOST_USES}
         notes = [
             f"{self._spec.architecture}, {num_params(self._spec) / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
-            f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {used / GIB:.2f} of "
-            f"{ledger.budget_bytes / GIB:.2f} GiB used on the fullest; {config.cpu_threads} host thread(s)"
+            f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {ledger.reserved_bytes(0) / GIB:.2f} of "
+            f"{ledger.budget_bytes / GIB:.2f} GiB used on each",
+            f"host: {sum(host_memory.values()) / GIB:.2f} GiB for all cores, {config.cpu_threads} thread(s)"
             f"{' on CPU ' + ', '.join(map(str, config.cpus)) if config.cpus else ''}, {isa} kernels",
         ]
         notes += self._model.notes
@@ -264,6 +268,7 @@ class _Loading:
             kv_cache_dtype=self._shape.kv_dtype,
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
             memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
+            host_memory=host_memory,
             notes=tuple(notes),
         )
 

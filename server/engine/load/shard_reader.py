@@ -19,7 +19,7 @@ from server.checkpoint.checkpoint import Checkpoint
 from server.config import Dtype
 from server.device.layout import N_TILE
 from server.kernels.matmul.packing import interleave
-from server.models.graph import Linear, Part
+from server.models.ops import Linear, Part
 from server.placement.matrices import PackedShape
 from server.placement.shard import ShardSpec
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from server.config import WeightFormat, WeightFormats
+from server.device.core import HostUse
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES, is_scaled
-from server.device.ledger import Use
 from server.models.decoder import decoder_graph
-from server.models.graph import Add, Embed, Graph, HeadNorm, Linear, Norm, Op, Vector, layer_ops
+from server.models.graph import Graph, layer_ops
+from server.models.ops import Add, Embed, HeadNorm, Linear, Norm, Op, Vector
 from server.models.spec import ModelSpec
-from server.placement.footprint import DTYPE_BYTES
+from server.placement.core_share import DTYPE_BYTES
 from server.placement.matrices import PackedShape, Widths
 from server.placement.shard import ShardSpec
 
@@ -96,12 +97,12 @@ class WeightMemory(Protocol):
 
     index: int
 
-    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+    def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
         """Zeroed memory, aligned to a cache line."""
 
 
 def scales_name(shape: PackedShape) -> str:
-    """Name of the scales of a packed matrix, in the ledger and in an artifact."""
+    """Name of the scales of a packed matrix, in memory and in an artifact."""
     return f"{shape.name} scales"
 
 
@@ -136,7 +137,7 @@ class WeightLoader:
         self._graph, self._widths = decoder_graph(spec), Widths.of(spec, shard)
 
     def load(self, on_progress: OnProgress) -> ModelWeights:
-        """Place everything, with a progress line for each layer. Raises CheckpointError and DeviceMemoryError."""
+        """Place everything, with a progress line for each layer. Raises CheckpointError and HostMemoryError."""
         graph = self._graph
         weights = ModelWeights(None if graph.is_tied else self._embedding())
         for i, layer in enumerate(graph.layers):

@@ -30,6 +30,9 @@ COARSE_MS = 1000.0  # readings rounded to 0.1 s are used from here on: rounding 
 STATIC = "static batch"  # the arrival of rows whose prompts come together
 MS = 1e-3
 
+# Fields of a known model that the cost model reads and no column of the published file holds.
+UNSTATED = ("is_gated", "expert_layers", "dense_intermediate_size", "shared_intermediate_size", "has_attention_gate")
+
 
 class Unusable(Exception):
     """The row cannot be compared with the model; the message is the reason."""
@@ -89,7 +92,7 @@ def shape_of(row: PublishedRow) -> ModelSpec:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     """The fields that the cost model reads, so that rows which agree in them count as one model."""
-    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), "is_gated")}
+    sizes = {field: getattr(model, field) for field in (*SHAPE.values(), *EXPERTS.values(), *UNSTATED)}
     return ModelSpec("", **sizes, max_position=0)
 
 

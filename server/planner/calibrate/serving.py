@@ -14,10 +14,10 @@ from math import inf
 import numpy as np
 
 from server.clock import NS
-from server.config import CacheConfig, SchedulerConfig
+from server.config import CacheConfig, SchedulerConfig, StackName
 from server.cost.calibration import Calibration
 from server.cost.model import CostModel
-from server.cost.stacks import STACKS, HostWork, RouterPolicy, Stack, StackName
+from server.cost.stacks import STACKS, HostWork, RouterPolicy, Stack
 from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
 from server.planner.calibrate.contradictions import contradictions

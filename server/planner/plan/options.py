@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal, get_args
 
-from server.cost.stacks import STACKS, Stack, StackName, default_stack
+from server.config import StackName
+from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.buckets import SMALLEST_BUCKET
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, Protocol
 
+from server.config import StackName
 from server.cost.evidence import Provenance
-from server.cost.stacks import StackName
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.models.spec import ModelSpec
@@ -66,7 +66,7 @@ class Candidate:
     dtype: WeightDtype
     batch: int  # slots of one replica
     stack: StackName
-    memory_bytes: int  # on the fullest core
+    memory_bytes: int  # on each core
     memory_budget_bytes: int
     prefill_s: float
     decode_s: float

@@ -23,7 +23,7 @@ from server.errors import DeviceError, DeviceMemoryError
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.fit import budget_bytes
-from server.planner.model_names import resolve_shape
+from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known, Load, fewest_instances
 from server.planner.plan.memory import Memory
@@ -45,7 +45,7 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
     parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
     if all(part.usd(options.price_basis) is None for part in instances()):
         parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
-    return plan_model(resolve_shape(options.model), options, parts, trace)
+    return plan_model(resolve_decoder(options.model), options, parts, trace)
 
 
 def plan_model(
@@ -130,7 +130,7 @@ class _Search:
             yield Excluded(part.name, tp, dtype, reason, pp=stages)
             return
         budget = budget_bytes(part, self.options.device_memory_utilization)
-        lacks = self.memory.needed_bytes(tp, dtype, 1, stages) - budget
+        lacks = self.memory.needed_bytes(tp, dtype, 1, stages, part.chip.lnc) - budget
         if lacks > 0:
             reason = f"one slot of {self.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
             yield Excluded(part.name, tp, dtype, reason, lacks, stages)
@@ -139,7 +139,8 @@ class _Search:
         runtime = Runtime(dtype, is_continuous=stack.is_continuous)
         group = _Group(part, tp, dtype, stages, PipelineModel.of(self.model, part, tp, stages, runtime), stack)
         batch = 1
-        while batch <= self.options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages) <= budget:
+        most, lnc = self.options.max_batch, part.chip.lnc
+        while batch <= most and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
             yield self._candidate(group, batch)
             batch *= 2
 
@@ -161,7 +162,7 @@ class _Search:
             dtype=group.dtype,
             batch=batch,
             stack=group.stack.name,
-            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages),
+            memory_bytes=self.memory.needed_bytes(group.tp, group.dtype, batch, group.stages, part.chip.lnc),
             memory_budget_bytes=budget_bytes(part, options.device_memory_utilization),
             prefill_s=replica.prefill_s + replica.later_stages_s,
             decode_s=replica.step_s(batch),

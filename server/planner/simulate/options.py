@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from server.config import Batching, Quantization, SchedulerConfig
+from server.config import Quantization, SchedulerConfig, StackName
+from server.cost.stacks import STACKS, Padding, Stack, default_stack
 from server.cost.work import CURRENT_SDK
 from server.device.buckets import powers_of_two
 from server.device.catalog import Instance, instance
@@ -42,8 +43,8 @@ class SimulationOptions:
     device_memory_utilization: float = 0.9
     quantization: Quantization | None = None
     prefill_buckets: tuple[int, ...] | None = None  # None: powers of two from 128 up to max_model_len
-    decode_buckets: tuple[int, ...] | None = ()  # (): the full length, as continuous batching was measured
-    batching: Batching = "continuous"
+    decode_buckets: tuple[int, ...] | None = None  # None: as the stack has them
+    stack: StackName | None = None  # serving software; None: what one would run on the part today
     sdk: int = CURRENT_SDK
     max_concurrency: int | None = None  # requests open at once, over all instances; None: sent when they arrive
     routing: Routing = "least-loaded"
@@ -76,8 +77,8 @@ class SimulationOptions:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=LONGEST_CHUNK + self.max_num_seqs if tokens is None else tokens,
             max_num_queued_reqs=self.max_num_queued_reqs,
-            batching=self.batching,
-            max_prompt_chunk=self.buckets(self.prefill_buckets)[-1],
+            batching=self.serving_stack.batching,
+            max_prompt_chunk=self.compiled_prompts[-1],
         )
 
     @property
@@ -87,10 +88,23 @@ class SimulationOptions:
             return self.usd_per_hour
         return self.device.price(self.price_basis).usd
 
-    def buckets(self, asked: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Ascending compiled lengths that end at max_model_len."""
+    @property
+    def serving_stack(self) -> Stack:
+        return default_stack(self.device.chip.name) if self.stack is None else STACKS[self.stack]
+
+    @property
+    def compiled_prompts(self) -> tuple[int, ...]:
+        """Ascending lengths that prompts are padded to, up to max_model_len."""
+        return self._buckets(self.prefill_buckets, self.serving_stack.prompts_fill)
+
+    @property
+    def compiled_contexts(self) -> tuple[int, ...]:
+        """Ascending lengths that decode steps read, up to max_model_len."""
+        return self._buckets(self.decode_buckets, self.serving_stack.steps_read)
+
+    def _buckets(self, asked: tuple[int, ...] | None, padding: Padding) -> tuple[int, ...]:
         if asked is None:
-            asked = powers_of_two(self.max_model_len)
+            asked = powers_of_two(self.max_model_len) if padding == "bucket" else ()
         return tuple(sorted({*asked, self.max_model_len}))
 
     def check(self) -> None:

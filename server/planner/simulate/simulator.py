@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
 from server.cost.model import CostModel
-from server.cost.pricer import StepPricer
+from server.cost.pricer import HostOfSteps, StepPricer
 from server.cost.work import Runtime
 from server.errors import InvalidRequest, QueueFull
 from server.planner.simulate.autoscaling import policy_of
@@ -39,11 +40,11 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     """
     options.check()
     cache = CacheConfig(options.resolve_num_blocks(), options.block_size, options.enable_prefix_caching)
-    runtime = Runtime(options.quantization_dtype, is_continuous=True, sdk=options.sdk)
+    stack = options.serving_stack
+    runtime = Runtime(options.quantization_dtype, is_continuous=stack.is_continuous, sdk=options.sdk)
     model = CostModel.of(options.model, options.device, options.tensor_parallel_size, runtime)
-    pricer = StepPricer(
-        model, options.max_num_seqs, options.buckets(options.prefill_buckets), options.buckets(options.decode_buckets)
-    )
+    host = HostOfSteps.of(stack, model)
+    pricer = StepPricer(model, options.max_num_seqs, options.compiled_prompts, options.compiled_contexts, host)
     records = Records(len(options.workload))
 
     def replica() -> list[ScheduledEngine]:
@@ -55,7 +56,9 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
 
     fleet = _fleet(options, replica)
     balancer = _balancer(options, fleet, cache)
-    Driver(fleet, options.workload, records, options.scheduler, cache, balancer).run(options.max_concurrency)
+    driver = Driver(fleet, options.workload, records, options.scheduler, cache, balancer)
+    driver.request_ns = round(host.work.request_s * NS)
+    driver.run(options.max_concurrency)
     return SimulationReport(options, cache.num_blocks, records, fleet, tuple(pricer.extrapolated))
 
 
@@ -107,6 +110,7 @@ class Driver:
         self._next = 0  # the next arrival
         self._num_open = 0
         self._max_open = 0
+        self.request_ns = 0  # how long before an arrival, which is that at a queue, its request was sent
         self._first_waiting = 0  # no request before it waits for its first step
         for number in range(len(self._engines)):
             self._open(number)
@@ -192,7 +196,7 @@ class Driver:
         while self._next < len(arrivals) and arrivals[self._next] <= now_ns and self._num_open < self._max_open:
             index, self._next = self._next, self._next + 1
             self._num_open += 1
-            self._records.sent_ns[index] = now_ns
+            self._records.sent_ns[index] = now_ns - self.request_ns
             if self._num_routable:
                 self._route(index, now_ns, idle)
             else:

@@ -16,7 +16,6 @@ from server.cli import main
 from server.config import CompileConfig, EngineConfig, RequestedFormats
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
-from server.device.ledger import GIB, MemoryLedger
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.loading import load_engine
 from server.engine.load.model_source import open_model
@@ -60,8 +59,7 @@ def compiled(checkpoints: Path, kernels: str, tmp_path: Path) -> Compile:
 
 def weights_of(directory: Path, asked: RequestedFormats, tp: int) -> ModelWeights:
     model = open_model(directory, asked, tp)
-    ledger = MemoryLedger(GIB, tp, 2)
-    cores = [NeuronCore(core, ledger) for core in range(tp)]
+    cores = [NeuronCore(core) for core in range(tp)]
     return WeightLoader(model.source, model.spec, ShardSpec.of(model.spec, tp), cores, model.formats).load(silent)
 
 

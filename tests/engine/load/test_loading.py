@@ -16,6 +16,8 @@ from server.engine.load.inventory import weights_identity
 from server.engine.load.loading import load_engine
 from server.errors import CheckpointError, DeviceError, DeviceMemoryError, HostMemoryError, SettingsError
 from server.placement.footprint import Footprint, ServingShape, StepLimits
+from server.placement.host_footprint import HostFootprint
+from server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.shapes import TINY
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -60,19 +62,21 @@ def silent(_: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("tp", representative([1, 2, 8], 1, 8))
 @pytest.mark.parametrize("shape", representative(TINY, "tiny-qwen2", "tiny-odd"))
-def test_the_ledger_holds_what_the_footprint_predicts(config_of: Any, shape: str, tp: int, dtype: str) -> None:
+def test_the_ledger_is_the_account_of_the_part_and_the_host_has_one_of_its_own(
+    config_of: Any, shape: str, tp: int, dtype: str
+) -> None:
     config = config_of(shape, tensor_parallel_size=tp, dtype=dtype)
     engine = load_engine(config, silent)
     shape_of = ServingShape(config.dtype, 256, 32, StepLimits(64, 4, 2))
     predicted = Footprint.of(engine.spec, tp, shape_of).with_kv(40)
-    rounding = 64 * len(engine.ledger.entries(0))  # each buffer begins on a cache line
-    for use, num_bytes in predicted.items():
-        held = engine.ledger.reserved_bytes(0, use)
-        assert num_bytes <= held <= num_bytes + (rounding if use == "weights" else 64), use
-        assert [core.used[use] for core in engine.info.memory] == [
-            engine.ledger.reserved_bytes(core, use) for core in range(tp)
-        ]
+    assert len(engine.info.memory) == tp
+    assert all(core.used == predicted for core in engine.info.memory)
     assert {core.budget for core in engine.info.memory} == {engine.ledger.budget_bytes}
+    host_account = HostFootprint.of(engine.spec, ShardSpec.of(engine.spec, tp), shape_of)
+    held = engine.info.host_memory
+    assert held["kv"] == 40 * host_account.kv_block
+    assert 0 < held.pop("weights") <= host_account.fixed["weights"]
+    assert held | {"weights": host_account.fixed["weights"]} == host_account.fixed | {"kv": held["kv"]}
     engine.runner.close()
 
 
@@ -131,9 +135,9 @@ def test_a_host_that_is_too_small_is_blamed_itself(config_of: Any, monkeypatch: 
 def test_engines_that_share_an_instance_have_cores_and_host_memory_of_their_own(config_of: Any) -> None:
     changes = {"tensor_parallel_size": 2, "num_blocks_override": None, "max_num_seqs": 64, "max_model_len": 512}
     alone = load_engine(config_of("tiny-llama", **changes), silent)
-    kv_block = alone.ledger.reserved_bytes(0, "kv") // alone.cache.num_blocks
-    stored = sum(alone.ledger.reserved_bytes(core, use) for core in (0, 1) for use in ("weights", "scratchpad"))
-    share = stored + host.SPARE_BYTES + 200 * 2 * kv_block
+    held = alone.info.host_memory
+    kv_block = held["kv"] // alone.cache.num_blocks
+    share = sum(held.values()) - held["kv"] + host.SPARE_BYTES + 200 * kv_block
     engine = load_engine(config_of("tiny-llama", **changes, data_parallel=DataParallel(1, 3, share)), silent)
     assert engine.info.core_ids == (2, 3)
     assert [engine.ledger.core_name(core) for core in (0, 1)] == ["ND 1:NC 0", "ND 1:NC 1"]

@@ -11,9 +11,9 @@ import pytest
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.config import Quantization, RequestedFormats, WeightFormats
+from server.device.core import HostUse
 from server.device.hbm import Buffer, Hbm
 from server.device.layout import WEIGHT_BYTES, is_scaled
-from server.device.ledger import Use
 from server.engine.load import shard_reader
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.model_source import open_model
@@ -23,7 +23,7 @@ from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequenci
 from server.errors import CheckpointError
 from server.kernels.matmul.packing import pack_weights
 from server.kernels.matmul.quantize import quantize_rows
-from server.models.graph import Axis, Linear, Part
+from server.models.ops import Axis, Linear, Part
 from server.models.spec import ModelSpec, RopeSpec
 from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
@@ -34,14 +34,14 @@ ROTATED = WeightFormats("bfloat16", "int8", is_rotated=True)
 
 
 class Core:
-    """Memory that no ledger watches."""
+    """Memory that nobody counts."""
 
     index = 0
 
     def __init__(self, num_bytes: int) -> None:
         self._hbm = Hbm(num_bytes)
 
-    def allocate(self, use: Use, name: str, num_bytes: int) -> Buffer:
+    def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:
         del use, name
         return self._hbm.allocate(num_bytes)
 

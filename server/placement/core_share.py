@@ -1,0 +1,128 @@
+"""What NxD Inference puts on one core of a tensor-parallel group: heads, weights and attention scores, in plain bytes.
+
+The part's side of the account. The emulator's own tiles and copies are in shard.py, matrices.py and host_footprint.py.
+Source, unless said otherwise: github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54b (2026-07-28).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from server.config import Dtype, WeightFormats
+from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES, is_scaled
+from server.models.decoder import decoder_graph
+from server.models.ops import Add, AddRows, Axis, AxisName, Embed, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
+from server.models.spec import ModelSpec
+from server.placement.shard import require_degree
+
+DTYPE_BYTES: dict[Dtype, int] = {"bfloat16": 2, "float32": 4}
+
+# Bytes of one attention score. optimum-neuron 6373c379, benchmark/vllm/memory_capacity_analysis.md, whose scratchpad
+# for the scores of a prompt is (heads of a core) x length^2 x 2 bytes: one layer's at a time.
+SCORE_BYTES = 2
+
+# The largest head that the flash attention kernel takes: optimum-neuron 6373c379, backend/modules/attention.
+FLASH_HEAD_DIM = 128
+
+
+@dataclass(frozen=True, slots=True)
+class CoreShare:
+    """Share of each core. What does not divide is padded to the next multiple of the degree (ColumnParallelLinear)."""
+
+    tp: int
+    query_heads: int
+    kv_heads: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, tp: int) -> CoreShare:
+        """Heads by modules/attention/gqa.py, get_shardable_head_counts. Raises DeviceError when `tp` is below 1.
+
+        KV heads are divided where they can be, have one copy for each core where the degree is a multiple of them
+        (REPLICATE_TO_TP_DEGREE), and otherwise become as many as the query heads (CONVERT_TO_MHA).
+        """
+        require_degree(tp)
+        queries = -(-model.num_heads // tp)
+        if model.num_kv_heads % tp == 0:
+            return cls(tp, queries, model.num_kv_heads // tp)
+        is_copied = model.num_kv_heads != model.num_heads and tp % model.num_kv_heads == 0
+        return cls(tp, queries, 1 if is_copied else queries)
+
+    def size(self, axis: Axis) -> int:
+        """Elements of `axis` on one core."""
+        units: dict[AxisName, int] = {"query": self.query_heads, "kv": self.kv_heads}
+        per_core = -(-axis.units // self.tp) if axis.is_split else axis.units
+        return units.get(axis.name, per_core) * axis.unit_size
+
+
+@lru_cache(maxsize=256)  # a plan asks for it with every batch
+def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
+    """Bytes of the weights on one core, in the formats that they are served in.
+
+    The embedding is divided along the hidden axis and the output layer along the vocabulary, so that a tied model has
+    both (models/llama/modeling_llama.py). 8-bit matrices have a float32 scale for each output
+    (models/config.py, `quantization_scale_dtype`); norms and biases are in the model's own type.
+    """
+    share = CoreShare.of(model, tp)
+    counted = decoder_graph(model).counted(by_name=bool(formats.modules_to_not_convert))
+    return sum(_op_bytes(op, share, formats) * count for op, count in counted)
+
+
+def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
+    cell = DTYPE_BYTES[formats.dtype]
+    match op:
+        case Embed(part=part, hidden=hidden):
+            return part.outputs.size * -(-hidden.size // share.tp) * cell
+        case Linear():
+            return _linear_bytes(op, share, formats)
+        case AddRows(part=part, hidden=hidden):
+            return part.outputs.size * hidden.size * cell
+        case Norm(weight=weight) | Add(norm=Norm(weight=weight)) | LayerNorm(weight=weight, bias=None):
+            return weight.size * cell
+        case LayerNorm(weight=weight):
+            return 2 * weight.size * cell
+        case StreamNorm(norm=norm):
+            return _op_bytes(norm, share, formats)
+        case HeadNorm(query=query, key=key):
+            return (query.size + key.size) * cell
+        case _:
+            return 0
+
+
+def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:
+    outputs, weights = sum(share.size(part.outputs) for part in linear.parts), formats.of(*linear.modules)
+    scales = outputs * FLOAT32_BYTES if is_scaled(weights) else 0
+    biases = outputs * DTYPE_BYTES[formats.dtype] if linear.has_bias else 0
+    return outputs * share.size(linear.inputs) * WEIGHT_BYTES[weights] + scales + biases
+
+
+def has_flash_attention(head_dim: int, num_tokens: int, lnc: int) -> bool:
+    """True when the graph of a prompt of `num_tokens` runs the flash attention kernel, which keeps no scores in memory.
+
+    modules/attention/attention_base.py, get_flash_attention_strategy, where the configuration does not say; also
+    trn2-llama3.1-405b-tutorial.rst of the Neuron documentation. `lnc`: physical cores in one logical core.
+    """
+    if head_dim > FLASH_HEAD_DIM:
+        return False
+    if lnc == 1:
+        return num_tokens >= 4096
+    return num_tokens % (512 if num_tokens >= 1024 else 256) == 0
+
+
+def score_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, lnc: int) -> int:
+    """Attention scores of one layer that the graph of a prompt of `num_tokens` keeps on a core."""
+    if has_flash_attention(model.head_dim, num_tokens, lnc):
+        return 0
+    return share.query_heads * num_tokens**2 * SCORE_BYTES
+
+
+def activation_bytes(model: ModelSpec, share: CoreShare, num_tokens: int, num_samples: int, dtype: Dtype) -> int:
+    """Activations of one layer of the largest graph, as if none shared its place with another; layers follow in turn.
+
+    Residual stream, normed input and the branch that is reduced; query, key, value and attended heads; both halves of
+    the feed-forward network, of every expert that a token goes to; float32 logits, gathered on the core that samples.
+    """
+    heads = (2 * share.query_heads + 2 * share.kv_heads) * model.head_dim
+    inner = 2 * max(1, model.experts_per_token) * -(-model.widest_intermediate // share.tp)
+    rows = (3 * model.hidden_size + heads + inner) * DTYPE_BYTES[dtype]
+    return num_tokens * rows + num_samples * model.vocab_size * FLOAT32_BYTES

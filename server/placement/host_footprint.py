@@ -1,0 +1,136 @@
+"""The host's account: bytes that the process of the emulator takes, over all its cores, to compute what the part would.
+
+Formulas only: packed weights, the buffers of a step, partial sums of every core, tables, workers' scratch and the KV
+pool, as server/engine/buffers.py and load/weights.py allocate them. The part is charged nothing of it (footprint.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.config import WeightFormats
+from server.device.core import HostUse
+from server.device.hbm import ALIGNMENT
+from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
+from server.models.decoder import decoder_graph
+from server.models.ops import Add, HeadNorm, Linear, Norm, Op
+from server.models.spec import ModelSpec
+from server.placement.cache_layout import AttentionSizes, kv_block_bytes
+from server.placement.core_share import DTYPE_BYTES
+from server.placement.footprint import ServingShape
+from server.placement.matrices import PackedShape, Widths
+from server.placement.shard import ShardSpec
+
+
+def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightFormats) -> int:
+    """Packed matrices of one core, with the float32 vectors that are there once, on the first."""
+    graph, w = decoder_graph(model), Widths.of(model, shard)
+    embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
+    counted = graph.counted(by_name=bool(formats.modules_to_not_convert))
+    return embedding + sum(_op_bytes(op, w, formats) * count for op, count in counted)
+
+
+def _op_bytes(op: Op, widths: Widths, formats: WeightFormats) -> int:
+    """Bytes of one op on the first core; replicated vectors are padded to the width that they are added to."""
+    match op:
+        case Linear():
+            shape = PackedShape.of(op, widths)
+            return shape.num_bytes(formats) + (vector_bytes(shape.n) if op.has_bias else 0)
+        case Norm() | Add(norm=Norm()):
+            return vector_bytes(widths.hidden)
+        case HeadNorm(query=query, key=key):
+            return vector_bytes(query.size) + vector_bytes(key.size)
+        case _:
+            return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationSizes:
+    """Bytes of every buffer of a step. The host keeps one copy of what each core would have."""
+
+    rows: int
+    attention: AttentionSizes
+    hidden: int
+    normed: int
+    partial: int  # of one core
+    sampled: int
+    logits: int  # of all cores
+    rope_tables: int  # cos and sin of each rope
+    head_groups: int  # of one core: the query range of each KV head (two int32)
+    worker_scratch: int  # of one worker: attention rows, a normed row, weights on their way to bfloat16
+    qkv: int
+    queries: int  # bfloat16 rows
+    attended: int  # float32 rows
+    attended_panels: int
+    activated: int
+    activated_panels: int
+    row_scales: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ActivationSizes:
+        w, limits, cell = Widths.of(model, shard), shape.limits, shape.cell_bytes
+        rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
+        attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
+        longest_k = max(w.hidden, w.attended, w.intermediate)
+        return cls(
+            rows=rows,
+            attention=attention,
+            hidden=rows * w.hidden * FLOAT32_BYTES,
+            normed=rows * w.hidden * cell,
+            partial=rows * w.hidden * FLOAT32_BYTES,
+            sampled=samples * w.hidden * cell,
+            logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
+            rope_tables=2 * len(model.distinct_ropes) * vector_bytes(shape.max_model_len * (model.head_dim // 2)),
+            head_groups=vector_bytes(2 * shard.kv_heads_per_core),
+            worker_scratch=round_up(
+                max(
+                    attention.worker_scratch,
+                    w.hidden * FLOAT32_BYTES,
+                    2 * N_TILE * longest_k * DTYPE_BYTES["bfloat16"],
+                ),
+                64,
+            ),
+            qkv=rows * w.qkv * FLOAT32_BYTES,
+            queries=rows * w.attended * DTYPE_BYTES["bfloat16"],
+            attended=rows * w.attended * FLOAT32_BYTES,
+            attended_panels=rows * w.attended * cell,
+            activated=rows * w.intermediate * FLOAT32_BYTES,
+            activated_panels=rows * w.intermediate * cell,
+            row_scales=vector_bytes(max(rows, samples)),
+        )
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the activations that are there once."""
+        return self.hidden + self.normed + self.row_scales + self.sampled + self.logits
+
+    @property
+    def own(self) -> int:
+        """Bytes of the activations that each core has."""
+        attention = self.qkv + self.queries + self.attended + self.attended_panels
+        return attention + self.activated + self.activated_panels + self.row_scales
+
+
+@dataclass(frozen=True, slots=True)
+class HostFootprint:
+    """Bytes over all cores of one engine without KV, and what each KV block adds; weights are at most these."""
+
+    fixed: dict[HostUse, int]
+    kv_block: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> HostFootprint:
+        sizes, tp = ActivationSizes.of(model, shard, shape), shard.tp
+        divided = round_up(sizes.attention.partials, ALIGNMENT) + sizes.attention.arrivals
+        fixed: dict[HostUse, int] = {
+            "weights": tp * packed_weight_bytes(model, shard, shape.formats),
+            "activations": sizes.shared + tp * sizes.own,
+            "partial_sums": tp * sizes.partial,
+            "workers": shape.limits.num_workers * sizes.worker_scratch + divided,
+            "tables": sizes.rope_tables + tp * sizes.head_groups,
+        }
+        return cls(fixed, tp * kv_block_bytes(model, shard, shape.kv_dtype, shape.block_size))
+
+    def total(self, num_blocks: int) -> int:
+        """Bytes with `num_blocks` KV blocks."""
+        return sum(self.fixed.values()) + num_blocks * self.kv_block

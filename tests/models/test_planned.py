@@ -1,0 +1,140 @@
+"""Any config.json by generic keys: sizes as transformers builds them, and refusals that name the key."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from server.models.config_values import ConfigError
+from server.models.planned import SYNONYMS, planned_spec
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
+from server.models.traits import TRAITS
+
+NOT_IN_TRANSFORMERS = {"deepseek", "dbrx"}  # the first is remote code there, the second cannot be built by 5.x
+SMALL: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 256,
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+def planned(*without: str, **changes: Any) -> ModelSpec:
+    return planned_spec({key: value for key, value in (SMALL | changes).items() if key not in without})
+
+
+@pytest.mark.parametrize("model_type", sorted(set(TRAITS) - NOT_IN_TRANSFORMERS))
+def test_a_type_has_as_many_parameters_as_in_transformers(model_type: str) -> None:
+    config = AutoConfig.for_model(model_type)
+    spec = planned_spec(config.to_dict())
+    with torch.device("meta"):
+        model = (AutoModel if spec.is_encoder else AutoModelForCausalLM).from_config(config)
+    # Left out: biases of attention's positions, of routing scores, of gates on shared experts.
+    assert num_params(spec) == pytest.approx(sum(p.numel() for p in model.parameters()), rel=2e-5)
+    assert spec.num_layers == config.num_hidden_layers
+
+
+def test_other_names_of_keys_mean_the_same() -> None:
+    other = {"n_embd": 64, "n_inner": 96, "n_layer": 4, "n_head": 8, "num_kv_heads": 2, "n_positions": 256}
+    assert planned_spec({"model_type": "llama", "vocab_size": 128, **other}) == planned()
+    names = [name for key, others in SYNONYMS.items() for name in (key, *others)]
+    assert len(names) == len(set(names))
+
+
+def test_dimensions_may_be_inside_text_config() -> None:
+    inner = {key: value for key, value in SMALL.items() if key != "vocab_size"}
+    outer = {"architectures": ["SeesToo"], "model_type": "sees-too", "vocab_size": 128}
+    assert planned_spec({**outer, "text_config": inner}) == planned(architectures=["SeesToo"])
+
+
+def test_a_file_without_a_type_is_like_llama() -> None:
+    assert planned("model_type") == planned()
+
+
+def test_experts_have_their_own_width_and_dense_layers_theirs() -> None:
+    spec = planned(**EXPERTS, first_k_dense_replace=1, n_shared_experts=2)
+    assert spec.expert_layers == (False, True, True, True)
+    assert (spec.intermediate_size, spec.dense_intermediate_size, spec.shared_intermediate_size) == (32, 96, 64)
+    every_other = planned(**EXPERTS, decoder_sparse_step=2, mlp_only_layers=[3])
+    assert every_other.expert_layers == (False, True, False, False)
+    assert planned(**EXPERTS).expert_layers == ()
+    assert planned(num_local_experts=8, num_experts_per_tok=2).intermediate_size == 96
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, ()),
+        ({"sliding_window": 16}, (16, 16, 16, 16)),
+        ({"sliding_window": 0}, ()),
+        ({"sliding_window": 256}, ()),
+        ({"sliding_window": 16, "use_sliding_window": False}, ()),
+        ({"sliding_window": 16, "sliding_window_pattern": 2}, (16, 0, 16, 0)),
+        ({"model_type": "gemma2", "sliding_window": 16}, (16, 0, 16, 0)),
+        ({"model_type": "modernbert", "local_attention": 16, "global_attn_every_n_layers": 3}, (0, 16, 16, 0)),
+        ({"sliding_window": 16, "layer_types": ["full_attention"] * 4}, ()),
+        ({"sliding_window": 16, "layer_types": ["sliding_attention", *["full_attention"] * 3]}, (16, 0, 0, 0)),
+    ],
+)
+def test_windows(changes: dict[str, Any], windows: tuple[int, ...]) -> None:
+    assert planned(**changes).windows == windows
+
+
+def test_learned_positions_leave_out_those_of_the_padding() -> None:
+    assert (planned(model_type="opt").num_positions, planned(model_type="opt").max_position) == (258, 256)
+    roberta = planned("num_key_value_heads", model_type="roberta", max_position_embeddings=514)
+    assert (roberta.num_positions, roberta.max_position) == (514, 512)
+    assert planned().num_positions == 0
+
+
+def test_what_has_other_positions_is_not_rotated() -> None:
+    assert planned(model_type="gpt2").distinct_ropes == planned(model_type="bloom").distinct_ropes == (None,)
+    assert None not in planned().distinct_ropes
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "complaint"),
+    [
+        ({}, "hidden_size", "hidden_size is missing, and so is every other name of it (n_embd, n_embed, d_model, dim)"),
+        ({}, "vocab_size", "vocab_size is missing"),
+        ({}, "max_position_embeddings", "max_position_embeddings is missing"),
+        ({"hidden_size": "64"}, "", "hidden_size is '64'"),
+        ({"num_hidden_layers": 1 << 40}, "", "num_hidden_layers is"),
+        ({"num_attention_heads": 7}, "", "num_attention_heads is 7: not a multiple of num_key_value_heads, which is 2"),
+        ({"num_attention_heads": 10}, "", "hidden_size is 64: not a multiple of num_attention_heads, 10, and head_dim"),
+        ({**EXPERTS, "num_experts_per_tok": 9}, "", "num_experts_per_tok is 9: must be 1 to num_experts, which is 8"),
+        ({**EXPERTS, "first_k_dense_replace": 4}, "", "num_experts is 8: no layer has experts"),
+        ({"is_encoder_decoder": True}, "", "is_encoder_decoder is True: an encoder with a decoder"),
+        ({"kv_lora_rank": 512}, "", "kv_lora_rank is 512: multi-head latent attention"),
+        ({"layer_types": ["conv"] * 4, "sliding_window": 8}, "", "layer_types is 'conv'"),
+        ({"layer_types": ["full_attention"], "sliding_window": 8}, "", "layer_types is"),
+        ({"model_type": "grok"}, "", "model_type 'grok' is not known"),
+        ({"model_type": ["llama"]}, "", "model_type ['llama'] is not known"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_its_key(changes: dict[str, Any], without: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        planned(without, **changes)
+    assert str(error.value).startswith(complaint)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
+NAMES = sorted({name.partition(".")[0] for key, others in SYNONYMS.items() for name in (key, *others)})
+
+
+@given(st.dictionaries(st.sampled_from([*NAMES, "model_type", "architectures", "text_config", "layer_types"]), VALUES))
+def test_any_values_are_a_model_or_a_refusal(changes: dict[str, Any]) -> None:
+    with suppress(ConfigError):
+        assert planned(**changes).num_layers >= 1

@@ -1,0 +1,70 @@
+"""Writes the table of docs/models.md from the table of public models: `python -m tools.models_table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from server.models.families import FAMILIES
+from server.models.public import PublicModel, models
+from server.models.spec import ModelSpec
+from server.models.tensors import num_params
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
+BEGIN, END = "<!-- models: begin -->\n", "<!-- models: end -->\n"
+HEAD = (
+    "| model | same dimensions | parameters | layers | hidden | feed-forward | heads, KV | vocabulary | positions | |\n"
+)
+
+
+def table() -> str:
+    """All rows, in the order of the table."""
+    return HEAD + "|---|---|---|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
+
+
+def write(page: str) -> str:
+    """`page` with its table made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+def _row(model: PublicModel) -> str:
+    spec = model.spec
+    cells = (
+        f"`{model.hub_id}`",
+        ", ".join(f"`{hub_id}`" for hub_id in model.also),
+        _size(num_params(spec)),
+        str(spec.num_layers),
+        str(spec.hidden_size),
+        _feed_forward(spec),
+        f"{spec.num_heads}, {spec.num_kv_heads}",
+        f"{spec.vocab_size:,}",
+        f"{spec.max_position:,}",
+        _use(spec),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.4g}B" if number >= 1e9 else f"{number / 1e6:.4g}M"
+
+
+def _feed_forward(spec: ModelSpec) -> str:
+    if not spec.num_experts:
+        return str(spec.intermediate_size)
+    parts = [f"{spec.experts_per_token} of {spec.num_experts} x {spec.intermediate_size}"]
+    if spec.shared_intermediate_size:
+        parts.append(f"shared {spec.shared_intermediate_size}")
+    if spec.expert_layers:
+        parts.append(f"{spec.expert_layers.count(False)} layers {spec.dense_intermediate_size}")
+    return ", ".join(parts)
+
+
+def _use(spec: ModelSpec) -> str:
+    if spec.is_encoder:
+        return "encoder"
+    return "served" if spec.architecture in FAMILIES else "planned"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(write(PAGE.read_text()))
