@@ -26,7 +26,7 @@ SCALES, HOSTS = UNKNOWNS[:2], UNKNOWNS[2:]
 BESIDE = {"prefill_scale": "request_s", "decode_scale": "slot_s"}  # what hides a scale, and is given up before it is
 NOISE = 0.01  # relative, of a median: the errors of a few points may agree better by chance
 LEAST_KNOWN = 0.25  # relative standard error beyond which a value is not determined
-SINGULAR = 1e-9  # of the largest singular value, which is 1 to 2: less is rounding
+SINGULAR = 1e-7  # of the largest singular value, which is 1 to 2: less is rounding
 ALONE = 0.999  # leverage from which nothing but an observation itself says what it should be
 
 
