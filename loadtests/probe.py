@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from loadtests.plan import make_plan
 from loadtests.result import make_result
 from loadtests.session import run_loop
 from loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
-from server.device.buckets import SMALLEST_BUCKET
+from server.device.buckets import powers_of_two
 
 SINGLE_OUTPUT = 16  # tokens of a request that is alone
 OUTPUTS_A_SLOT = 4  # tokens of each of several requests, for each of them: most are made while all are busy
@@ -120,6 +120,10 @@ class Probe:
                 measurement = await measure(scenario, plan, api_key, lambda _: None)
         except TimeoutError:
             return None
+        except EndpointError:
+            if time.monotonic() >= end:
+                return None
+            raise
         if time.monotonic() >= end:
             return None
         report: dict[str, Any] = json.loads(json.dumps(make_result(measurement)))
@@ -148,8 +152,10 @@ class Probe:
     def _several(self) -> list[ProbeStep]:
         """One, half of the slots and all of them, at one length, in one bucket of contexts."""
         shape = self._shape
-        output = min(LONGEST_OUTPUT, max(SINGLE_OUTPUT, OUTPUTS_A_SLOT * shape.max_num_seqs), shape.max_model_len // 2)
-        bucket = min(shape.max_model_len, max(SMALLEST_BUCKET, 1 << (2 * output - 1).bit_length()))
+        most = min(LONGEST_OUTPUT, max(SINGLE_OUTPUT, OUTPUTS_A_SLOT * shape.max_num_seqs))
+        rooms = _rooms(shape.max_model_len)
+        bucket = next((end for end, room in rooms.items() if room >= most), max(rooms, key=lambda end: rooms[end]))
+        output = min(most, rooms[bucket])
         busy = sorted({1, max(1, shape.max_num_seqs // 2), shape.max_num_seqs})
         return [
             ProbeStep(f"{number} at once", bucket - output, output, number, number)
@@ -158,11 +164,16 @@ class Probe:
         ]
 
 
+def _rooms(max_model_len: int) -> dict[int, int]:
+    """Tokens that an answer can have without leaving its bucket of contexts, by the bucket's length."""
+    ends = powers_of_two(max_model_len)
+    return {end: end - begin for begin, end in pairwise((1, *ends))}
+
+
 def _automatic_lengths(max_model_len: int) -> set[int]:
-    """Lengths that fill a bucket with their answer: the smallest, that of a quarter, the longest."""
-    quarter = 1 << max(0, math.ceil(math.log2(max_model_len / 4)))
-    ends = {min(max_model_len, max(SMALLEST_BUCKET, end)) for end in (SMALLEST_BUCKET, quarter, max_model_len)}
-    return {end - SINGLE_OUTPUT for end in ends}
+    """Lengths that fill a bucket with their answer: the smallest, about a quarter of the longest, the longest."""
+    ends = [end for end, room in _rooms(max_model_len).items() if room >= SINGLE_OUTPUT]
+    return {end - SINGLE_OUTPUT for end in (ends[0], ends[max(0, len(ends) - 3)], ends[-1])}
 
 
 def probe(

@@ -51,7 +51,7 @@ async def test_what_is_not_done_in_time_is_left_out() -> None:
         await probed(Script(fault=lambda _: "silent"), ProbeShape(256, 4, max_seconds=0.3))
 
 
-@pytest.mark.parametrize("max_model_len", [17, 128, 500, 4096, 131072])
+@pytest.mark.parametrize("max_model_len", [17, 128, 130, 500, 4096, 131072])
 @pytest.mark.parametrize("slots", [1, 2, 5, 64, 1024])
 @pytest.mark.parametrize("engines", [1, 3])
 def test_every_step_stays_in_one_bucket_and_fits(max_model_len: int, slots: int, engines: int) -> None:
