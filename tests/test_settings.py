@@ -171,9 +171,19 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
     | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"},
-    PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
+    PlanSettings: {
+        "config",
+        "json_file",
+        "catalog",
+        "calibration",
+        "region",
+        "spot_discount",
+        "trace",
+        "ttft_ms",
+        "tpot_ms",
+    }
     | {"check", "picture", "emit", "emit_row"},
-    SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
+    SimulateSettings: {"config", "json_file", "catalog", "calibration", "region", "spot_discount", "trace", "device"}
     | {"num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
 }
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from server.config import Quantization
-from server.cost.stacks import STACKS, StackName, default_stack
+from server.config import Quantization, StackName
+from server.cost.stacks import STACKS, default_stack
 from server.device.catalog import instance
 from server.errors import SettingsError
 from server.planner.model_names import resolve_shape
