@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from server.link.handle import Addresses, EngineMain
     from server.settings.base import Settings
     from server.settings.model import ModelSettings
+    from server.settings.serve import ServeSettings
 
 Kind = TypeVar("Kind", bound="Settings")
 
@@ -59,6 +60,8 @@ class Call:
             from server.cost.calibration import use_calibration
 
             use_calibration(settings.calibration_file)
+        for notice in settings.notices:
+            print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
 
     def parser(self) -> _Parser:
@@ -99,6 +102,7 @@ def serve(call: Call) -> None:
     settings = call.settings(ServeSettings)
     _log_to_stderr(settings.log_level)
     settings.require_price()
+    _log_support(settings)
     model_path = _model_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
@@ -149,13 +153,22 @@ def bench_serve(call: Call) -> int:
 
 
 def compile_ahead(call: Call) -> None:
-    """Quantize and pack a model into a directory that `serve` starts from."""
+    """Quantize and pack a model into a directory that `serve` starts from; print the graphs of the part."""
     from server.settings.compile import CompileSettings
 
     settings = call.settings(CompileSettings)
-    from server.engine.load.artifact_writer import compile_model
+    from rich.console import Console
 
-    compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    from server.device.support import failures_anywhere
+    from server.engine.load.artifact_writer import compile_model
+    from server.engine.load.compile_report import render
+    from server.planner.command import write_json
+
+    for fact in failures_anywhere(settings.model):
+        print(f"warning: known not to run on {fact}", file=sys.stderr)
+    report = compile_model(settings.compile_config(_model_path(settings)), lambda line: print(line, file=sys.stderr))
+    Console().print(render(report))
+    write_json(settings.json_file, report.as_json())
 
 
 def calibrate(call: Call) -> None:
@@ -193,13 +206,13 @@ def observe(call: Call) -> None:
 
 def plan(call: Call) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
-    from server.planner.command import run_plan
+    from server.planner.command import Beside, run_plan
     from server.settings.planner import PlanSettings
 
     settings = call.settings(PlanSettings)
     trace = settings.recorded
-    files = settings.json_file, settings.picture
-    run_plan(settings.options(trace), *files, settings.check, trace, settings.emission)
+    beside, files = Beside(settings.check, settings.gpus), (settings.json_file, settings.picture)
+    run_plan(settings.options(trace), *files, beside, trace, settings.emission)
 
 
 def simulate(call: Call) -> None:
@@ -280,11 +293,33 @@ def _model_path(settings: ModelSettings) -> Path:
     """The local directory of the model; a hub id is downloaded first."""
     from pathlib import Path
 
+    if settings.compiled_model is not None:
+        return settings.compiled_model
     if Path(settings.model).is_dir() and settings.revision is None:
         return Path(settings.model)
     from server.checkpoint.hub import resolve_model
 
     return resolve_model(settings.model, settings.revision)
+
+
+def _log_support(settings: ServeSettings) -> None:
+    """What is known of the model on the real part; nothing of a part that there is not, which the engine refuses."""
+    import logging
+
+    from server.device.catalog import instances
+    from server.device.support import part_status, verdict
+
+    log = logging.getLogger("neuronserve.support")
+    for device in (each for each in instances() if each.name == settings.device):
+        release, status = part_status(device.chip.name)
+        tp, length = settings.tensor_parallel_size, settings.max_model_len or 0
+        found = verdict(settings.model, device, tp, features=settings.features, length=length)
+        level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
+        log.log(level, "a real %s with TP %d: %s", device.name, tp, found)
+        for fact in found.limits:
+            log.info("a real %s: %s", device.name, fact.statement)
+        for fact in status:
+            log.info("%s under SDK %s: %s", device.chip.name, release, fact.statement)
 
 
 def _log_to_stderr(level: str) -> None:

@@ -88,6 +88,7 @@ class CatalogConfig:
     file: str | None = None  # TOML
     region: str = "us-east-1"  # whose prices
     spot_discount: float | None = None  # 0 to 1, off the on-demand price; None = what the catalogue knows
+    logical_nc_config: int | None = None  # physical cores in a logical one, where a chip can have them; None = default
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,37 @@ class RuntimeCores:
 
     visible: str | None = None  # NEURON_RT_VISIBLE_CORES
     count: str | None = None  # NEURON_RT_NUM_CORES
+
+
+@dataclass(frozen=True, slots=True)
+class NeuronConfig:
+    """The knobs of Neuron's own software that a user has turned; None or () = left as it is.
+
+    server/device/neuron_keys.py has the keys that set each field, and server/device/neuron_config.py reads them. Fields
+    that are settings of the server too have their names and become those settings; the others describe the modelled
+    part alone.
+    """
+
+    context_encoding_buckets: tuple[int, ...] = ()  # tokens of a prompt, ascending
+    token_generation_buckets: tuple[int, ...] = ()  # positions of a slot, ascending
+    tensor_parallel_size: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    dtype: Dtype | None = None
+    quantization: Quantization | None = None
+    modules_to_not_convert: tuple[str, ...] = ()
+    kv_cache_dtype: KVCacheDtype | None = None
+    enable_prefix_caching: bool | None = None
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None
+    prefix_buckets: tuple[int, ...] = ()  # cached tokens before a prompt
+    segment_buckets: tuple[int, ...] = ()  # tokens of a segment of the cache that a prompt's attention takes at once
+    decode_batches: tuple[int, ...] = ()  # slots that decode is compiled for
+    samples_on_device: bool | None = None
+    is_async: bool | None = None  # the host prepares a step while the part runs the one before
+    kernels: tuple[str, ...] = ()  # hand-written kernels that are enabled, by the names of their keys
+    logical_nc_config: int | None = None  # physical cores in one logical core
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +172,7 @@ class EngineConfig:
     runtime_cores: RuntimeCores = RuntimeCores()
     trace: TraceConfig = TraceConfig()
     kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests
+    neuron: NeuronConfig = NeuronConfig()
 
     @property
     def requested_formats(self) -> RequestedFormats:
@@ -151,7 +184,7 @@ class CompileConfig:
     """What ahead-of-time compilation is told: it packs the model at `model_path` into a new directory."""
 
     model_path: str
-    output_path: str
+    output_path: str  # "" = none is written, a report is made of config.json alone
     tensor_parallel_size: int
     requested_formats: RequestedFormats
     kernel_cache_dir: str
@@ -159,3 +192,6 @@ class CompileConfig:
     context_encoding_buckets: tuple[int, ...] = ()  # () = automatic
     token_generation_buckets: tuple[int, ...] = ()
     cpu_threads: int = 1
+    device: str = "inf2.xlarge"  # instance that the report is about
+    max_num_seqs: int = 64  # slots of decode, in the report
+    neuron: NeuronConfig = NeuronConfig()

@@ -77,6 +77,11 @@ def test_switches() -> None:
     assert load("--disable-access-log").disable_access_log is True
 
 
+def test_features_that_a_real_part_may_lack_are_those_in_use() -> None:
+    assert load().features == ("prefix_caching", "chunked_prefill")
+    assert load("--no-enable-prefix-caching", "--batching", "neuron").features == ()
+
+
 def test_kernels_are_checked_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load().engine_config(DEFAULT_MODEL).kernel_checks is False
     monkeypatch.setenv("NEURONSERVE_KERNEL_CHECKS", "1")
@@ -170,21 +175,12 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
     | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
-    | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"},
-    PlanSettings: {
-        "config",
-        "json_file",
-        "catalog",
-        "calibration",
-        "region",
-        "spot_discount",
-        "trace",
-        "ttft_ms",
-        "tpot_ms",
-    }
-    | {"check", "picture", "emit", "emit_row"},
-    SimulateSettings: {"config", "json_file", "catalog", "calibration", "region", "spot_discount", "trace", "device"}
-    | {"num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
+    | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"}
+    | {"additional_config", "override_neuron_config"},
+    PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
+    | {"calibration", "check", "emit", "emit_row", "gpus", "picture"},
+    SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
+    | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
 }
 
 

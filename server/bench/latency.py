@@ -86,7 +86,8 @@ class LatencyBench:
 
     def trace(self, shape: BatchShape, max_events: int, file: Path) -> TraceReply:
         """Record one run of a shape that has been measured. Raises OSError when the file cannot be written."""
-        tracer = Tracer(lanes_of(self._engine.info), MonotonicClock(), max_events, self._engine.runner)
+        engine = self._engine
+        tracer = Tracer(lanes_of(engine.info), MonotonicClock(), max_events, engine.runner, engine.pricer)
         tracer.start()
         self._driver.run(shape, tracer=tracer)
         return tracer.stop(file)

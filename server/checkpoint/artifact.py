@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from server.checkpoint.json_file import refusals_of
+from server.checkpoint.manifest import MANIFEST
 from server.config import Dtype, Quantization, RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
@@ -24,17 +25,12 @@ from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
 from server.typed_json import JsonError, complaint, convert, read, shown_key
 
-MANIFEST = "neuronserve.json"
 VERSION: Literal[3] = 3  # of the manifest and of the packed layout: anything that moves a byte is a new version
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_CORES = 64
 
 NumBytes = Annotated[int, Meta(ge=0, le=1 << 44)]  # bytes of a file
 Lengths = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]  # in tokens, ascending
-
-
-def is_artifact(directory: Path) -> bool:
-    return (directory / MANIFEST).exists()
 
 
 def core_file(core: int) -> str:

@@ -32,6 +32,7 @@ RANGES = {  # sizes that have a range of measured ones: a label, and whether les
     "batch": ("slots", False),
     "positions": ("positions", False),
 }
+FALLOFF = 0.5  # of a sample's weight, e-fold, for each unit of distance
 WIDENING = 0.35  # of a band, for each unit of distance beyond the first to what is nearest
 
 
@@ -118,7 +119,7 @@ class Evidence:
         if not own:
             return UNKNOWN
         far = [point.distance(each.point) for each in own]
-        weights = [each.num_rows**0.5 * exp(-apart) for each, apart in zip(own, far, strict=True)]
+        weights = [each.num_rows**0.5 * exp(-FALLOFF * apart) for each, apart in zip(own, far, strict=True)]
         errors = [each.error for each in own]
         low, high = (weighted_quantile(errors, weights, share) for share in (LOW, HIGH))
         wide = 1 + WIDENING * max(0.0, min(far) - 1)
@@ -127,6 +128,16 @@ class Evidence:
         provenance: Provenance = "measured" if alike else "formula" if self.why_outside(point) else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
+
+    def coverage(self, phase: Phase) -> float:
+        """Share of the measured rows inside of the band of their step, worked out without their source."""
+        own = self._of(phase)
+        inside = [each.num_rows for each in own if self._holds(each)]
+        return sum(inside) / sum(each.num_rows for each in own) if own else 1.0
+
+    def _holds(self, sample: Sample) -> bool:
+        band = self._band(sample.point, unseen=sample.source)
+        return band.low <= sample.error <= band.high
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """What of a step lies outside of the measured ones of its phase; empty when nothing."""

@@ -93,6 +93,7 @@ class StepWork:
             "weights": weights * self.weight_bytes * self.byte_s,
             "kv": self.kv_bytes(positions) * self.byte_s,
             "layer_launch": float(model.num_layers),
+            "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
             "decode_matmul": self.matmul_flops(batch, batch) * self.flop_s,
             "slot_layer": self._token_layers(batch),
             "kv_gather": positions * model.num_layers / self.engines if is_gathered else 0.0,

@@ -31,7 +31,8 @@ class Catalog:
                 f"no price of any instance is known for region {config.region!r}: known are "
                 f"{', '.join(self.regions)}; a --catalog file can give others"
             )
-        self._by_name = {row.name: replace(row, prices=self._prices(row.name)) for row in self._rows}
+        priced = (replace(row, prices=self._prices(row.name)) for row in self._rows)
+        self._by_name = {row.name: self._grouped(row) for row in priced}
 
     @property
     def instances(self) -> tuple[Instance, ...]:
@@ -47,13 +48,22 @@ class Catalog:
         return Catalog(self._rows, replace(self._config, region=region), self._entries)
 
     def instance(self, name: str) -> Instance:
-        """The instance called `name`, such as "inf2.xlarge". Raises DeviceError with the nearest names and all."""
+        """The instance called `name`, such as "inf2.xlarge".
+
+        Raises DeviceError with the nearest names and all, and where it cannot have the logical cores that are in force.
+        """
         found = self._by_name.get(name)
         if found is None:
             near = get_close_matches(name.lower(), self._by_name, n=2)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise DeviceError(f"there is no device {name!r}.{hint} Known: {', '.join(self._by_name)}")
-        return found
+        lnc = self._config.logical_nc_config
+        return found if lnc is None else found.with_lnc(lnc)
+
+    def _grouped(self, row: Instance) -> Instance:
+        """With the logical cores that are in force, where the chip can have them."""
+        lnc = self._config.logical_nc_config
+        return row.with_lnc(lnc) if lnc in row.chip.lnc_choices and lnc is not None else row
 
     def _prices(self, name: str) -> Prices:
         """Prices of the file over those of the sheet, and a discount of the command line over the file's."""

@@ -89,7 +89,7 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
         inputs = _SocketInputs(inbox)
-        with traced(config.trace, loaded.info, inputs, loaded.runner, outputs, outputs.send) as seams:
+        with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
             meter = Meter()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
-
-TOKEN_BYTES = 4
 
 
 def root_digest(cache_salt: str) -> bytes:
@@ -18,25 +17,30 @@ def root_digest(cache_salt: str) -> bytes:
     return sha256(b"neuronserve:" + cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
+@cache
+def _block_layout(block_size: int) -> struct.Struct:
+    """Token ids of one block as little-endian int32."""
+    return struct.Struct(f"<{block_size}i")
+
+
 class HashChain:
     """The digests of a sequence's full blocks, each computed once as the sequence grows.
 
     A digest is the sha256 of the one before it and the block's tokens as little-endian int32.
     """
 
-    __slots__ = ("_block_size", "_root", "digests")
+    __slots__ = ("_block_size", "_pack", "_root", "digests")
 
     def __init__(self, block_size: int, cache_salt: str) -> None:
         self._block_size = block_size
+        self._pack = _block_layout(block_size).pack
         self._root = root_digest(cache_salt)
         self.digests: list[bytes] = []
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
         """Name the first `num_blocks` blocks of `token_ids`; those already named keep their digests."""
-        digests, size = self.digests, self._block_size
-        new = token_ids[len(digests) * size : num_blocks * size]
-        packed, block_bytes = struct.pack(f"<{len(new)}i", *new), size * TOKEN_BYTES
+        digests, size, pack = self.digests, self._block_size, self._pack
         parent = digests[-1] if digests else self._root
-        for begin in range(0, len(packed), block_bytes):
-            parent = sha256(parent + packed[begin : begin + block_bytes]).digest()
+        for begin in range(len(digests) * size, num_blocks * size, size):
+            parent = sha256(parent + pack(*token_ids[begin : begin + size])).digest()
             digests.append(parent)

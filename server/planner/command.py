@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from server.errors import SettingsError
+from server.planner import references
 from server.planner.emit.folder import Emission, emit
 from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
@@ -29,24 +30,35 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=WIDTH)
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is shown beside a plan."""
+
+    check: bool  # the chosen configuration, simulated
+    gpus: bool  # published figures of GPU instances
+
+
 def run_plan(
     options: PlanOptions,
     json_file: Path | None,
     picture: Path | None,
-    is_checked: bool = False,
+    beside: Beside,
     trace: Workload | None = None,
     emission: Emission | None = None,
 ) -> None:
-    """Plan and print. Raises as `plan` and `emit` do. With `is_checked` the chosen configuration is simulated."""
+    """Plan and print. Raises as `plan` and `emit` do."""
     report = plan(options, trace)
     _console().print(plan_table.render(report))
-    check = check_plan(report) if is_checked else ()
-    if is_checked:
+    check = check_plan(report) if beside.check else ()
+    if beside.check:
         _console().print(plan_table.render_check(check))
+    if beside.gpus:
+        _console().print(references.render(report))
     if picture is not None:
         write_picture(report, picture)
-    found = {"check": [asdict(one) | {"error": one.error} for one in check]} if is_checked else {}
-    write_json(json_file, report.as_json() | found)
+    found = {"check": [asdict(one) | {"error": one.error} for one in check]} if beside.check else {}
+    gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if beside.gpus else {}
+    write_json(json_file, report.as_json() | found | gpus)
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")

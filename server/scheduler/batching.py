@@ -34,3 +34,30 @@ POLICIES: dict[Batching, BatchingPolicy] = {
     # A batch that is given out before the next begins.
     "static": BatchingPolicy(mixes_phases=False, max_prompts=None, waiting_ratio=inf, max_waiting_steps=inf),
 }
+
+
+class PromptGate:
+    """When a policy that keeps phases apart lets prompts in before decodes."""
+
+    def __init__(self, policy: BatchingPolicy) -> None:
+        self._policy = policy
+        self._steps_waited = 0  # decode steps since the last one with prompts
+
+    def is_open(self, num_busy: int, num_waiting: int) -> bool:
+        """Whether those that wait are enough for so many busy sequences, or have waited long enough."""
+        policy = self._policy
+        return self._steps_waited >= policy.max_waiting_steps or num_waiting + 1 > num_busy * policy.waiting_ratio
+
+    @property
+    def opens_with_company(self) -> bool:
+        """Whether one more that waits may open it."""
+        return self._policy.waiting_ratio > 0
+
+    @property
+    def steps_left(self) -> float:
+        """Decode steps until it opens by itself."""
+        return self._policy.max_waiting_steps - self._steps_waited
+
+    def passed(self, has_prompts: bool, num_steps: int = 1) -> None:
+        """Note what the last steps were."""
+        self._steps_waited = 0 if has_prompts else self._steps_waited + num_steps

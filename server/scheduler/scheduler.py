@@ -15,7 +15,7 @@ from server.config import SchedulerConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler import decode_run
-from server.scheduler.batching import POLICIES
+from server.scheduler.batching import POLICIES, PromptGate
 from server.scheduler.finish import LENGTH, check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
@@ -43,7 +43,7 @@ class Scheduler:
             )
         self._config = config
         self._policy = POLICIES[config.batching]
-        self._steps_waited = 0  # decode steps since the last one with prompts
+        self._gate = PromptGate(self._policy)
         self._cache = cache
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue()
@@ -103,7 +103,7 @@ class Scheduler:
                 self._place_prompts(step, now)
             if step.is_empty:
                 self._place_decodes(step)
-            self._steps_waited = 0 if step.prefill else self._steps_waited + 1
+            self._gate.passed(bool(step.prefill))
         self._step_id += 1
         return step.plan(self._step_id)
 
@@ -115,8 +115,7 @@ class Scheduler:
     @property
     def takes_arrivals(self) -> bool:
         """Whether a request that comes now, last in the order of service, may be admitted by the next `schedule`."""
-        is_free = not self._waiting or self._policy.waiting_ratio > 0  # one more may be enough of them
-        return is_free and len(self._running) < self._config.max_num_seqs
+        return (not self._waiting or self._gate.opens_with_company) and len(self._running) < self._config.max_num_seqs
 
     def count_repeats(self, plan: StepPlan) -> int:
         """How many plans like `plan`, which was scheduled and not applied, are sure to follow it.
@@ -131,7 +130,7 @@ class Scheduler:
         stuck = self._waiting.first if self._waiting and has_slot else None
         count = decode_run.count_repeats(self._running, stuck, self._config.max_model_len, self._cache)
         if stuck is not None and not self._lets_prompts_in():
-            count = int(min(count, self._policy.max_waiting_steps - self._steps_waited))
+            count = int(min(count, self._gate.steps_left))
         return count
 
     def apply_run(
@@ -146,7 +145,7 @@ class Scheduler:
         events = self._apply(plan.prefill, sampled, now)
         seqs = [self._open[placed.request_id] for placed in plan.decode]
         decode_run.compute(seqs, sampled, num_steps, self._cache)
-        self._steps_waited += num_steps - 1
+        self._gate.passed(False, num_steps - 1)
         most = self._config.max_model_len
         ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, most)]
         for seq in ended:
@@ -199,11 +198,8 @@ class Scheduler:
             self._admit(step, now)
 
     def _lets_prompts_in(self) -> bool:
-        """Whether prompts may go before decodes now, where the policy lets them wait for company."""
-        busy, policy = len(self._running), self._policy
-        if self._steps_waited >= policy.max_waiting_steps or len(self._waiting) + 1 > busy * policy.waiting_ratio:
-            return True
-        return any(not seq.is_decode for seq in self._running)  # one that was begun goes on
+        is_open = self._gate.is_open(len(self._running), len(self._waiting))
+        return is_open or any(not seq.is_decode for seq in self._running)  # one that was begun goes on
 
     def _takes_prompts(self, step: StepDraft) -> bool:
         most = self._policy.max_prompts

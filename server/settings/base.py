@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -36,6 +37,15 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], NoDecode, BeforeVal
 File = Annotated[Path | None, BeforeValidator(lambda value: value or None)]  # an empty name is no file
 
 
+@dataclass(frozen=True, slots=True)
+class Implied:
+    """The value of a setting that follows from the configuration of other software."""
+
+    value: Any
+    source: str  # the key or variable that it is from
+    is_default: bool = False  # the setting itself may say otherwise
+
+
 class Settings(BaseSettings):
     """Base of the settings of each command. A field is a flag, a variable of the environment, and a key of the file."""
 
@@ -53,6 +63,17 @@ class Settings(BaseSettings):
     )
 
     config: File = Field(None, description="YAML file with these settings")
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
+        """Settings that follow from those `given` and from Neuron's variables. Raises SettingsError."""
+        del given, variables
+        return {}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was given and changes nothing, a line each."""
+        return ()
 
     @classmethod
     def settings_customise_sources(

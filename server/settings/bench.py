@@ -85,6 +85,10 @@ class AccuracySettings(EngineSettings, ReportSettings):
         return self
 
     @property
+    def compiled_model(self) -> None:
+        """What is compared is the checkpoint."""
+
+    @property
     def options(self) -> AccuracyOptions:
         """What to measure on, and where to write."""
         return slice_of(AccuracyOptions, self, text_file=Path(self.text or ""))

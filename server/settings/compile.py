@@ -6,21 +6,26 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
+from pydantic_settings import CliToggleFlag
 
 from server.config import CompileConfig
 from server.device.affinity import allowed_cpus
-from server.settings.base import slice_of
+from server.settings.base import ReportSettings, slice_of
 from server.settings.model import ModelSettings
 
 
-class CompileSettings(ModelSettings):
+class CompileSettings(ModelSettings, ReportSettings):
     """Settings of `neuronserve compile`."""
 
     output: str = Field("", description="directory to write; must be new or empty")
 
+    report_only: CliToggleFlag[bool] = Field(
+        False, description="print what the part's compiler would be given, by config.json alone, and write no model"
+    )
+
     @model_validator(mode="after")
     def _has_an_output(self) -> Self:
-        if not self.output:
+        if not (self.output or self.report_only):
             raise ValueError("-o (--output) is missing: the directory to write the compiled model to")
         return self
 
@@ -30,8 +35,9 @@ class CompileSettings(ModelSettings):
             CompileConfig,
             self,
             model_path=str(model_path),
-            output_path=self.output,
+            output_path="" if self.report_only else self.output,
             requested_formats=self.requested_formats,
             kernel_cache_dir=self.kernel_cache,
             cpu_threads=len(allowed_cpus()),
+            neuron=self.neuron.config,
         )

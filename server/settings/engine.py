@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from server.checkpoint.manifest import is_artifact
 from server.config import Batching, EngineConfig, Pace, StackName, TraceConfig
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
@@ -14,14 +15,13 @@ from server.device.catalog import instance
 from server.settings.base import slice_of
 from server.settings.catalog import TimeSettings
 from server.settings.model import ModelSettings
-from server.settings.sources import runtime_cores
+from server.settings.neuron import ARTIFACTS
+from server.settings.sources import neuron_variables, runtime_cores
 
 
 class EngineSettings(ModelSettings, TimeSettings):
     """Base of the settings of each command that runs the engine."""
 
-    device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
-    max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")
     max_num_queued_reqs: int = Field(
         1024, ge=1, le=1_000_000, description="open sequences of the server; more get a 429"
@@ -75,6 +75,23 @@ class EngineSettings(ModelSettings, TimeSettings):
             return STACKS[self.stack]
         return default_stack(instance(self.device).chip.name) if self.pace == "device" else STACKS["ideal"]
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        if self._artifacts is None or self.compiled_model:
+            return self.neuron.notices
+        return (*self.neuron.notices, f"{ARTIFACTS}: {self._artifacts} holds no compiled model: compile -o writes one")
+
+    @property
+    def compiled_model(self) -> Path | None:
+        """Where Neuron's libraries look for a compiled model before they compile one, if there is one."""
+        directory = self._artifacts
+        return directory if directory is not None and is_artifact(directory) else None
+
+    @property
+    def _artifacts(self) -> Path | None:
+        directory = neuron_variables().get(ARTIFACTS)
+        return Path(directory) if directory else None
+
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
         formats, cpu_threads = self.requested_formats, self.cpu_threads or len(allowed_cpus())
@@ -96,4 +113,5 @@ class EngineSettings(ModelSettings, TimeSettings):
             runtime_cores=runtime_cores(),
             trace=TraceConfig(None, self.trace_max_events),
             kernel_checks=self.kernel_checks,
+            neuron=self.neuron.config,
         )

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
-from server.config import RequestedFormats
-from server.settings.base import Numbers, Settings, Texts, slice_of
-from server.settings.sources import cache_home
+from server.config import CatalogConfig, RequestedFormats
+from server.settings.base import Implied, Numbers, Texts, slice_of
+from server.settings.catalog import CatalogSettings
+from server.settings.neuron import NeuronKnobs, as_json, read_knobs
+from server.settings.sources import cache_home, neuron_variables
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 
 
-class ModelSettings(Settings):
+Json = Annotated[str | None, BeforeValidator(as_json)]
+
+
+class ModelSettings(CatalogSettings):
     """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
 
     model: CliPositionalArg[str] = Field(
@@ -41,6 +48,39 @@ class ModelSettings(Settings):
     token_generation_buckets: Numbers = Field(
         (), description="context lengths that decode is compiled for, with commas (default: by --batching)"
     )
+
+    device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
+    max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
+    additional_config: Json = Field(
+        None, description="JSON with override_neuron_config (NxD Inference's) or neuron_config (vLLM-Neuron's)"
+    )
+    override_neuron_config: Json = Field(None, description="JSON of NxD Inference's configuration by itself")
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
+        """What Neuron's own configuration says of the server's settings."""
+        additional, override = (as_json(given.get(name)) for name in ("additional_config", "override_neuron_config"))
+        length = str(given.get("max_model_len", ""))
+        return read_knobs(additional, override, variables, int(length) if length.isdecimal() else None).implied
+
+    @property
+    def neuron(self) -> NeuronKnobs:
+        """Neuron's own configuration."""
+        return read_knobs(self.additional_config, self.override_neuron_config, neuron_variables(), self.max_model_len)
+
+    @property
+    def catalog_config(self) -> CatalogConfig:
+        """With the logical cores that Neuron's own configuration asks for."""
+        return replace(super().catalog_config, logical_nc_config=self.neuron.config.logical_nc_config)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return self.neuron.notices
+
+    @property
+    def compiled_model(self) -> Path | None:
+        """A model compiled ahead of time that comes before `model`."""
+        return None
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -81,6 +81,7 @@ class PlanSettings(_PlannerSettings):
         None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
     )
     check: CliToggleFlag[bool] = Field(False, description="simulate the chosen configuration and compare")
+    gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size beside")
     picture: File = Field(None, description="write the Pareto front to this .html or .png file")
 
     emit: File = Field(

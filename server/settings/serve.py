@@ -74,6 +74,13 @@ class ServeSettings(EngineSettings):
             return self.served_model_name
         return (self.model if self.model != str(DEFAULT_MODEL) else "default",)
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What is in use of that which a real part's software may lack, named as in device/support.json."""
+        batching = self.batching or self.serving_stack.batching
+        used = {"prefix_caching": self.enable_prefix_caching, "chunked_prefill": batching == "continuous"}
+        return tuple(name for name, is_used in used.items() if is_used)
+
     def require_price(self) -> None:
         """Raises DeviceError when a price was asked for that the catalogue does not have.
 

@@ -25,6 +25,7 @@ from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 
 Kind = TypeVar("Kind", bound=Settings)
+NEURON_PREFIXES = ("NEURON_", "VLLM_NEURON_")
 NEAR = 0.75  # difflib's ratio of names that are taken for one another
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
@@ -38,18 +39,28 @@ def load_settings(kind: type[Kind], argv: Sequence[str], parser: ArgumentParser 
     environment = _environment(kind)
     config = given.get("config") or environment.get("config")
     file = _config_file(config) if config else {}
+    values = {**file, **environment, **given}
+    implied = {name: each for name, each in kind.implied(values, neuron_variables()).items() if name in names(kind)}
+
+    def source(name: str) -> str:
+        if name in given:
+            return "MODEL" if name == "model" else _flag(name)
+        if name in environment or name in file:
+            return ENV_PREFIX + name.upper() if name in environment else f"{config}: {name}"
+        return implied[name].source
+
     try:
-        return kind(**{**file, **environment, **given})
+        settings = kind(**{name: each.value for name, each in implied.items()} | values)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # two settings that contradict each other
             raise SettingsError(str(first["msg"]).removeprefix("Value error, ")) from error
         name = str(first["loc"][0])
-        if name in given:
-            source = "MODEL" if name == "model" else _flag(name)
-        else:
-            source = ENV_PREFIX + name.upper() if name in environment else f"{config}: {name}"
-        raise SettingsError(f"{source}: {_complaint(kind, name, first)}") from error
+        raise SettingsError(f"{source(name)}: {_complaint(kind, name, first)}") from error
+    for name, each in implied.items():
+        if name in values and not each.is_default and _plain(getattr(settings, name)) != _plain(each.value):
+            raise SettingsError(f"{source(name)} is {getattr(settings, name)}: {each.source} is {each.value}")
+    return settings
 
 
 def names(kind: type[Settings]) -> dict[str, FieldInfo]:
@@ -66,6 +77,11 @@ def misspelt_variables(kind: type[Settings]) -> dict[str, str]:
     given = [name.removeprefix(ENV_PREFIX).lower() for name in os.environ if name.startswith(ENV_PREFIX)]
     near = {name: get_close_matches(name, known, 1, NEAR) for name in given if name not in known}
     return {name: found[0] for name, found in near.items() if found}
+
+
+def _plain(value: Any) -> Any:
+    """Lists in one order, for comparison."""
+    return sorted(value) if isinstance(value, tuple) else value
 
 
 def _command_line(kind: type[Settings], argv: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
@@ -176,6 +192,11 @@ def runtime_cores() -> RuntimeCores:
     variables = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
     visible, count = (os.environ.get(variable) or None for variable in variables)
     return RuntimeCores(visible, count)
+
+
+def neuron_variables() -> dict[str, str]:
+    """The variables of Neuron's compiler, runtime and libraries; an empty one counts as not set."""
+    return {name: value for name, value in os.environ.items() if name.startswith(NEURON_PREFIXES) and value}
 
 
 def cache_home() -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from server.cli import main
 from tests.api.serving import PATIENCE_S, ROOT, Server, environment, read_until, run_command, running_server
-from tests.engine.trace.trace_file import DEVICE, HOST, TraceFile
+from tests.engine.trace.trace_file import DEVICE, HOST, PART, PARTS, TraceFile
 
 BODY = {"prompt": "Hello", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
 
@@ -120,6 +120,10 @@ def test_the_default_model_on_two_cores(tmp_path: Path) -> None:
     assert reduces[-1] == "all-reduce, final norm"
     for step in trace.spans[DEVICE, 0]:
         assert step["dur"] > 0
+    graphs = trace.check_part()
+    assert [graph["name"] for graph in graphs] == ["prefill 128"] + ["decode 64 x 128"] * 7
+    assert [len(trace.spans[PART, lane]) for lane in PARTS] == [8] * len(PARTS)
+    assert all(graph["args"]["extrapolated"] for graph in graphs)  # no such small model was measured
 
 
 def test_bench_latency_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,5 +134,6 @@ def test_bench_latency_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[
     trace = TraceFile(file)
     assert trace.named(DEVICE, 0, "collective") == []  # one core has nobody to add up with
     assert len(trace.requests) == 1
+    assert len(trace.check_part()) == 4
     assert main([*argv, "--trace", str(tmp_path / "no" / "trace.json")]) == 2
     assert "--trace: cannot write" in capsys.readouterr().err

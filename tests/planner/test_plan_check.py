@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.planner.command import run_plan
+from server.planner.command import Beside, run_plan
 from server.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.search import plan
@@ -78,7 +78,8 @@ def test_nothing_within_the_limits_is_nothing_to_simulate() -> None:
 
 def test_the_command_prints_and_writes_the_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "plan.json"
-    run_plan(PlanOptions("llama-1b", 200, 100, 1.0, devices=("inf2.xlarge",)), target, None, is_checked=True)
+    options = PlanOptions("llama-1b", 200, 100, 1.0, devices=("inf2.xlarge",))
+    run_plan(options, target, None, Beside(check=True, gpus=False))
     assert "simulated" in capsys.readouterr().out
     check = {entry["name"]: entry for entry in json.loads(target.read_text())["check"]}
     assert check["tpot_s"].keys() == {"name", "planned", "simulated", "error"}

@@ -9,7 +9,8 @@ import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from server.checkpoint.artifact import MANIFEST, Artifact, Entry, core_file
+from server.checkpoint.artifact import Artifact, Entry, core_file
+from server.checkpoint.manifest import MANIFEST
 from server.device.hbm import Buffer
 from server.engine.load.weights import PackedShard, bias_name, scales_name, sums_name
 from server.errors import CheckpointError

@@ -16,16 +16,15 @@ import numpy as np
 
 from server import __version__
 from server.checkpoint.artifact import (
-    MANIFEST,
     CompiledBuckets,
     CoreEntries,
     Entry,
     Manifest,
     core_file,
-    is_artifact,
     model_values,
     padded_sizes,
 )
+from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.config import CompileConfig
 from server.device.buckets import BucketLists
 from server.device.core import HostUse
@@ -33,10 +32,12 @@ from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
 from server.device.ledger import GIB
 from server.engine.load.artifact_weights import CHUNK_BYTES
-from server.engine.load.model_source import ModelSource, open_model
+from server.engine.load.compile_report import CompileReport, compile_report
+from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
+from server.models.spec import ModelSpec
 from server.placement.host_footprint import packed_weight_bytes
 from server.placement.shard import ShardSpec
 
@@ -44,17 +45,22 @@ INDEX_SUFFIX = ".index.json"
 COPIED = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")  # beside the weights
 
 
-def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
-    """Write the artifact `config` describes, with a progress line for each layer.
+def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileReport:
+    """Write the artifact `config` describes, with a progress line for each layer; returns what the part would need.
 
+    Without an output nothing is written, and the weights need not be there.
     Raises SettingsError when the output directory is not empty, cannot be written or has too little room, and what
     `open_model` raises.
     """
     source, target = Path(config.model_path), Path(config.output_path).absolute()
+    if not config.output_path:
+        spec, formats, _ = describe_checkpoint(source, config.requested_formats)
+        return compile_report(config, spec, formats, _buckets(config, spec))
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
     model = open_model(source, config.requested_formats, config.tensor_parallel_size, config.cpu_threads)
-    buckets = _buckets(config, model)
+    buckets = _buckets(config, model.spec)
+    report = compile_report(config, model.spec, model.formats, buckets)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -69,6 +75,7 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> None:
     except OSError as error:
         raise SettingsError(f"output {target} cannot be written: {error.strerror}") from error
     on_progress(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
+    return report
 
 
 def _require_room(target: Path, model: ModelSource, tp: int) -> None:
@@ -83,11 +90,11 @@ def _require_room(target: Path, model: ModelSource, tp: int) -> None:
         raise SettingsError(f"output {target}: the weights take {needed} bytes, the disk has {free} free")
 
 
-def _buckets(config: CompileConfig, model: ModelSource) -> BucketLists:
+def _buckets(config: CompileConfig, spec: ModelSpec) -> BucketLists:
     """Raises SettingsError for lengths that the model does not have."""
-    longest = model.spec.max_position if config.max_model_len is None else config.max_model_len
-    if longest > model.spec.max_position:
-        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {model.spec.max_position} tokens")
+    longest = spec.max_position if config.max_model_len is None else config.max_model_len
+    if longest > spec.max_position:
+        raise SettingsError(f"max_model_len is {longest}: this model takes 2 to {spec.max_position} tokens")
     return BucketLists(config.context_encoding_buckets, config.token_generation_buckets).completed(longest)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from server.checkpoint.artifact import MANIFEST, is_artifact
 from server.checkpoint.checkpoint import INDEX, WEIGHTS, read_weight_map
+from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.checkpoint.safetensors_file import LENGTH_BYTES
 from server.config import Pace, WeightFormats
 from server.cost.pricer import StepPricer

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.checkpoint.artifact import Artifact, is_artifact
+from server.checkpoint.artifact import Artifact
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
 from server.checkpoint.json_file import refusals_of
-from server.checkpoint.model_config import model_spec_of, read_model_config
+from server.checkpoint.manifest import is_artifact
+from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
 from server.config import RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.artifact_weights import ArtifactWeights
@@ -37,21 +38,31 @@ def open_model(directory: Path, requested: RequestedFormats, tp: int, num_thread
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
     for another number of cores, than requested.
     """
+    if is_artifact(directory):
+        spec = read_model_spec(directory)
+        artifact = Artifact.open(directory, spec)
+        artifact.require(requested, tp)
+        return ModelSource(spec, artifact.formats, ArtifactWeights(artifact), buckets=artifact.buckets)
+    spec, formats, stored = describe_checkpoint(directory, requested)
+    checkpoint = Checkpoint.open(directory, spec, stored)
+    source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
+    surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
+    return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
+
+
+def describe_checkpoint(
+    directory: Path, requested: RequestedFormats
+) -> tuple[ModelSpec, WeightFormats, StoredQuantization | None]:
+    """What config.json alone says: the model, its formats when served as requested, and those of its files.
+
+    Raises CheckpointError for a model that cannot be served, SettingsError when its files are in other formats.
+    """
     file = directory / "config.json"
     config = read_model_config(file)
     with refusals_of(file):
         spec = model_spec_of(config)
-    if is_artifact(directory):
-        artifact = Artifact.open(directory, spec)
-        artifact.require(requested, tp)
-        return ModelSource(spec, artifact.formats, ArtifactWeights(artifact), buckets=artifact.buckets)
-    with refusals_of(file):
         stored = read_stored_quantization(config, spec)
-    checkpoint = Checkpoint.open(directory, spec, stored)
-    formats = _formats(directory, requested, stored)
-    source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
-    surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
-    return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
+    return spec, _formats(directory, requested, stored), stored
 
 
 def _formats(directory: Path, requested: RequestedFormats, stored: StoredQuantization | None) -> WeightFormats:

@@ -1,7 +1,8 @@
 """Events of a trace file, made from records, in Chrome's trace event format, which Perfetto opens.
 
-Three processes: the NeuronCores, a lane each with the instructions of every step; the host, with a lane for the
-scheduler and one for the runner; and the requests as async spans, with queue, prefill and decode in them.
+Four processes: the NeuronCores, a lane each with the instructions of every step as the host ran them; the modelled part
+with the cost model's times of the same steps (modelled.py); the host, with a lane for the scheduler and one for the
+runner; and the requests as async spans, with queue, prefill and decode in them.
 Format: "Trace Event Format" of the Chromium project. Times are microseconds since the trace began.
 """
 
@@ -11,9 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.clock import NS
+from server.cost.pricer import StepCharge
+from server.engine.trace.modelled import LANES, PartTimeline
+
 Event = dict[str, Any]
 
-DEVICE, HOST, REQUESTS = 1, 2, 3  # pids of the file, not of the host
+DEVICE, HOST, REQUESTS, PART = 1, 2, 3, 4  # pids of the file, not of the host
 SCHEDULER_LANE, RUNNER_LANE = 0, 1
 REQUEST_EVENTS = 8  # begin and end of the request and of its three phases
 STEP_EVENTS = 8  # of the host's lanes
@@ -52,6 +57,7 @@ class StepTrace:
     apply_end: float  # its tokens are ready to be sent
     send_end: float
     instructions: InstructionTimes | None  # None: the runner has no device
+    charge: StepCharge | None = None  # what the modelled part would have done
 
 
 @dataclass(slots=True)
@@ -73,7 +79,7 @@ class TraceEvents:
     """Makes the events of one file from records."""
 
     def __init__(self, begin: float, lanes: Lanes) -> None:
-        self._begin, self._lanes = begin, lanes
+        self._begin, self._lanes, self._part = begin, lanes, PartTimeline()
 
     def names(self) -> Iterator[Event]:
         """Metadata events: names and order of processes and lanes."""
@@ -81,12 +87,15 @@ class TraceEvents:
         yield _name(DEVICE, None, f"NeuronCores of {lanes.device}")
         for lane, name in enumerate(lanes.cores):
             yield _name(DEVICE, lane, name)
+        yield _name(PART, None, f"modelled {lanes.device}, by the cost model")
+        for lane, name in enumerate(LANES):
+            yield _name(PART, lane, name)
         yield _name(HOST, None, f"host, engine process {lanes.pid}")
         yield _name(HOST, SCHEDULER_LANE, "scheduler")
         yield _name(HOST, RUNNER_LANE, "runner")
         yield _name(REQUESTS, None, "requests")
-        for pid in (DEVICE, HOST, REQUESTS):
-            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+        for place, pid in enumerate((DEVICE, PART, HOST, REQUESTS)):
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": place}}
 
     def step(self, step: StepTrace) -> Iterator[Event]:
         """Spans of one step, on every lane that took part in it."""
@@ -110,6 +119,10 @@ class TraceEvents:
             yield self._span(lane, f"run {done.program}", begin, end)
             yield self._span(lane, "sample", end, step.execute_end)
             yield from self._instructions(step.step_id, done, times)
+        if step.charge is not None:
+            for span in self._part.spans(step.step_id, step.execute_begin, step.charge):
+                lane = (PART, span.lane, "modelled")
+                yield self._span(lane, span.name, span.begin_ns / NS, span.end_ns / NS, span.about)
 
     def _instructions(self, step_id: int, done: InstructionTimes, times: list[float]) -> Iterator[Event]:
         for core in range(len(self._lanes.cores)):

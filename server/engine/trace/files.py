@@ -12,6 +12,7 @@ from typing import Protocol
 
 from server.clock import MonotonicClock
 from server.config import TraceConfig
+from server.cost.pricer import StepPricer
 from server.engine.loop import Inbox, Outbox, Runner
 from server.engine.trace.events import Lanes
 from server.engine.trace.tracer import DeviceRunner, Tracer
@@ -25,6 +26,17 @@ class Inputs(Protocol):
     def drain(self, timeout_s: float) -> list[Input]:
         """As server.engine.loop.Inbox, with commands about traces among the others."""
         ...
+
+
+class Traceable(Protocol):
+    """A loaded engine."""
+
+    @property
+    def runner(self) -> Runner: ...
+    @property
+    def info(self) -> EngineInfo: ...
+    @property
+    def pricer(self) -> StepPricer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +116,19 @@ def lanes_of(info: EngineInfo) -> Lanes:
 @contextmanager
 def traced(
     config: TraceConfig,
-    info: EngineInfo,
+    engine: Traceable,
     inputs: Inputs,
-    runner: Runner,
     outbox: Outbox,
     reply: Callable[[TraceReply], None],
 ) -> Iterator[Seams]:
-    """What the loop works with: its part of `inputs`, `runner`, `outbox`, traced where there is a trace directory."""
+    """What the loop works with: its part of `inputs`, the engine's runner, `outbox`, traced where a directory is."""
+    runner = engine.runner
     if config.directory is None:
         refusal = TraceReply(error="this engine has no trace directory")
         yield Seams(CommandInbox(inputs, lambda _: reply(refusal)), runner, outbox)
         return
     device = runner if isinstance(runner, DeviceRunner) else None
-    tracer = Tracer(lanes_of(info), MonotonicClock(), config.max_events, device)
+    tracer = Tracer(lanes_of(engine.info), MonotonicClock(), config.max_events, device, engine.pricer)
     files = TraceFiles(tracer, Path(config.directory), reply)
     inbox = CommandInbox(inputs, files.apply)
     try:

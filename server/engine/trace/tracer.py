@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from server import __version__
 from server.clock import Clock
+from server.cost.pricer import StepCharge, StepPricer
 from server.engine.loop import Inbox, Outbox, Runner
 from server.engine.trace.events import (
     REQUEST_EVENTS,
@@ -29,6 +30,7 @@ from server.engine.trace.events import (
     StepTrace,
     TraceEvents,
 )
+from server.engine.trace.modelled import GRAPH_EVENTS
 from server.kernels.program import Program
 from server.link.messages import Add, Command, Tokens, TraceReply
 from server.types import StepPlan, StepResult, TokenEvent
@@ -56,6 +58,7 @@ class _Open:
     execute_begin: float
     execute_end: float
     instructions: InstructionTimes | None
+    charge: StepCharge | None
 
 
 class Recording:
@@ -70,7 +73,8 @@ class Recording:
     def add_step(self, step: StepTrace) -> None:
         done = step.instructions
         device = 0 if done is None else self._num_cores * (len(done.labels) + 1)
-        if self._take(STEP_EVENTS + device):
+        graphs = 0 if step.charge is None else len(step.charge.runs)
+        if self._take(STEP_EVENTS + device + GRAPH_EVENTS * graphs):
             self.steps.append(step)
 
     def add_request(self, request_id: str, request: RequestTrace) -> None:
@@ -106,8 +110,11 @@ class Recording:
 class Tracer:
     """Tracer of one engine, whose loop gets the wrapped `inbox`, `runner` and `outbox`."""
 
-    def __init__(self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None) -> None:
+    def __init__(
+        self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None, pricer: StepPricer | None = None
+    ) -> None:
         self._lanes, self._clock, self._max_events, self._device = lanes, clock, max_events, device
+        self._pricer = pricer
         self._recording: Recording | None = None
         self._step: _Open | None = None
 
@@ -153,7 +160,9 @@ class Tracer:
             return runner.execute(plan)
         begin = self._clock.now()
         result = runner.execute(plan)
-        self._step = _Open(plan, begin, self._clock.now(), self._instructions())
+        end = self._clock.now()
+        charge = None if self._pricer is None else self._pricer.charge(plan)
+        self._step = _Open(plan, begin, end, self._instructions(), charge)
         return result
 
     def put(self, outbox: Outbox, tokens: Tokens) -> None:
@@ -238,6 +247,7 @@ def _step(step: _Open, apply_end: float, send_end: float) -> StepTrace:
         apply_end=apply_end,
         send_end=send_end,
         instructions=step.instructions,
+        charge=step.charge,
     )
 
 

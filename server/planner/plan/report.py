@@ -14,6 +14,7 @@ from server.config import StackName
 from server.cost.evidence import Provenance
 from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
+from server.device.support import Verdict, verdict
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.planner.plan.demand import Demand
@@ -90,6 +91,11 @@ class Candidate:
     def meets_slo(self) -> bool:
         return not self.misses
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Device, TP and PP."""
+        return self.device, self.tp, self.pp
+
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
         """Sort key: within the limits first, then priced, then by cost where nine of ten times it is no more.
 
@@ -152,8 +158,22 @@ class PlanReport:
         first = self.candidates[0]
         return first if first.meets_slo else None
 
+    def part(self, name: str) -> Instance:
+        """The part of a row."""
+        return next(part for part in self.parts if part.name == name)
+
+    @property
+    def verdicts(self) -> dict[tuple[str, int, int], Verdict]:
+        """What is known of the model on the real part, by device, TP and PP, of all candidates."""
+        return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
+
+    def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
+        features = ("pipeline_parallelism",) if pp > 1 else ()
+        return verdict(self.options.model, self.part(device), tp, features=features, length=self.buckets.decode)
+
     def as_json(self) -> dict[str, Any]:
         """The report as JSON can hold it: seconds, bytes, dollars; null is "not known"."""
+        known = self.verdicts
         return {
             "options": asdict(self.options),
             "model": {"architecture": self.model.architecture, "num_params": num_params(self.model)},
@@ -161,7 +181,10 @@ class PlanReport:
             "buckets": asdict(self.buckets),
             "calibration": self.calibration,
             "prices": {part.name: asdict(part.prices) for part in self.parts},
-            "candidates": [candidate.as_json() for candidate in self.candidates],
+            "candidates": [row.as_json() | {"runs": known[row.place].outcome} for row in self.candidates],
+            "will_run": [
+                {"device": device, "tp": tp, "pp": pp} | found.as_json() for (device, tp, pp), found in known.items()
+            ],
             "excluded": [asdict(entry) for entry in self.excluded],
             "notes": list(self.notes),
         }

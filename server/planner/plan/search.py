@@ -19,17 +19,16 @@ from server.device.catalog import instance, instances
 from server.device.instances import Instance
 from server.device.ledger import GIB
 from server.device.prices import PRICE_BASES, PriceBasis
-from server.errors import DeviceError, DeviceMemoryError
 from server.models.spec import ModelSpec
-from server.models.tensors import num_params
 from server.placement.fit import budget_bytes
 from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known, Load, fewest_instances
 from server.planner.plan.memory import Memory
 from server.planner.plan.options import LIMITS, Buckets, PlanOptions, WeightDtype, bucket
-from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
+from server.planner.plan.queueing import MAX_LOAD, Replica
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from server.planner.plan.words import allowed, check_degrees, demand_notes, misses, nothing_fits, over_budget, slo_notes
 from server.scheduler.batching import POLICIES
 from server.workload.workload import Workload
 
@@ -52,7 +51,7 @@ def plan_model(
     model: ModelSpec, options: PlanOptions, parts: tuple[Instance, ...], trace: Workload | None = None
 ) -> PlanReport:
     """Plan for a model and parts that have been looked up. Raises as `plan`."""
-    _check_degrees(options, parts)
+    check_degrees(options, parts)
     for stages in options.pipeline_parallel_sizes:
         stage_layers(model.num_layers, stages)  # refuses more stages than layers
     search = _Search.of(model, options, trace)
@@ -64,9 +63,9 @@ def plan_model(
         else:
             excluded.append(found)
     if not candidates:
-        raise _nothing_fits(model, options, excluded)
+        raise nothing_fits(model, options, excluded)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
-    notes = (*_demand_notes(search.demand), *_slo_notes(options, candidates), *price_notes(parts, options.chip_watts))
+    notes = (*demand_notes(search.demand), *slo_notes(options, candidates), *price_notes(parts, options.chip_watts))
     version = default_calibration().version
     found_all = tuple(candidates), tuple(excluded)
     return PlanReport(options, model, search.demand, search.buckets, version, *found_all, notes, parts)
@@ -114,7 +113,7 @@ class _Search:
         """Candidates and exclusions of one part."""
         for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
             if tp not in part.allowed_tp:
-                yield Excluded(part.name, tp, None, _allowed(part))
+                yield Excluded(part.name, tp, None, allowed(part))
                 continue
             for dtype in self.options.dtypes:
                 if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
@@ -178,8 +177,8 @@ class _Search:
             at_capacity=_prices(part, 1, carried, share, self.demand),
             known=self._known(group, batch, replica, count),
             misses=(
-                *(() if within else _misses(replica.at(0), service, options)),
-                *_over_budget(at_rate[options.price_basis], options),
+                *(() if within else misses(replica.at(0), service, options)),
+                *over_budget(at_rate[options.price_basis], options),
             ),
             bubble=bubble,
             extrapolated=extrapolated,
@@ -250,59 +249,3 @@ def _prices(
         basis: None if price is None else TokenPrice.of(count * price, request_rate, share, demand)
         for basis, price in hourly.items()
     }
-
-
-def _misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
-    """Limits that not even a lone request meets; when only waits are to blame, those exceeded under load."""
-    if alone.within(options.limits) and loaded.within(options.limits):
-        yield "the limits leave no room for any wait"
-    for limit in options.limits:
-        least, usual = limit.of(alone), limit.of(loaded)
-        when = "without any load" if least > limit.seconds else "under load"
-        if max(least, usual) > limit.seconds:
-            value = least if least > limit.seconds else usual
-            yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
-
-
-def _over_budget(price: TokenPrice | None, options: PlanOptions) -> Iterator[str]:
-    if options.usd_per_hour is not None and price is not None and price.hourly_usd > options.usd_per_hour:
-        yield f"${price.hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
-
-
-def _allowed(part: Instance) -> str:
-    return f"{part.name} has {part.num_cores} NeuronCores and allows {', '.join(map(str, part.allowed_tp))}"
-
-
-def _check_degrees(options: PlanOptions, parts: tuple[Instance, ...]) -> None:
-    for tp in options.tensor_parallel_sizes:
-        if not any(tp in part.allowed_tp for part in parts):
-            allowed = "; ".join(_allowed(part) for part in parts)
-            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {allowed}")
-
-
-def _nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded]) -> DeviceError:
-    lacking = [entry for entry in excluded if entry.lacks_bytes is not None]
-    if not lacking:
-        return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
-    nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
-    return DeviceMemoryError(
-        f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no part in question. Nearest is "
-        f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
-    )
-
-
-def _demand_notes(demand: Demand) -> Iterator[str]:
-    if demand.left_out:
-        yield (
-            f"{demand.left_out} requests of the trace are longer than a slot can be: left out, and the rate is that of "
-            "the others"
-        )
-
-
-def _slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:
-    if not candidates[0].meets_slo:
-        yield "no configuration holds the limits; their rows say which they miss"
-    if any(candidate.extrapolated for candidate in candidates):
-        yield "rows marked * are extrapolated: no measurement stands behind their times"
-    if {limit.figure for limit in options.limits} != {"TTFT", "TPOT"}:
-        yield f"without limits on both times the load is bounded by {MAX_LOAD:.0%} of saturation alone"

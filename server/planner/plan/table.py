@@ -9,6 +9,7 @@ from rich.table import Table
 
 from server.device.prices import PriceBasis
 from server.models.tensors import num_params
+from server.planner.plan import runs
 from server.planner.plan.check import Agreement
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 
@@ -27,10 +28,10 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
             _more(meeting, num_rows),
         ]
     if missing:
-        parts += [_misses(missing[:num_rows]), _more(missing, num_rows)]
+        parts += [_misses(report, missing[:num_rows]), _more(missing, num_rows)]
     if report.excluded:
         parts += [_excluded(report.excluded[:num_rows]), _more(report.excluded, num_rows)]
-    parts += report.notes
+    parts += [*runs.notes(report, [*meeting[:num_rows], *missing[:num_rows]]), *report.notes]
     return Group(*(part for part in parts if part))
 
 
@@ -65,7 +66,8 @@ def _requests(report: PlanReport) -> str:
 def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Table:
     basis = report.options.price_basis
     table = Table(title=title)
-    for column in ("device", "TP", "PP", "DP", "weights", "batch"):
+    verdicts = report.verdicts
+    for column in ("device", "TP", "PP", "DP", "weights", "batch", "runs"):
         table.add_column(column, no_wrap=True)
     other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
     priced = ("$/h", f"{other} $/h", "$/1M in", "$/1M out", "full: $/1M out")
@@ -75,6 +77,7 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
         table.add_row(
             row.device + "*" * bool(row.extrapolated),
             *map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch)),
+            runs.WORDS[verdicts[row.place].outcome],
             f"{row.memory_bytes / 2**30:.1f}",
             f"{row.ttft_s * 1e3:.0f}",
             f"{row.tpot_s * 1e3:.1f}",
@@ -85,6 +88,7 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
             _money(None if (full := row.at_capacity[basis]) is None else full.output_usd),
         )
     table.caption = f"$ by the {basis} price unless another is named; full: an instance as loaded as the limits allow"
+    table.caption += f"\n{runs.CAPTION}"
     return table
 
 
@@ -100,12 +104,15 @@ def _money(usd: float | None) -> str:
     return "unknown" if usd is None else f"{usd:.2f}" if usd >= 1 else f"{usd:.4f}"
 
 
-def _misses(rows: Iterable[Candidate]) -> Table:
-    table = Table("device", "TP", "PP", "DP", "weights", "batch", "why not", title="Fits, but misses the limits")
+def _misses(report: PlanReport, rows: Iterable[Candidate]) -> Table:
+    verdicts = report.verdicts
+    table = Table(
+        "device", "TP", "PP", "DP", "weights", "batch", "runs", "why not", title="Fits, but misses the limits"
+    )
     for row in rows:
         name = row.device + "*" * bool(row.extrapolated)
         numbers = map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch))
-        table.add_row(name, *numbers, "; ".join(row.misses))
+        table.add_row(name, *numbers, runs.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
     return table
 
 

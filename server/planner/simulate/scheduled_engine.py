@@ -81,14 +81,14 @@ class ScheduledEngine:
         assert self._plan is not None
         plan, tokens, now = self._plan, self._tokens, self.end_ns / NS
         self.totals.count(self._num_steps, self._step_ns, len(plan.decode))
-        decoding = [-1 - tokens[seq.request_id].token_id for seq in plan.decode]
+        decoding = [-1 - seq.token_ids[0] for seq in plan.decode]  # what it sampled last names it
         self._charge_decodes(decoding)
         self._note_decodes(decoding)
         if self.is_step_by_step:
             events = self.scheduler.apply(plan, StepResult(plan.step_id, tokens, 0.0), now)
         else:
             events = self.scheduler.apply_run(plan, tokens, self._num_steps, now)
-        prompts = {seq.request_id for seq in plan.prefill}
+        prompts = {seq.request_id for seq in plan.prefill} if plan.prefill else ()
         if self.router is not None:
             for seq in plan.decode:
                 self.router.generated(seq.request_id, self._num_steps)

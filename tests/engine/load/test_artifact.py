@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from server.checkpoint.artifact import MANIFEST, core_file
+from server.checkpoint.artifact import core_file
+from server.checkpoint.manifest import MANIFEST
 from server.cli import main
 from server.config import CompileConfig, EngineConfig, RequestedFormats
 from server.device.buckets import BucketLists

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from server.clock import ManualClock
 from server.config import CacheConfig, SchedulerConfig, TraceConfig
+from server.cost.pricer import StepPricer
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import EngineLoop
 from server.engine.trace.events import Lanes
@@ -32,7 +34,8 @@ from server.link.messages import (
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SamplingParams, StepPlan, StepResult
 from tests.api.serving import fake_facts
-from tests.engine.trace.trace_file import DEVICE, HOST, TraceFile
+from tests.cost.pricing import small_pricer
+from tests.engine.trace.trace_file import DEVICE, GRAPHS, HOST, PART, TraceFile
 from tests.link.test_client import config
 
 CACHE = CacheConfig(64, 16)
@@ -40,34 +43,37 @@ LABELS = ["embed", "norm", "logits"]
 
 
 class Device:
-    """Three instructions a step of 1 ms each, after 1 ms of inputs and before 1 ms of sampling."""
+    """Three instructions a step of 1 tick each, after 1 tick of inputs and before 1 tick of sampling."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock, self._runner, self._is_timed = clock, FakeRunner(CACHE, 1000), False
         self.timed: tuple[Program, np.ndarray] | None = None
         self._program = Program("toy", None)
+        self.tick_s = 1e-3
         self._program.labels, self._program.collectives = LABELS, [False, True, False]
 
     def time_instructions(self, is_on: bool) -> None:
         self._is_timed, self.timed = is_on, None
 
     def execute(self, plan: StepPlan) -> StepResult:
-        begin = self._clock.now() + 1e-3
+        begin = self._clock.now() + self.tick_s
         if self._is_timed:
-            self.timed = self._program, begin + np.arange(4) * 1e-3
-        self._clock.advance(5e-3)
+            self.timed = self._program, begin + np.arange(4) * self.tick_s
+        self._clock.advance(5 * self.tick_s)
         return self._runner.execute(plan)
 
 
 class Bench:
     """A loop of which every command and output is at hand."""
 
-    def __init__(self, max_events: int = 10_000) -> None:
+    def __init__(self, max_events: int = 10_000, pricer: StepPricer | None = None) -> None:
         self.clock = ManualClock(100.0)
         self.device = Device(self.clock)
         self.commands: list[Command] = []
         self.sent: list[Tokens] = []
-        self.tracer = Tracer(Lanes("inf2.xlarge", ("ND 0:NC 0", "ND 0:NC 1"), 7), self.clock, max_events, self.device)
+        self.tracer = Tracer(
+            Lanes("inf2.xlarge", ("ND 0:NC 0", "ND 0:NC 1"), 7), self.clock, max_events, self.device, pricer
+        )
         scheduler = Scheduler(
             SchedulerConfig(max_model_len=512, max_num_seqs=4, max_num_batched_tokens=32), KVCacheManager(CACHE)
         )
@@ -85,7 +91,7 @@ class Bench:
         return commands
 
     def put(self, tokens: Tokens) -> None:
-        self.clock.advance(1e-3)
+        self.clock.advance(self.device.tick_s)
         self.sent.append(tokens)
 
     def serve(self, name: str, prompt: int = 40, output: int = 3) -> None:
@@ -112,6 +118,43 @@ def test_every_core_has_a_lane_with_the_instructions_of_each_step(tmp_path: Path
         assert len(trace.named(DEVICE, core, "step")) == 4
     span = trace.spans[DEVICE, 1][1]
     assert (span["name"], span["ts"], span["dur"]) == ("embed", 1000.0, 1000.0)
+
+
+def test_the_modelled_part_has_the_graphs_of_each_step_with_the_pricers_times(tmp_path: Path) -> None:
+    pricer = small_pricer()
+    bench = Bench(pricer=pricer)
+    bench.tracer.start()
+    bench.serve("a")  # 40 tokens in chunks of 32: two steps of prefill, two of decode
+    reply = bench.tracer.stop(tmp_path / "t.json")
+    trace = TraceFile(tmp_path / "t.json")
+    assert reply.num_events == len(trace.events)
+    assert trace.processes[PART] == "modelled inf2.xlarge, by the cost model"
+    graphs = trace.check_part()
+    assert [graph["name"] for graph in graphs] == ["prefill 128"] * 2 + ["decode 4 x 512"] * 2
+    charged = [pricer.prefill_ns(0, 32), pricer.prefill_ns(32, 8), pricer.decode_ns(41, 1), pricer.decode_ns(42, 1)]
+    assert [round(graph["dur"] * 1000) for graph in graphs] == charged
+    assert [(graph["args"]["tokens"], graph["args"]["padding"]) for graph in graphs] == [
+        (32, 96),
+        (8, 120),
+        (1, 3),
+        (1, 3),
+    ]
+
+
+@pytest.mark.parametrize("tick_s", [1e-6, 0.1])  # a host faster than the part, and a slower one
+def test_a_modelled_step_begins_with_the_hosts_or_after_the_one_before(tick_s: float, tmp_path: Path) -> None:
+    bench = Bench(pricer=small_pricer())
+    bench.device.tick_s = tick_s
+    bench.tracer.start()
+    bench.serve("a", prompt=4, output=4)
+    bench.tracer.stop(tmp_path / "t.json")
+    trace = TraceFile(tmp_path / "t.json")
+    graphs = trace.check_part()
+    begins = [event["ts"] for event in trace.spans[HOST, 1] if event["name"] == "execute"]
+    after = [0.0] + [graph["ts"] + graph["dur"] for graph in graphs]
+    expected = [max(begin, end) for begin, end in zip(begins, after, strict=False)]
+    assert [graph["ts"] for graph in graphs] == pytest.approx(expected, abs=0.002)
+    assert len({graph["args"]["step"] for graph in trace.spans[PART, GRAPHS]}) == 4
 
 
 def test_the_host_has_lanes_for_the_scheduler_and_the_runner(tmp_path: Path) -> None:
@@ -223,10 +266,10 @@ def test_an_engine_without_a_trace_directory_answers_what_it_cannot_do() -> None
     bench, replies = Bench(), list[TraceReply]()
     facts = fake_facts(config("fast"), 512)
     info = EngineInfo(512, 70, 16, 64, "inf2.xlarge", 1, "float32", 9, facts)
-    runner = FakeRunner(CACHE, 1000)
-    with traced(TraceConfig(), info, Queue(), runner, bench, replies.append) as seams:
+    engine = SimpleNamespace(info=info, runner=FakeRunner(CACHE, 1000), pricer=small_pricer())
+    with traced(TraceConfig(), engine, Queue(), bench, replies.append) as seams:
         assert seams.inbox.drain(0.0) == [Abort("a")]
-        assert (seams.runner, seams.outbox) == (runner, bench)
+        assert (seams.runner, seams.outbox) == (engine.runner, bench)
     assert replies == [TraceReply(error="this engine has no trace directory")]
 
 

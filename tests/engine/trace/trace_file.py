@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-DEVICE, HOST, REQUESTS = 1, 2, 3
+DEVICE, HOST, REQUESTS, PART = 1, 2, 3, 4
+GRAPHS, *PARTS = range(5)  # lanes of PART
 SLACK_US = 0.0015  # times are rounded to the nanosecond
 
 
@@ -38,6 +40,23 @@ class TraceFile:
         """Names of a lane's spans in the order of their time."""
         spans = sorted(self.spans[pid, tid], key=lambda e: (e["ts"], -e["dur"]))
         return [e["name"] for e in spans if category in (None, e["cat"])]
+
+    def check_part(self) -> list[Any]:
+        """The modelled graphs in order: none overlaps another, and the parts of each are its whole time."""
+        graphs = sorted(self.spans[PART, GRAPHS], key=lambda e: e["ts"])
+        for one, two in pairwise(graphs):
+            assert one["ts"] + one["dur"] <= two["ts"] + SLACK_US
+        for graph in graphs:
+            whole = sum(self._within(lane, graph) for lane in PARTS)
+            assert abs(whole - graph["dur"]) < 4 * SLACK_US, graph
+        assert sum(len(self.spans[PART, lane]) for lane in PARTS) <= len(PARTS) * len(graphs)
+        return graphs
+
+    def _within(self, lane: int, graph: Any) -> float:
+        """Microseconds of a lane's spans that begin in `graph` and end in it."""
+        end = graph["ts"] + graph["dur"] + SLACK_US
+        spans = [e for e in self.spans[PART, lane] if graph["ts"] - SLACK_US <= e["ts"] and e["ts"] + e["dur"] <= end]
+        return float(sum(e["dur"] for e in spans))
 
     def _check_nesting(self, lane: list[Any]) -> None:
         """A span ends before the one that it began in."""

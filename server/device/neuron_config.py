@@ -1,0 +1,288 @@
+"""Reads the configurations of Neuron's own software: JSON of --additional-config, by the table of neuron_keys.py.
+
+A key is honoured, recorded, accepted or refused as the table says; one that the table does not have is refused with the
+nearest name. What was read but changes nothing here is named in a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from server.config import NeuronConfig
+from server.device.buckets import powers_of_two
+from server.device.neuron_keys import DIALECTS, FORMATS, FORMS, NXD_INFERENCE, SAMPLING_KEYS, SEGMENTS, Dialect, Key
+from server.errors import SettingsError
+from server.typed_json import JsonError, parse, shown, shown_key
+
+TILE = 128  # positions of a tile of the attention kernels (decode-context-length-bucketing.md)
+LANGUAGE_ONLY = "mm_language_model_only"  # beside the configurations: build no part for images
+VISION = "vision_neuron_config"  # likewise: its part for images
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfig:
+    """A configuration that was read."""
+
+    config: NeuronConfig = field(default_factory=NeuronConfig)
+    origins: Mapping[str, str] = field(default_factory=dict)  # where each field of `config` is from
+    notices: tuple[str, ...] = ()  # worth a line to the user
+
+
+def read_additional_config(text: str, max_model_len: int | None = None) -> ReadConfig:
+    """`--additional-config`: a JSON object that holds one of the configurations under its name.
+
+    `max_model_len` is the longest context, where it is known. Raises SettingsError, which names the key, the value and
+    what it must be.
+    """
+    flag = "--additional-config"
+    sections: dict[str, Any] = {}
+    for name, value in _object(text, flag).items():
+        plain = name.replace("-", "_")
+        if plain in sections:
+            raise SettingsError(f"{flag}: {plain} is there twice, with dashes and without")
+        sections[plain] = value
+    _refuse_images(sections, flag)
+    read = [
+        _read(dialect, sections.pop(dialect.name), flag, max_model_len)
+        for dialect in DIALECTS
+        if dialect.name in sections
+    ]
+    for name in sections:
+        raise SettingsError(f"{flag}: {shown_key(name)}: {_misplaced(name)}")
+    if len(read) > 1:
+        programs = " and ".join(f"{dialect.name} is {dialect.program}'s" for dialect in DIALECTS)
+        raise SettingsError(f"{flag}: {programs}: give one of them")
+    return read[0] if read else ReadConfig()
+
+
+def read_override_config(text: str, max_model_len: int | None = None) -> ReadConfig:
+    """`--override-neuron-config`: the keys of NxD Inference by themselves. Raises as `read_additional_config`."""
+    flag = "--override-neuron-config"
+    return _read(NXD_INFERENCE, _object(text, flag), flag, max_model_len, is_nested=False)
+
+
+def require_lnc_number(lnc: int, source: str) -> int:
+    """Raises SettingsError for a number that the compiler refuses (neuronx-cc reference, --logical-nc-config)."""
+    if lnc not in (1, 2):
+        raise SettingsError(f"{source} is {shown(lnc)}: 1 or 2 physical cores can be one logical core")
+    return lnc
+
+
+def _object(text: str, flag: str) -> dict[str, Any]:
+    try:
+        value = parse(text)
+    except JsonError as error:
+        raise SettingsError(f"{flag}: {error}") from None
+    if not isinstance(value, dict):
+        raise SettingsError(f"{flag}: must be a JSON object, not {shown(value)}")
+    return value
+
+
+def _refuse_images(sections: dict[str, Any], flag: str) -> None:
+    if sections.pop(VISION, None):
+        raise SettingsError(f"{flag}: {VISION}: models of images are not emulated")
+    language_only = sections.pop(LANGUAGE_ONLY, None)
+    if language_only not in (None, True, False):
+        raise SettingsError(f"{flag}: {LANGUAGE_ONLY} is {shown(language_only)}: must be true or false")
+
+
+def _read(dialect: Dialect, section: Any, flag: str, max_model_len: int | None, is_nested: bool = True) -> ReadConfig:
+    where = f"{flag}: {dialect.name}" if is_nested else flag
+    if not isinstance(section, dict | None):
+        raise SettingsError(f"{where} is {shown(section)}: must be a JSON object")
+    reading = _Reading(where, f"{where}." if is_nested else f"{where}: ")
+    for name, value in (section or {}).items():
+        key = dialect.keys.get(name)
+        if key is None:
+            raise SettingsError(f"{reading.prefix}{shown_key(name)}: {_unknown_key(dialect, name)}")
+        reading.take(key, value)
+    reading.note("max_model_len", max_model_len)
+    for finish in FINISH[dialect.name]:
+        finish(reading)
+    return reading.result()
+
+
+class _Reading:
+    """The keys of one configuration as they are read."""
+
+    def __init__(self, where: str, prefix: str) -> None:
+        self.where, self.prefix = where, prefix
+        self.fields: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.others: dict[str, Any] = {}  # honoured keys that set no field by themselves
+        self._known: dict[str, int | None] = {}
+        self._named: dict[str, list[str]] = {"recorded": [], "accepted": []}
+
+    def take(self, key: Key, value: Any) -> None:
+        if key.effect == "refused":
+            if not any(type(value) is type(off) and value == off for off in key.off):
+                raise self.error(key.name, value, key.why)
+            return
+        value = None if value is None else _formed(key, value, self)
+        if key.effect in self._named and value not in (None, False):
+            self._named[key.effect].append(key.name)
+        if key.target == "kernels":
+            self.fields["kernels"] = self.fields.get("kernels", ()) + ((key.name,) if value else ())
+        elif key.target == "samples_on_device":
+            self.put(key.target, value is not None, key.name)
+            self.others[key.name] = value
+        elif value is not None and key.target:
+            self.put(key.target, _meaning(key, value, self), key.name)
+        elif value is not None:
+            self.others[key.name] = _meaning(key, value, self)
+
+    def put(self, target: str, value: Any, name: str) -> None:
+        """Set a field; another key may have set it to the same."""
+        origin = self.prefix + name
+        if self.fields.get(target, value) != value:
+            raise SettingsError(f"{origin} is {shown(value)}: {self.origins[target]} is {shown(self.fields[target])}")
+        self.fields[target] = value
+        self.origins.setdefault(target, origin)
+
+    def note(self, name: str, value: int | None) -> None:
+        """What is known from elsewhere."""
+        self._known[name] = value
+
+    def known(self, name: str) -> int | None:
+        found: int | None = self.fields.get(name, self._known.get(name))
+        return found
+
+    def error(self, name: str, value: Any, problem: str) -> SettingsError:
+        return SettingsError(f"{self.prefix}{name} is {shown(value)}: {problem}")
+
+    def result(self) -> ReadConfig:
+        fields = {name: value for name, value in self.fields.items() if value is not None}
+        told = {"recorded": "read, but no time depends on it yet", "accepted": "without effect here"}
+        notices = [
+            f"{self.where}: {told[effect]}: {', '.join(names)}" for effect, names in self._named.items() if names
+        ]
+        return ReadConfig(NeuronConfig(**fields), self.origins, tuple(notices))
+
+
+def _formed(key: Key, value: Any, reading: _Reading) -> Any:
+    """`value` if it has the key's form: lists as tuples, ascending."""
+    is_form, must = FORMS[key.form]
+    if key.form == "lengths" and type(value) is int:
+        value = [value]
+    if not is_form(value):
+        raise reading.error(key.name, value, f"must be {must}")
+    if key.form == "lengths":
+        return tuple(sorted(set(value)))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _meaning(key: Key, value: Any, reading: _Reading) -> Any:
+    if not key.values:
+        return value
+    if value not in key.values:
+        raise reading.error(key.name, value, f"must be {' or '.join(map(repr, key.values))}")
+    return key.values[value]
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), 1)
+    return "there is no such key" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def _misplaced(name: str) -> str:
+    for dialect in DIALECTS:
+        if name in dialect.keys:
+            return f"it belongs into {dialect.name}"
+    return _unknown(name, [dialect.name for dialect in DIALECTS])
+
+
+def _unknown_key(dialect: Dialect, name: str) -> str:
+    for other in DIALECTS:
+        if name in other.keys:
+            return f"it is a key of {other.program} ({other.name}), not of {dialect.program}"
+    return _unknown(name, dialect.keys)
+
+
+def _sampling(reading: _Reading) -> None:
+    """Asynchronous steps need the tokens on the device (SDK feature-guide.rst, Asynchronous Runtime Support)."""
+    if reading.fields.get("is_async") and reading.fields.get("samples_on_device") is False:
+        raise reading.error("async_mode", True, "it needs on_device_sampling_config, which is null")
+
+
+def _slots(reading: _Reading) -> None:
+    """One slot is reused whatever is said; of several a static batch would wait for its last."""
+    is_one = reading.known("max_num_seqs") == 1
+    if not (is_one or reading.others.get("is_continuous_batching", True)):
+        raise reading.error("is_continuous_batching", False, "slots are always reused here, unless batch_size is 1")
+
+
+def _quantization(reading: _Reading) -> None:
+    dtype = reading.others.get("quantization_dtype", FORMATS["int8"])
+    if reading.others.get("quantized"):
+        reading.put("quantization", dtype, "quantized")
+
+
+def _prompts(reading: _Reading) -> None:
+    """`max_context_length` bounds the lengths of prompts (models/config.py)."""
+    longest = reading.others.get("max_context_length")
+    context, limit = reading.fields.get("context_encoding_buckets"), reading.known("max_model_len")
+    if longest is None:
+        return
+    if limit is not None and longest > limit:
+        raise reading.error("max_context_length", longest, f"max_model_len is {limit}")
+    if context and context[-1] > longest:
+        raise reading.error("context_encoding_buckets", context, f"max_context_length is {longest}")
+    if not context and reading.others.get("enable_bucketing", True):
+        reading.put("context_encoding_buckets", powers_of_two(longest), "max_context_length")
+
+
+def _one_bucket(reading: _Reading) -> None:
+    if reading.others.get("enable_bucketing", True):
+        return
+    for name in ("context_encoding_buckets", "token_generation_buckets"):
+        if name in reading.fields:
+            raise reading.error("enable_bucketing", False, f"{name} is {shown(reading.fields[name])}")
+    longest = reading.known("max_model_len")
+    if longest is None:
+        raise reading.error("enable_bucketing", False, "it needs max_model_len, or seq_len, to be given too")
+    reading.put("context_encoding_buckets", (reading.others.get("max_context_length", longest),), "enable_bucketing")
+    reading.put("token_generation_buckets", (longest,), "enable_bucketing")
+
+
+def _limits(reading: _Reading) -> None:
+    """The largest buckets must be max_num_seqs and max_num_batched_tokens (reference-configuration.md)."""
+    for name, target, limit in (
+        ("num_seqs_buckets", "decode_batches", "max_num_seqs"),
+        ("num_batched_tokens_buckets", "context_encoding_buckets", "max_num_batched_tokens"),
+    ):
+        if target in reading.fields:
+            reading.put(limit, reading.fields[target][-1], name)
+
+
+def _tiles(reading: _Reading) -> None:
+    longest = reading.known("max_model_len")
+    for length in reading.fields.get("token_generation_buckets", ()):
+        if length % TILE or (longest is not None and length >= longest):
+            below = "" if longest is None else f" and below max_model_len {longest}"
+            raise reading.error("decode_context_length_buckets", length, f"must be a multiple of {TILE}{below}")
+    segments = reading.fields.get("segment_buckets", ())
+    if segments and not set(segments) <= SEGMENTS:
+        some = ", ".join(map(str, sorted(SEGMENTS)))
+        raise reading.error("kv_segment_size_buckets", segments, f"each must be one of {some}")
+    if segments and reading.fields.get("context_encoding_buckets", segments) != segments:
+        prompts = shown(reading.fields["context_encoding_buckets"])
+        raise reading.error(
+            "kv_segment_size_buckets", segments, f"num_batched_tokens_buckets must be equal, not {prompts}"
+        )
+
+
+def _sampling_keys(reading: _Reading) -> None:
+    for name in reading.others.pop("on_device_sampling_config", None) or ():
+        if name not in SAMPLING_KEYS:
+            raise SettingsError(
+                f"{reading.prefix}on_device_sampling_config.{shown_key(name)}: {_unknown(name, SAMPLING_KEYS)}"
+            )
+
+
+FINISH: dict[str, tuple[Callable[[_Reading], None], ...]] = {
+    "override_neuron_config": (_sampling_keys, _sampling, _slots, _quantization, _prompts, _one_bucket),
+    "neuron_config": (_sampling_keys, _limits, _tiles),
+}

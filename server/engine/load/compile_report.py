@@ -1,0 +1,168 @@
+"""What the real compiler would be given for a model, graph by graph, and how long it would take, roughly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from server.config import CompileConfig, WeightFormats
+from server.cost.compile_time import WARM, CompileTime, compile_time
+from server.cost.model import CostModel, StepCost
+from server.cost.work import Runtime
+from server.device.buckets import BucketLists
+from server.device.catalog import instance
+from server.errors import DeviceError
+from server.models.spec import ModelSpec
+
+INT32 = FLOAT32 = 4  # bytes
+SAMPLING_PARAMS = 3  # top_k, top_p, temperature
+PER_SLOT = 3  # sequence id, adapter id, placeholder of hidden states
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """One graph that would be compiled.
+
+    Bytes are those of its inputs and outputs without weights and KV cache, as NxD Inference traces it
+    (models/model_wrapper.py, `input_generator`): ids, mask and positions as int32, sampling parameters, and one token
+    or, where the host samples, the logits of each slot.
+    """
+
+    phase: str  # context encoding or token generation
+    batch: int
+    positions: int
+    tokens: int  # computed in one run
+    share: float  # of lengths from 1 to the longest, all as likely, that this graph serves
+    padding: float  # of its positions, in the mean over those lengths
+    io_bytes: int
+    modelled_s: float | None  # None: no such part
+    extrapolated: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """All graphs, and the time."""
+
+    device: str
+    tensor_parallel_size: int
+    graphs: tuple[GraphRow, ...]
+    padding: dict[str, float]  # by phase: of all positions computed, those for nobody
+    time: CompileTime
+    warm: str = WARM
+    note: str = ""  # why there are no modelled times
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compile_report(
+    config: CompileConfig, spec: ModelSpec, formats: WeightFormats, buckets: BucketLists
+) -> CompileReport:
+    """The report on `spec` with these buckets. Raises DeviceError for an unknown part or one without such cores."""
+    part, model, note = instance(config.device), None, ""
+    try:
+        runtime = Runtime("int8" if formats.quantization else formats.dtype)
+        model = CostModel.of(spec, part, config.tensor_parallel_size, runtime)
+    except DeviceError as error:
+        note = f"no modelled times: {error}"
+    graphs = (*_prefills(config, spec, buckets, model), *_decodes(config, spec, buckets, model))
+    return CompileReport(
+        device=config.device,
+        tensor_parallel_size=config.tensor_parallel_size,
+        graphs=graphs,
+        padding={
+            "context encoding": _wasted(buckets.context_encoding),
+            "token generation": _wasted(buckets.token_generation),
+        },
+        time=compile_time(spec, config.tensor_parallel_size, len(graphs)),
+        note=note,
+    )
+
+
+def _prefills(
+    config: CompileConfig, spec: ModelSpec, buckets: BucketLists, model: CostModel | None
+) -> Iterator[GraphRow]:
+    for length, share, padding in _spread(buckets.context_encoding):
+        cost = None if model is None else model.prefill(length, length)
+        yield GraphRow(
+            "context encoding",
+            1,
+            length,
+            length,
+            share,
+            padding,
+            _io_bytes(config, spec, 1, length, length),
+            *_of(cost),
+        )
+
+
+def _decodes(
+    config: CompileConfig, spec: ModelSpec, buckets: BucketLists, model: CostModel | None
+) -> Iterator[GraphRow]:
+    for slots in config.neuron.decode_batches or (config.max_num_seqs,):
+        for length, share, padding in _spread(buckets.token_generation):
+            cost = None if model is None else model.decode(slots, length)
+            num_bytes = _io_bytes(config, spec, slots, length, 1)
+            yield GraphRow("token generation", slots, length, slots, share, padding, num_bytes, *_of(cost))
+
+
+def _of(cost: StepCost | None) -> tuple[float | None, str]:
+    return (None, "") if cost is None else (cost.elapsed_s, cost.extrapolated)
+
+
+def _io_bytes(config: CompileConfig, spec: ModelSpec, batch: int, positions: int, tokens: int) -> int:
+    results = spec.vocab_size * FLOAT32 if config.neuron.samples_on_device is False else INT32
+    inputs = INT32 * (2 * tokens + positions + PER_SLOT) + FLOAT32 * SAMPLING_PARAMS
+    return batch * (inputs + results)
+
+
+def _spread(buckets: tuple[int, ...]) -> Iterator[tuple[int, float, float]]:
+    """Each bucket, its share of lengths from 1 to the longest, all as likely, and the mean padding of those."""
+    before = 0
+    for length in buckets:
+        mean = (before + 1 + length) / 2
+        yield length, (length - before) / buckets[-1], 1 - mean / length
+        before = length
+
+
+def _wasted(buckets: tuple[int, ...]) -> float:
+    """Padding of all positions that are computed for lengths from 1 to the longest, all as likely."""
+    computed = sum(length * share for length, share, _ in _spread(buckets))
+    return 1 - (buckets[-1] + 1) / 2 / computed
+
+
+def render(report: CompileReport) -> Group:
+    """Tables for a terminal."""
+    table = Table(title=f"Graphs for {report.tensor_parallel_size} core(s) of {report.device}")
+    for name in ("phase", "batch", "positions", "serves", "padding", "inputs and outputs", "modelled time"):
+        table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
+    for graph in report.graphs:
+        mark = "*" if graph.extrapolated else ""
+        table.add_row(
+            graph.phase,
+            str(graph.batch),
+            str(graph.positions),
+            f"{graph.share:.0%}",
+            f"{graph.padding:.0%}",
+            f"{graph.io_bytes / 1024:,.1f} KiB",
+            "-" if graph.modelled_s is None else f"{graph.modelled_s * 1e3:,.2f} ms{mark}",
+        )
+    time = report.time
+    lines = [
+        "lengths spread evenly: "
+        + ", ".join(f"{share:.0%} of the positions of {phase} are padding" for phase, share in report.padding.items()),
+        f"Neuron's own compiler: about {_minutes(time.seconds)} for {time.graphs} graphs, "
+        f"{_minutes(time.low_s)} to {_minutes(time.high_s)} ({time.basis}; nearest: {time.nearest.model}, "
+        f"{time.nearest.graphs} graphs, {_minutes(time.nearest.seconds)}); {report.warm}",
+    ]
+    lines += [f"* {reason}" for reason in dict.fromkeys(graph.extrapolated for graph in report.graphs) if reason]
+    return Group(table, *(Text(line) for line in (*lines, report.note) if line))
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:,.0f} min" if seconds >= 600 else f"{seconds / 60:,.1f} min"
