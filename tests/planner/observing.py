@@ -32,7 +32,8 @@ def truth(deployment: Deployment, decode: float, prefill: float, host: HostWork 
     base = shipped_calibration()
     shared = decode_terms(deployment.cost(base))
     scaled = {name: price * (decode if name in shared else prefill) for name, price in base.coefficients.items()}
-    return replace(base, coefficients=scaled, hosts={**base.hosts, deployment.stack.name: host})
+    hosts = {**base.hosts, deployment.stack.name: host}
+    return replace(base, coefficients=scaled, hosts=hosts, data_sha256="0" * 64)
 
 
 def run(num_open: int, input_len: int, output_len: int, ttft_s: float, itl_s: float, **changes: Any) -> dict[str, Any]:
