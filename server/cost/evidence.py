@@ -33,6 +33,7 @@ RANGES = {  # sizes that have a range of measured ones: a label, and whether les
     "positions": ("positions", False),
 }
 FALLOFF = 0.5  # of a sample's weight, e-fold, for each unit of distance
+UNMEASURED = 0.5  # what a band grows by, of itself, for each way in which a step lies outside of the measured ones
 WIDENING = 0.35  # of a band, for each unit of distance beyond the first to what is nearest
 
 
@@ -122,18 +123,19 @@ class Evidence:
         weights = [each.num_rows**0.5 * exp(-FALLOFF * apart) for each, apart in zip(own, far, strict=True)]
         errors = [each.error for each in own]
         low, high = (weighted_quantile(errors, weights, share) for share in (LOW, HIGH))
-        wide = 1 + WIDENING * max(0.0, min(far) - 1)
+        wide = 1 + WIDENING * max(0.0, min(far) - 1) + UNMEASURED * len(self.why_outside(point))
         nearest = own[far.index(min(far))]
         alike = [each for each in own if point.is_like(each.point)]
         provenance: Provenance = "measured" if alike else "formula" if self.why_outside(point) else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
 
-    def coverage(self, phase: Phase) -> float:
-        """Share of the measured rows inside of the band of their step, worked out without their source."""
+    def coverage(self, phase: Phase) -> tuple[float, float]:
+        """Shares of the measured configurations, and of their rows, in bands that saw nothing of their source."""
         own = self._of(phase)
-        inside = [each.num_rows for each in own if self._holds(each)]
-        return sum(inside) / sum(each.num_rows for each in own) if own else 1.0
+        inside = [each for each in own if self._holds(each)]
+        rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
+        return len(inside) / max(1, len(own)), rows
 
     def _holds(self, sample: Sample) -> bool:
         band = self._band(sample.point, unseen=sample.source)

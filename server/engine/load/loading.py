@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
@@ -100,6 +100,8 @@ class _Loading:
         self._shard = ShardSpec.of(self._spec, tp)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._stack = STACKS[config.stack]
+        if config.neuron.samples_on_device is not None:
+            self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
         # The ideal stack reads the full length as long as its policy is its own: Neuron's has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
         requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
@@ -233,7 +235,9 @@ class _Loading:
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
         contexts, stack = compiled.token_generation, self._stack
         prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]
-        return StepPricer(model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model))
+        return StepPricer(
+            model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model, self._config.neuron.decode_batches)
+        )
 
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer

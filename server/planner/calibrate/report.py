@@ -51,7 +51,10 @@ class CalibrationReport:
                 name: {group: stats and asdict(stats) for group, stats in groups.items()}
                 for name, groups in self.baselines.items()
             },
-            "band_coverage": {phase: self.calibration.evidence.coverage(phase) for phase in PHASES},
+            "band_coverage": {
+                phase: dict(zip(("configurations", "rows"), self.calibration.evidence.coverage(phase), strict=True))
+                for phase in PHASES
+            },
             "rows": [asdict(row) for row in self.rows],
             "serving": [asdict(row) for row in self.serving],
             "skipped": [{"row_id": row_id, "reason": reason} for row_id, reason in self.skipped],

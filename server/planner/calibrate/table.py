@@ -23,10 +23,11 @@ def render(report: CalibrationReport, with_rows: bool = True) -> Group:
     parts.append(_groups(report))
     if with_rows:
         parts += [_rows(report), _serving(report)]
-    covered = ", ".join(f"{report.calibration.evidence.coverage(phase):.0%} of {phase}" for phase in PHASES)
+    evidence = report.calibration.evidence
+    covered = ", ".join(f"{evidence.coverage(phase)[0]:.0%} of {phase}" for phase in PHASES)
     footer = (
         f"calibration {report.calibration.version}; {len(report.rows)} times and {len(report.serving)} figures of load "
-        f"tests compared, {len(report.skipped)} skipped; inside of P10 to P90, their source unseen: {covered}"
+        f"tests compared, {len(report.skipped)} skipped; configurations within P10 to P90, source unseen: {covered}"
     )
     return Group(*parts, footer)
 
