@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from typing import Any
 import msgspec
 
 from loadtests.bench import measure
-from loadtests.errors import EndpointError, SpecError
+from loadtests.errors import EndpointError, LoadTestError, SpecError
 from loadtests.plan import make_plan
 from loadtests.result import make_result
 from loadtests.session import run_loop
 from loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
 from server.device.buckets import powers_of_two
+from server.errors import SettingsError
 
 SINGLE_OUTPUT = 16  # tokens of a request that is alone
 OUTPUTS_A_SLOT = 4  # tokens of each of several requests, for each of them: most are made while all are busy
@@ -176,14 +178,19 @@ def _automatic_lengths(max_model_len: int) -> set[int]:
     return {end - SINGLE_OUTPUT for end in (ends[0], ends[max(0, len(ends) - 3)], ends[-1])}
 
 
-def probe(
-    base_url: str, model: str | None, shape: ProbeShape, api_key: str | None, say: Callable[[str], None]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Say what will be asked at most, then probe the server at `base_url`; `model` None: the first that it serves.
+def probe(base_url: str, model: str | None, api_key: str | None, shape: ProbeShape) -> list[tuple[str, dict[str, Any]]]:
+    """Say on stderr what will be asked at most, then probe the server; `model` None: the first that it serves.
 
-    Raises LoadTestError.
+    The command of another program: raises SettingsError, whatever went wrong.
     """
-    plan = Probe(shape)
-    say(f"probe of {base_url}: {plan.bound}")
-    endpoint = EndpointSpec(base_url=base_url, model=model)
-    return run_loop(plan.run(endpoint, api_key, lambda step: say(f"probe: {step.name}")))
+    try:
+        plan = Probe(shape)
+        _say(f"probe of {base_url}: {plan.bound}")
+        endpoint = EndpointSpec(base_url=base_url, model=model)
+        return run_loop(plan.run(endpoint, api_key, lambda step: _say(f"probe: {step.name}")))
+    except LoadTestError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

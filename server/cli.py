@@ -41,12 +41,7 @@ class Call:
     engine: EngineMain  # what an engine's process runs
 
     def settings(self, kind: type[Kind]) -> Kind:
-        """The settings of the call; the catalogue and the calibration that they name are in force afterwards.
-
-        Raises SettingsError.
-        """
-        from server.device.catalog import use_catalog
-        from server.settings.catalog import CatalogSettings, TimeSettings
+        """The settings of the call; what they name is in force afterwards. Raises SettingsError."""
         from server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):
@@ -54,12 +49,7 @@ class Call:
 
             refuse_misspelt(suspects)
         settings = load_settings(kind, self.argv, self.parser())
-        if isinstance(settings, CatalogSettings):
-            use_catalog(settings.catalog_config)
-        if isinstance(settings, TimeSettings):
-            from server.cost.calibration import use_calibration
-
-            use_calibration(settings.calibration_file)
+        settings.put_in_force()
         for notice in settings.notices:
             print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
@@ -188,19 +178,15 @@ def calibrate(call: Call) -> None:
 
 def observe(call: Call) -> None:
     """Fit the cost model to one endpoint, from load tests: a probe's, or those whose reports are given."""
-    from loadtests.errors import LoadTestError
     from loadtests.probe import ProbeShape, probe
     from server.planner.observe.command import run_observe
     from server.settings.base import slice_of
     from server.settings.observe import ObserveSettings
 
     settings = call.settings(ObserveSettings)
-    label, deployment, runs = settings.label, settings.deployment, settings.recorded
-    endpoint, shape = (settings.base_url, settings.served_model_name), slice_of(ProbeShape, settings)
-    try:
-        runs = runs or probe(*endpoint, shape, settings.api_key, lambda line: print(line, file=sys.stderr))
-    except LoadTestError as error:
-        raise StartError(str(error)) from error
+    label, deployment = settings.label, settings.deployment
+    endpoint = settings.base_url, settings.served_model_name, settings.api_key
+    runs = settings.recorded or probe(*endpoint, slice_of(ProbeShape, settings))
     run_observe(label, runs, deployment, settings.output)
 
 

@@ -1,16 +1,17 @@
-"""Settings of every command that looks up a part, a price or a time: which data sheet and coefficients."""
+"""Settings of every command that looks up a part or a price: which data sheet, whose prices."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from server.config import CatalogConfig
+from server.device.catalog import use_catalog
 from server.device.prices import DEFAULT_REGION
-from server.settings.base import File, Settings, slice_of
+from server.settings.base import Settings, slice_of
 
 
 class CatalogSettings(Settings):
-    """Base of the settings of each command that knows the catalogue. `server/cli.py` puts it in force."""
+    """Base of the settings of each command that knows the catalogue."""
 
     catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
     region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
@@ -26,15 +27,7 @@ class CatalogSettings(Settings):
         """What the catalogue is loaded from."""
         return slice_of(CatalogConfig, self, file=self.catalog)
 
-
-class TimeSettings(CatalogSettings):
-    """Base of the settings of each command that says how long a part takes. `server/cli.py` puts these in force too."""
-
-    calibration: File = Field(
-        None, description="coefficients of an endpoint, from neuronserve observe (default: those that are shipped)"
-    )
-
-    @property
-    def calibration_file(self) -> str | None:
-        """What the calibration is read from; None: the shipped one."""
-        return None if self.calibration is None else str(self.calibration)
+    def put_in_force(self) -> None:
+        """Set the catalogue too."""
+        super().put_in_force()
+        use_catalog(self.catalog_config)

@@ -13,13 +13,12 @@ from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.device.catalog import instance
 from server.settings.base import slice_of
-from server.settings.catalog import TimeSettings
 from server.settings.model import ModelSettings
 from server.settings.neuron import ARTIFACTS
 from server.settings.sources import neuron_variables, runtime_cores
 
 
-class EngineSettings(ModelSettings, TimeSettings):
+class EngineSettings(ModelSettings):
     """Base of the settings of each command that runs the engine."""
 
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")

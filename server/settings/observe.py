@@ -17,7 +17,7 @@ from server.planner.model_names import resolve_shape
 from server.planner.observe.deployment import Deployment
 from server.planner.observe.observation import read_report
 from server.settings.base import Numbers, Texts, slice_of
-from server.settings.catalog import TimeSettings
+from server.settings.calibration import TimeSettings
 
 
 class ObserveSettings(TimeSettings):
