@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtests.mock_server import MockServer, Script
+from loadtests.probe import Probe, ProbeShape
+from loadtests.specs import EndpointSpec
 from server.cli import main
 from server.cost.calibration import Calibration, read_calibration, shipped_calibration, use_calibration
 from server.cost.stacks import STACKS
 from server.errors import SettingsError
 from server.planner.observe.fit import UNKNOWNS, ObservedFit, fit_endpoint
-from server.planner.observe.observation import observations
+from server.planner.observe.observation import observations, read_report
 from server.planner.observe.result import ObservedEndpoint
 from tests.planner.observing import DEPLOYMENT, HOST, SLOTS, measured, run, truth
 
@@ -112,6 +115,25 @@ def test_a_figure_that_is_no_steps_time_is_left_out_with_the_reason(found: dict[
 def test_a_stream_that_is_alone_is_timed_by_its_mean_where_chunks_carry_several_tokens() -> None:
     result = observations([("r", run(1, 100, 16, 0.1, 0.06, median_tpot_ms=20.0))], DEPLOYMENT)
     assert result.used[1].seconds == pytest.approx(0.02)
+
+
+async def test_what_a_load_test_writes_is_read() -> None:
+    """One seam: the form of `bench serve`, from a server that takes the same time for everything."""
+    async with MockServer(Script(ttft_s=0.01, itl_s=0.001)) as server:
+        shape = ProbeShape(max_model_len=256, max_num_seqs=4, repeats=2)
+        runs = await Probe(shape).run(EndpointSpec(base_url=server.url), None, lambda _: None)
+    deployment = replace(DEPLOYMENT, max_model_len=256, max_num_seqs=4, data_parallel_size=1)
+    found = observations(runs, deployment).used
+    prefills = [(each.positions, each.num_measured) for each in found if each.phase == "prefill"]
+    steps = [(each.positions, each.busy) for each in found if each.phase == "decode"]
+    assert prefills == [(128, 2), (256, 2), (128, 1)]
+    assert steps == [(128, 1), (256, 1), (128, 1), (128, 2), (128, 4)]
+
+
+def test_a_sweep_is_all_of_its_runs(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps({"kind": "sweep", "points": [run(1, 100, 16, 0.1, 0.02), run(4, 100, 16, 0.1, 0.02)]}))
+    assert len(read_report(path)) == 2
 
 
 def test_an_open_loop_is_taken_at_its_mean_concurrency() -> None:
