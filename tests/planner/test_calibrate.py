@@ -192,14 +192,3 @@ def test_a_file_with_nothing_to_compare_is_refused(tmp_path: Path) -> None:
             SettingsError, match=r"none of the 1 rows of .*is usable; the first: decode: use_decode_fit"
         ):
             run(useless)
-
-
-@pytest.mark.thorough
-def test_a_fit_to_the_whole_sample_beats_plain_models_on_sources_that_none_had_seen() -> None:
-    report = run_calibrate(SAMPLE)
-    for name in GROUPS - {"decode_contradicted_inf2"}:
-        unseen = report.groups[name].left_out["source"]
-        assert unseen is not None
-        for stats in (report.baselines[each] for each in PLAIN):
-            assert (plain := stats[name]) is not None
-            assert unseen.mean < plain.mean
