@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from server.cost.calibration import Calibration, ErrorStats, default_calibration
+from server.cost.calibration import Calibration, ErrorStats, shipped_calibration
 from server.cost.evidence import Point
 from server.cost.stacks import STACKS, HostWork
 from server.cost.terms import TERMS
@@ -166,4 +166,4 @@ BLOCKS: dict[str, Callable[[Calibration], str]] = {
 
 
 if __name__ == "__main__":
-    PAGE.write_text(write(PAGE.read_text(), default_calibration()))
+    PAGE.write_text(write(PAGE.read_text(), shipped_calibration()))
