@@ -55,7 +55,11 @@ def test_the_shipped_calibration_holds_on_a_sample_of_what_it_was_fitted_to() ->
     assert report.groups["decode_dense_inf2"].all.mean <= 0.10
     assert report.groups["decode_trn1"].all.mean <= 0.10
     assert report.groups["prefill_dense_inf2"].all.mean <= 0.18
-    assert report.groups["decode_contradicted_inf2"].n == 2
+    counts = {name: group.n for name, group in report.groups.items()}
+    assert counts["decode_contradicted_inf2"] == 2
+    assert counts["decode_moe_inf2"] == counts["decode_moe_trn1"] == counts["prefill_moe_trn2"] == 1
+    assert counts["decode_moe_trn2"] == 2
+    assert counts["decode_dense_trn2"] == counts["prefill_dense_trn2"] == 1
     assert report.calibration is default_calibration()
 
 

@@ -125,6 +125,7 @@ def test_a_first_token_waits_for_all_prompts_of_a_static_batch_and_else_for_its_
     assert found["prefill_matmul"] == pytest.approx(prompts * one["prefill_matmul"], rel=0.01)
     assert found["activation"] == pytest.approx(prompts * one["activation"])
     assert found["prefill_call"] == 1
+    assert both(base, **changes)[1].point.batch == prompts
 
 
 def test_a_batch_without_its_arrival_could_be_one_prompt_or_all() -> None:
