@@ -181,13 +181,13 @@ def calibrate(call: Call) -> None:
 
 def plan(call: Call) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
-    from server.planner.command import Beside, run_plan
+    from server.planner.command import run_plan
     from server.settings.planner import PlanSettings
 
     settings = call.settings(PlanSettings)
     trace = settings.recorded
-    beside, files = Beside(settings.check, settings.gpus), (settings.json_file, settings.picture)
-    run_plan(settings.options(trace), *files, beside, trace, settings.emission)
+    files = settings.json_file, settings.picture
+    run_plan(settings.options(trace), *files, settings.view, trace, settings.emission)
 
 
 def simulate(call: Call) -> None:

@@ -64,7 +64,5 @@ def demand_notes(demand: Demand) -> Iterator[str]:
 def slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:
     if not candidates[0].meets_slo:
         yield "no configuration holds the limits; their rows say which they miss"
-    if any(candidate.extrapolated for candidate in candidates):
-        yield "rows marked * are extrapolated: no measurement stands behind their times"
     if {limit.figure for limit in options.limits} != {"TTFT", "TPOT"}:
-        yield f"without limits on both times the load is bounded by {MAX_LOAD:.0%} of saturation alone"
+        yield f"without limits on both times (--ttft-ms, --tpot-ms) the load is bounded by {MAX_LOAD:.0%} of saturation alone"
