@@ -12,8 +12,10 @@ from rich.console import Console
 from server.errors import SettingsError
 from server.planner import references
 from server.planner.emit.folder import Emission, emit
+from server.planner.plan import encoder_table
 from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
+from server.planner.plan.encoders import plan_encoder
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.pareto import write_picture
 from server.planner.plan.search import plan
@@ -68,6 +70,14 @@ def run_plan(
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
+
+
+def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -> None:
+    """Plan an encoder and print. Raises as `plan_encoder` does."""
+    report = plan_encoder(options)
+    console = _console(is_wide=view.wide)
+    console.print(encoder_table.render(report, console.width))
+    write_json(json_file, report.as_json())
 
 
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:

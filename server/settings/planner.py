@@ -10,9 +10,10 @@ from pydantic_settings import CliPositionalArg, CliToggleFlag, NoDecode
 
 from server.config import Quantization, StackName
 from server.device.prices import PriceBasis
+from server.errors import SettingsError
 from server.planner.command import View
 from server.planner.emit.folder import Emission
-from server.planner.model_names import resolve_decoder
+from server.planner.model_names import resolve_decoder, resolve_shape
 from server.planner.plan.demand import with_trace
 from server.planner.plan.options import DTYPES, LIMITS, MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions, WeightDtype
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
@@ -29,6 +30,10 @@ from server.workload.synthetic import SyntheticWorkload
 from server.workload.traces import read_trace
 from server.workload.workload import Workload
 
+DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
+    *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
+    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "check", "gpus", "picture", "emit", "emit_row"),
+)
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -111,6 +116,21 @@ class PlanSettings(_PlannerSettings):
     def emission(self) -> Emission | None:
         """Where the files go, if anywhere."""
         return None if self.emit is None else Emission(self.emit, self.emit_row)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether requests are one pass without tokens that follow. Raises SettingsError for an unknown model."""
+        return resolve_shape(self.model).is_encoder
+
+    @property
+    def encoder_options(self) -> PlanOptions:
+        """The planner's slice for an encoder. Raises SettingsError for what was given and means nothing for one."""
+        fields = type(self).model_fields
+        given = [str(fields[name].validation_alias or name) for name in DECODER_ONLY if name in self.model_fields_set]
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise SettingsError(f"{flags}: {self.model} is an encoder: a request is one pass, and no tokens follow")
+        return self.options(None)
 
     @property
     def view(self) -> View:

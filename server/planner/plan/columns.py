@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Generic, TypeVar
 
 from rich import box
@@ -59,7 +60,9 @@ def figure(value: float | None) -> str:
     """Three digits at least, and no exponent."""
     if value is None:
         return "unknown"
-    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}" if value >= 1e-4 else "0"
+    if value >= 99.95 or not value:
+        return f"{value:.0f}"
+    return f"{value:.{max(0, 2 - floor(log10(value)))}f}"
 
 
 def milliseconds(seconds: float) -> str:

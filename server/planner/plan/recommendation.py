@@ -22,7 +22,9 @@ def sentence(report: PlanReport) -> str:
     row = report.candidates[0]
     if row.meets_slo:
         return f"Take {_figures(report, row)}. {evidence(row.known, row.extrapolated)}."
-    return f"No configuration holds the limits. The first misses them ({'; '.join(row.misses)}): {_figures(report, row)}."
+    return (
+        f"No configuration holds the limits. The first misses them ({'; '.join(row.misses)}): {_figures(report, row)}."
+    )
 
 
 def evidence(known: Known, reason: str) -> str:

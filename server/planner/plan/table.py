@@ -39,9 +39,9 @@ def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_row
     if meeting:
         title = "Within the limits, in the order of what they cost nine times of ten"
         parts += [table_of(title, _columns(report, meeting), meeting[:num_rows], width), *_more(meeting, num_rows)]
-        parts += [Text(f"{CAPTION}{runs.CAPTION}; $ by the {report.options.price_basis} price")]
+        parts += [Text(f"{CAPTION}{runs.CAPTION}; $ by the {report.options.price_basis} price\n")]
     if missing:
-        parts += [_misses(report, missing[:num_rows]), *_more(missing, num_rows)]
+        parts += [_misses(report, missing[:num_rows]), *_more(missing, num_rows), ""]
     if is_wide and report.excluded:
         parts += [_excluded(report.excluded[:num_rows]), *_more(report.excluded, num_rows)]
     elif report.excluded:
@@ -123,7 +123,9 @@ def _misses(report: PlanReport, rows: Sequence[Candidate]) -> Table:
 def _excluded(rows: Iterable[Excluded]) -> Table:
     table = Table("device", "TP", "PP", "type", "why not", title="Cannot be had")
     for row in rows:
-        table.add_row(row.device, str(row.tp), str(row.pp), WEIGHTS.get(row.dtype or "", row.dtype or "any"), row.reason)
+        table.add_row(
+            row.device, str(row.tp), str(row.pp), WEIGHTS.get(row.dtype or "", row.dtype or "any"), row.reason
+        )
     return _unbroken(table)
 
 

@@ -65,4 +65,7 @@ def slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str
     if not candidates[0].meets_slo:
         yield "no configuration holds the limits; their rows say which they miss"
     if {limit.figure for limit in options.limits} != {"TTFT", "TPOT"}:
-        yield f"without limits on both times (--ttft-ms, --tpot-ms) the load is bounded by {MAX_LOAD:.0%} of saturation alone"
+        yield (
+            f"without limits on both times (--ttft-ms, --tpot-ms) the load is bounded by {MAX_LOAD:.0%} of saturation "
+            "alone"
+        )
