@@ -31,7 +31,7 @@ from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.options import PlanOptions, WeightDtype, bucket
 from server.planner.plan.queueing import BISECTIONS, MAX_LOAD
 from server.planner.plan.report import NO_POWER, Excluded, price_notes
-from server.planner.plan.words import check_degrees, nothing_fits
+from server.planner.plan.words import check_degrees, nothing_fits, over_budget
 
 OPTIONS = (  # of PlanOptions that mean something for an encoder
     *("model", "input_tokens", "request_rate", "ttft_s", "usd_per_hour", "devices", "tensor_parallel_sizes"),
@@ -192,15 +192,7 @@ class _Search:
         count = within or ceil(options.request_rate / (full_s * MAX_LOAD))
         at = options.request_rate / (count * full_s)
         latency = latency_s(step.elapsed_s, batch, at)
-        misses = (
-            []
-            if within
-            else [f"latency is {step.elapsed_s * 1e3:.1f} ms without any load: the limit is {limit * 1e3:.1f} ms"]
-        )
         at_rate = {basis: _price(part.usd(basis), count, options) for basis in PRICE_BASES}
-        price, budget = at_rate[options.price_basis], options.usd_per_hour
-        if price is not None and budget is not None and price.hourly_usd > budget:
-            misses.append(f"${price.hourly_usd:.2f} an hour: the limit is ${budget:.2f}")
         return EncoderRow(
             device=part.name,
             tp=tp,
@@ -217,7 +209,10 @@ class _Search:
             instances_band=(counts[0], counts[1]),
             at_rate=at_rate,
             band=band,
-            misses=tuple(misses),
+            misses=(
+                *(() if within else (_too_slow(step.elapsed_s, limit),)),
+                *over_budget(at_rate[options.price_basis], options),
+            ),
             extrapolated=step.extrapolated,
         )
 
@@ -258,6 +253,10 @@ def load_within(pass_s: float, batch: int, limit_s: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if latency_s(pass_s, batch, middle) <= limit_s else (low, middle)
     return low
+
+
+def _too_slow(pass_s: float, limit_s: float) -> str:
+    return f"latency is {pass_s * 1e3:.1f} ms without any load: the limit is {limit_s * 1e3:.1f} ms"
 
 
 def _price(hourly: float | None, count: int, options: PlanOptions) -> TextPrice | None:
