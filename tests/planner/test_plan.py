@@ -152,12 +152,12 @@ def test_a_model_smaller_than_all_measured_ones_is_extrapolated_on_every_part() 
 
 
 def test_a_measured_configuration_names_its_measurements() -> None:
-    report = plan(replace(CHAT, devices=("inf2.48xlarge",), tensor_parallel_sizes=(24,), dtypes=("bfloat16",)))
-    measured = [c.known for c in report.candidates if c.known.provenance == "measured"]
+    report = plan(replace(CHAT, devices=("inf2.48xlarge",), tensor_parallel_sizes=(8,), dtypes=("bfloat16",)))
+    measured = [c.known.decode for c in report.candidates if c.known.decode.provenance == "measured"]
     assert measured
-    for known in measured:
-        assert known.num_rows > 0
-        assert "TP24" in known.nearest
+    for decode in measured:
+        assert decode.num_rows > 0
+        assert "TP8 batch" in decode.nearest
 
 
 def test_figures_lie_within_their_bands(chat: PlanReport) -> None:
@@ -172,13 +172,11 @@ def test_figures_lie_within_their_bands(chat: PlanReport) -> None:
 
 
 def test_a_limit_that_more_requests_keep_is_the_tighter_one() -> None:
-    mean, p95, p99 = (plan(replace(SMALL, **{name: 0.4})).best for name in ("ttft_s", "ttft_p95_s", "ttft_p99_s"))
-    assert mean is not None
-    assert p95 is not None
-    assert p99 is not None
+    changes = (replace(SMALL, ttft_s=0.4), replace(SMALL, ttft_p95_s=0.4), replace(SMALL, ttft_p99_s=0.4))
+    mean, p95, p99 = (find(plan(options), "inf2.xlarge", 2, "bfloat16", 8) for options in changes)
     assert p95.quantiles_s["TTFT p95"] <= 0.4
     assert p99.quantiles_s["TTFT p99"] <= 0.4
-    assert mean.slo_request_rate >= p95.slo_request_rate >= p99.slo_request_rate > 0
+    assert mean.slo_request_rate > p95.slo_request_rate > p99.slo_request_rate > 0
 
 
 def test_a_budget_turns_away_what_costs_more() -> None:
@@ -246,7 +244,7 @@ def test_a_stack_with_decode_buckets_pays_for_that_of_the_longest_context_and_no
     full, bucketed = (plan(replace(wide, stack=stack)) for stack in ("vllm-neuron", "nxdi-vllm"))
     for batch in (1, 4, 16):
         one, other = (find(report, "inf2.xlarge", 1, "bfloat16", batch) for report in (full, bucketed))
-        assert one.decode_s == other.decode_s  # of a step over the full length
+        assert batch > 1 or other.tpot_s < one.tpot_s  # with more, one of them runs smaller graphs
         assert other.saturated_output_tokens_s > one.saturated_output_tokens_s
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
+from server.cost.evidence import Band
 from server.models.public import candidates
 from server.models.tensors import num_params
 from server.planner.plan.columns import band, dollars, figure, milliseconds
-from server.planner.plan.known import Known
 from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.report import Candidate, PlanReport
 
@@ -18,24 +18,19 @@ MOST_ENGINES = 64  # of the server's settings
 
 
 def sentence(report: PlanReport) -> str:
-    """The first row, or that none holds the limits and what the first misses."""
+    """The first row with what stands behind it, or that none holds the limits and what the first misses."""
     row = report.candidates[0]
+    behind = f"TPOT {evidence(row.known.decode)}; TTFT {evidence(row.known.prefill)}."
     if row.meets_slo:
-        return f"Take {_figures(report, row)}. {evidence(row.known, row.extrapolated)}."
-    return (
-        f"No configuration holds the limits. The first misses them ({'; '.join(row.misses)}): {_figures(report, row)}."
-    )
+        return f"Take {_figures(report, row)}. {behind}"
+    return f"No configuration holds the limits. The first ({'; '.join(row.misses)}): {_figures(report, row)}. {behind}"
 
 
-def evidence(known: Known, reason: str) -> str:
-    """What stands behind figures: `Measured: 28 rows, nearest Llama-3-8B TP8 batch 32 on Inferentia2`."""
+def evidence(known: Band) -> str:
+    """What stands behind a time: `measured: 28 rows, nearest Llama-3-8B TP8 batch 32 on Inferentia2`."""
     rows = f"{known.num_rows} row{'s' * (known.num_rows != 1)}"
-    if known.provenance == "measured":
-        return f"Measured: {rows}, nearest {known.nearest}"
-    nearest = f"nearest measured: {known.nearest}, {rows}" if known.nearest else "nothing measured is near"
-    if known.provenance == "interpolated":
-        return f"Interpolated; {nearest}"
-    return f"Formula only{f' ({reason})' if reason else ''}; {nearest}"
+    how = "by formula" if known.provenance == "formula" else known.provenance
+    return f"{how}: {rows}, nearest {known.nearest}" if known.nearest else how
 
 
 def _figures(report: PlanReport, row: Candidate) -> str:

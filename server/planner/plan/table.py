@@ -22,8 +22,8 @@ WIDE = 240  # characters: room for all columns
 KNOWN_BY = {"measured": "measured", "interpolated": "interpol.", "formula": "formula"}
 WEIGHTS = {"bfloat16": "bf16"}
 CAPTION = (
-    "known by: what stands behind the times of a row; P10-P90: its TPOT in eight of ten measurements of such steps, "
-    "51+ without an upper bound; "
+    "by: what stands behind a time; P10-P90: where eight of ten measurements of such steps put it, 51+ without an "
+    "upper bound; "
 )
 
 
@@ -84,11 +84,11 @@ def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candi
         Column("max\ntok/s", lambda row: figure(row.saturated_output_tokens_s), 3),
         Column("TTFT\nms", lambda row: milliseconds(row.ttft_s)),
         Column("TTFT\nP10-P90", lambda row: band(*row.known.ttft_s), 1),
+        Column("TTFT\nby", lambda row: KNOWN_BY[row.known.prefill.provenance], 1, is_text=True),
         *(Column(f"{name}\nms", _quantile(name), 4) for name in rows[0].quantiles_s),
         Column("TPOT\nms", lambda row: milliseconds(row.tpot_s)),
         Column("TPOT\nP10-P90", lambda row: band(*row.known.tpot_s)),
-        Column("known\nby", lambda row: KNOWN_BY[row.known.provenance], is_text=True),
-        Column("rows", lambda row: str(row.known.num_rows), 2),
+        Column("TPOT\nby", lambda row: KNOWN_BY[row.known.decode.provenance], is_text=True),
     ]
 
 
