@@ -34,7 +34,7 @@ def fitting(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> 
     chosen: list[Column[Row]] = []
     gap = GAPS[-1]
     for gap in GAPS:
-        chosen, left = [], width + gap
+        chosen, left = [], width + 1  # no line behind the last
         for column in sorted(columns, key=lambda each: each.rank):
             needed = column.width(rows) + gap
             if needed <= left:
