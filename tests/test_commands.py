@@ -72,7 +72,7 @@ def test_check_prints_groups_and_writes_them(tmp_path: Path, capsys: pytest.Capt
     assert report["is_fit"] is False
     group = report["groups"]["decode_dense_inf2"]
     assert group["n"] > 0
-    assert 0 < group["median"] < 0.5
+    assert 0 < group["all"]["median"] < 0.5
 
 
 def test_a_table_that_is_none_is_refused_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,8 +120,8 @@ def test_plan_takes_the_stack_of_the_server(tmp_path: Path) -> None:
         assert main([*argv, "--stack", stack, "--json", str(out)]) == 0
         report = json.loads(out.read_text())
         assert {row["stack"] for row in report["candidates"]} == {stack}
-        found[stack] = max(row["saturated_output_tokens_s"] for row in report["candidates"])
-    assert found["nxdi-vllm"] > found["vllm-neuron"]
+        found[stack] = [row["saturated_output_tokens_s"] for row in report["candidates"]]
+    assert sorted(found["nxdi-vllm"]) != sorted(found["vllm-neuron"])
 
 
 def test_plan_takes_limits_of_shares_a_budget_and_formats(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ RANGES = {  # sizes that have a range of measured ones: a label, and whether les
     "batch": ("slots", False),
     "positions": ("positions", False),
 }
+FALLOFF = 0.5  # of a sample's weight, e-fold, for each unit of distance
+UNMEASURED = 0.5  # what a band grows by, of itself, for each way in which a step lies outside of the measured ones
 WIDENING = 0.35  # of a band, for each unit of distance beyond the first to what is nearest
 
 
@@ -123,15 +125,26 @@ class Evidence:
         if not own:
             return UNKNOWN
         far = [point.distance(each.point) for each in own]
-        weights = [each.num_rows**0.5 * exp(-apart) for each, apart in zip(own, far, strict=True)]
+        weights = [each.num_rows**0.5 * exp(-FALLOFF * apart) for each, apart in zip(own, far, strict=True)]
         errors = [each.error for each in own]
         low, high = (weighted_quantile(errors, weights, share) for share in (LOW, HIGH))
-        wide = 1 + WIDENING * max(0.0, min(far) - 1)
+        wide = 1 + WIDENING * max(0.0, min(far) - 1) + UNMEASURED * len(self.why_outside(point))
         nearest = own[far.index(min(far))]
         alike = [each for each in own if point.is_like(each.point)]
         provenance: Provenance = "measured" if alike else "formula" if self.why_outside(point) else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
+
+    def coverage(self, phase: Phase) -> tuple[float, float]:
+        """Shares of the measured configurations, and of their rows, in bands that saw nothing of their source."""
+        own = self._of(phase)
+        inside = [each for each in own if self._holds(each)]
+        rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
+        return len(inside) / max(1, len(own)), rows
+
+    def _holds(self, sample: Sample) -> bool:
+        band = self._band(sample.point, unseen=sample.source)
+        return band.low <= sample.error <= band.high
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """What of a step lies outside of the measured ones of its phase; empty when nothing."""
@@ -188,7 +201,12 @@ def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:
     margin = 1.0 if name == "tp" else RANGE_MARGIN
     if value <= max(values) * margin and (value >= min(values) / margin or not has_least):
         return ""
-    return f"{value:.3g} {label}: measured are {min(values):.3g} to {max(values):.3g}"
+    asked, least, most = (_figure(each) for each in (value, min(values), max(values)))
+    return f"{asked} {label}: measured are {least} to {most}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _within(one: float, other: float, factor: float) -> bool:

@@ -20,7 +20,7 @@ from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, A
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
 from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of, split_commas
-from server.settings.catalog import CatalogSettings
+from server.settings.calibration import TimeSettings
 from server.workload.arrivals import Arrivals
 from server.workload.context import TooLong, fit_context
 from server.workload.length_table import read_lengths
@@ -37,7 +37,7 @@ DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
-class _PlannerSettings(CatalogSettings, ReportSettings):
+class _PlannerSettings(TimeSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
         "llama-8b",
         description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"

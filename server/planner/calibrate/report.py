@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
+from server.cost.evidence import Phase
 from server.errors import SettingsError
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import PublishedRow, data_hash, read_rows
@@ -24,6 +25,7 @@ from server.planner.calibrate.step_errors import (
     coefficients_without,
 )
 
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
 Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 
@@ -49,6 +51,10 @@ class CalibrationReport:
                 name: {group: stats and asdict(stats) for group, stats in groups.items()}
                 for name, groups in self.baselines.items()
             },
+            "band_coverage": {
+                phase: dict(zip(("configurations", "rows"), self.calibration.evidence.coverage(phase), strict=True))
+                for phase in PHASES
+            },
             "rows": [asdict(row) for row in self.rows],
             "serving": [asdict(row) for row in self.serving],
             "skipped": [{"row_id": row_id, "reason": reason} for row_id, reason in self.skipped],
@@ -71,6 +77,7 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         num_rows=len({o.row_id for o in observations}),
         errors=steps.groups,
         evidence=steps.evidence,
+        baselines=steps.baselines,
     )
 
     def without(source: str) -> Calibration:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 
 from server.cost.calibration import ErrorStats
 from server.cost.terms import TERMS
-from server.planner.calibrate.report import CalibrationReport
+from server.planner.calibrate.report import PHASES, CalibrationReport
 from server.planner.calibrate.serving_errors import ServingError
 from server.planner.calibrate.step_errors import RowError
 
@@ -23,9 +23,11 @@ def render(report: CalibrationReport, with_rows: bool = True) -> Group:
     parts.append(_groups(report))
     if with_rows:
         parts += [_rows(report), _serving(report)]
+    evidence = report.calibration.evidence
+    covered = ", ".join(f"{evidence.coverage(phase)[0]:.0%} of {phase}" for phase in PHASES)
     footer = (
         f"calibration {report.calibration.version}; {len(report.rows)} times and {len(report.serving)} figures of load "
-        f"tests compared, {len(report.skipped)} skipped"
+        f"tests compared, {len(report.skipped)} skipped; configurations within P10 to P90, source unseen: {covered}"
     )
     return Group(*parts, footer)
 
@@ -48,7 +50,8 @@ def _hosts(report: CalibrationReport) -> Table:
 
 
 def _groups(report: CalibrationReport) -> Table:
-    table = Table("group", "n", "fitted", title="Absolute relative error by group: mean / median / p90, and bias")
+    title = "Absolute relative error by group: mean / median / p90, and bias"
+    table = Table(Column("group", no_wrap=True), "n", "fitted", title=title)
     for column in (*(f"unseen {way}" for way in WAYS if report.is_fit), *report.baselines):
         table.add_column(column)
     for name, group in report.groups.items():
