@@ -158,7 +158,7 @@ def test_what_has_no_answer_is_refused() -> None:
 def test_the_table_fits_and_cuts_nothing(width: int) -> None:
     report = plan_encoder(replace(MINI, ttft_s=0.05))
     out = StringIO()
-    Console(width=width, file=out).print(render(report, width))
+    Console(width=width, file=out).print(render(report, width), crop=False)
     text = [line.rstrip() for line in out.getvalue().splitlines()]
     assert text[0].startswith(f"Take {report.rows[0].instances} x {report.rows[0].device}")
     assert all(len(line) <= width or "https://" in line for line in text)

@@ -46,7 +46,7 @@ def reports() -> Callable[[str], PlanReport]:
 
 def lines(report: PlanReport, width: int, is_wide: bool = False) -> list[str]:
     out = StringIO()
-    Console(width=width, file=out).print(render(report, width, is_wide))
+    Console(width=width, file=out).print(render(report, width, is_wide), crop=False)
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
