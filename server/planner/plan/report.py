@@ -21,7 +21,7 @@ from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 
-NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; --chip-watts gives one"
 
 
 class MeanTokens(Protocol):
