@@ -43,7 +43,7 @@ class Call:
     def settings(self, kind: type[Kind]) -> Kind:
         """The settings of the call; the catalogue that they name is in force afterwards. Raises SettingsError."""
         from server.device.catalog import use_catalog
-        from server.settings.catalog import CatalogSettings
+        from server.settings.catalog import SheetSettings
         from server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):
@@ -51,7 +51,7 @@ class Call:
 
             refuse_misspelt(suspects)
         settings = load_settings(kind, self.argv, self.parser())
-        if isinstance(settings, CatalogSettings):
+        if isinstance(settings, SheetSettings):
             use_catalog(settings.catalog_config)
         for notice in settings.notices:
             print(f"neuronserve: {notice}", file=sys.stderr)

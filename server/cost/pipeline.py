@@ -14,8 +14,7 @@ from server.cost.evidence import Band, Phase, matrix_billions
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import ACTIVATION_BYTES
 from server.cost.work import Runtime
-from server.device.groups import GROUP_REASON, InstanceGroup
-from server.device.instances import Instance
+from server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
 from server.device.parts import GB, GIB
 from server.errors import DeviceError
 from server.models.spec import ModelSpec
@@ -51,7 +50,7 @@ def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 class PipelineModel:
     """Times of the steps of one model on `stages` groups of `tp` cores, spread evenly over one or several instances."""
 
-    def __init__(self, stages: tuple[CostModel, ...], model: ModelSpec, place: Instance | InstanceGroup) -> None:
+    def __init__(self, stages: tuple[CostModel, ...], model: ModelSpec, place: Place) -> None:
         self.stages, self._billions = stages, matrix_billions(model)
         self._row_bytes = model.hidden_size * ACTIVATION_BYTES
         self._host_s = stages[0].calibration.coefficients["prefill_call"]
@@ -67,7 +66,7 @@ class PipelineModel:
     def of(
         cls,
         model: ModelSpec,
-        place: Instance | InstanceGroup,
+        place: Place,
         tp: int,
         stages: int,
         runtime: Runtime | None = None,
@@ -75,14 +74,16 @@ class PipelineModel:
     ) -> PipelineModel:
         """Raises DeviceError when the place has fewer cores than tp x stages, a group's instances cannot have as many
         stages each, or the model has fewer layers."""
-        instance, count = (place.instance, place.count) if isinstance(place, InstanceGroup) else (place, 1)
+        instance, count = part_of(place), count_of(place)
         if tp * stages > place.num_cores:
             raise DeviceError(
                 f"tensor_parallel_size {tp} x pipeline_parallel_size {stages} needs {tp * stages} NeuronCores: "
                 f"{place.name} has {place.num_cores}"
             )
         if stages % count or tp * (stages // count) > instance.num_cores:
-            raise DeviceError(f"pipeline_parallel_size is {stages}: {place.name} take as many stages of {tp} cores each")
+            raise DeviceError(
+                f"pipeline_parallel_size is {stages}: {place.name} take as many stages of {tp} cores each"
+            )
         layers = stage_layers(model.num_layers, stages)
         uniform = replace(model, windows=(), ropes=())  # the cost model knows no difference between layers
         parts = [
@@ -137,7 +138,7 @@ def _link(model: CostModel) -> tuple[float, float]:
 
 
 def _group_link(model: CostModel, group: InstanceGroup) -> tuple[float, float]:
-    """The same between instances: a stage has its cores' share of what its instance can send, and of that LINK_SHARE."""
+    """The same between instances: a stage has its cores' share of what its instance can send; of that LINK_SHARE."""
     share = model.step_work.core.tp / group.instance.num_cores
     latency_s = HOP_S if group.link.latency_s is None else group.link.latency_s
     return 1 / (group.link.gb_s * GB * share * LINK_SHARE), latency_s

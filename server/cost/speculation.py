@@ -24,7 +24,7 @@ class StepTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Guesses of a draft: `num_tokens` a step, each of which is right with the same chance as long as all before are."""
+    """Guesses of a draft: `num_tokens` a step, each right with the same chance as long as all before it are."""
 
     num_tokens: int
     acceptance_rate: float  # 0 to 1

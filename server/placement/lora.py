@@ -1,9 +1,9 @@
 """Bytes of LoRA adapters on one core, as NxD Inference keeps them: many stored, and one gathered for each slot.
 
 Source: modules/lora_serving of github.com/aws-neuron/neuronx-distributed-inference at 4bcdc54b (2026-07-28). Stored
-adapters are divided over the cores (`lora_shard_linear_layer`, on by default); what a slot works with is gathered: of
-each pair the matrix that faces the whole hidden state is whole on every core (`weight_active`). Adapters are in the type
-of the model, which is taken as bfloat16, and on every matrix of attention and of networks that all tokens go through;
+adapters are divided over the cores (`lora_shard_linear_layer`, on by default); what a slot works with is gathered
+(`weight_active`): of each pair the matrix that faces an undivided side is whole on every core. Adapters have the type
+of the weights, taken as bfloat16, and are on every matrix of attention and of networks that all tokens go through;
 those of experts and the output layer have none.
 """
 

@@ -9,11 +9,10 @@ from server.device.prices import DEFAULT_REGION
 from server.settings.base import Settings, slice_of
 
 
-class CatalogSettings(Settings):
+class SheetSettings(Settings):
     """Base of the settings of each command that knows the catalogue. `server/cli.py` puts it in force."""
 
     catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
-    region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
     spot_discount: float | None = Field(
         None,
         ge=0,
@@ -25,3 +24,9 @@ class CatalogSettings(Settings):
     def catalog_config(self) -> CatalogConfig:
         """What the catalogue is loaded from."""
         return slice_of(CatalogConfig, self, file=self.catalog)
+
+
+class CatalogSettings(SheetSettings):
+    """With the prices of one region."""
+
+    region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")

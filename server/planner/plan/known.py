@@ -18,12 +18,13 @@ from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a row has to serve, by `count` instances of `dp` replicas each."""
+    """What a row has to serve, by `count` places of `dp` replicas each."""
 
     options: PlanOptions
     demand: Demand
     dp: int
     count: int
+    each: int = 1  # instances of a place: of a group, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Known:
         fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
         joined = prefill.join(decode)
         early, late = _times(fast, load), _times(slow, load)
-        tokens = (load.dp * each.saturation * load.demand.output_tokens for each in (slow, fast))
+        share = load.dp / load.each * load.demand.output_tokens
+        tokens = (share * each.saturation for each in (slow, fast))
         return cls(
             provenance=joined.provenance,
             num_rows=joined.num_rows,
@@ -85,11 +87,11 @@ def _count(replica: Replica, load: Load) -> int | None:
     """Instances that the rate takes; None when no number of them holds the limits."""
     if not replace(replica, peers=load.dp).rate_within(load.options.limits):
         return None
-    return fewest_instances(replica, load.dp, load.options)
+    return load.each * fewest_places(replica, load.dp, load.options)
 
 
-def fewest_instances(replica: Replica, dp: int, options: PlanOptions) -> int:
-    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more."""
+def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int:
+    """Places of `dp` replicas that hold the limits at the rate: with more, each has less to do, in a shared queue."""
 
     def holds(count: int) -> bool:
         return replace(replica, peers=count * dp).at(options.request_rate / (count * dp)).within(options.limits)

@@ -37,9 +37,9 @@ def render(report: PlanReport, num_rows: int = NUM_ROWS) -> Group:
 
 def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first, which is the best, of each device, degree and type; batches are variations of it."""
-    found: dict[tuple[str, int, int, str], Candidate] = {}
-    for candidate in candidates:
-        found.setdefault((candidate.device, candidate.tp, candidate.pp, candidate.dtype), candidate)
+    found: dict[tuple[object, ...], Candidate] = {}
+    for row in candidates:
+        found.setdefault((row.device, row.lnc, row.instances_per_replica, row.tp, row.pp, row.dtype), row)
     return list(found.values())
 
 
@@ -119,7 +119,7 @@ def _misses(report: PlanReport, rows: Iterable[Candidate]) -> Table:
 def _excluded(rows: Iterable[Excluded]) -> Table:
     table = Table("device", "TP", "PP", "weights", "why not", title="Cannot be had")
     for row in rows:
-        table.add_row(row.device, str(row.tp), str(row.pp), row.dtype or "any", row.reason)
+        table.add_row(row.device, str(row.tp or "any"), str(row.pp), row.dtype or "any", row.reason)
     return table
 
 
@@ -131,7 +131,7 @@ def _more(rows: Iterable[object], shown: int) -> str:
 def render_check(check: Sequence[Agreement]) -> Table | str:
     """Table of the chosen configuration, planned beside simulated."""
     if not check:
-        return "nothing to simulate: no configuration holds the limits, or the first has pipeline stages"
+        return "nothing to simulate: no configuration holds the limits, or the first has what is not simulated"
     table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")
     for one in check:
         table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")
