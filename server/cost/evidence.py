@@ -7,7 +7,7 @@ band of a new prediction is the spread of these errors, the nearest counting mos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, log2
 from typing import Literal
@@ -32,6 +32,8 @@ RANGES = {  # sizes that have a range of measured ones: a label, and whether les
     "batch": ("slots", False),
     "positions": ("positions", False),
 }
+FALLOFF = 0.5  # of a sample's weight, e-fold, for each unit of distance
+UNMEASURED = 0.5  # what a band grows by, of itself, for each way in which a step lies outside of the measured ones
 WIDENING = 0.35  # of a band, for each unit of distance beyond the first to what is nearest
 
 
@@ -99,6 +101,11 @@ class Band:
         low, high = min(self.low, other.low), max(self.high, other.high)
         return Band(low, high, worse.provenance, worse.num_rows, worse.nearest)
 
+    def beyond(self, reasons: int) -> Band:
+        """Of a prediction with `reasons` why no measurement is like it that a point does not have."""
+        wide = 1 + UNMEASURED * reasons
+        return replace(self, low=self.low**wide, high=self.high**wide, provenance="formula") if reasons else self
+
 
 _RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}
 UNKNOWN = Band(0.5, 2.0, "formula", 0, "")  # without any sample: a factor of two is a guess, and says so
@@ -118,15 +125,26 @@ class Evidence:
         if not own:
             return UNKNOWN
         far = [point.distance(each.point) for each in own]
-        weights = [each.num_rows**0.5 * exp(-apart) for each, apart in zip(own, far, strict=True)]
+        weights = [each.num_rows**0.5 * exp(-FALLOFF * apart) for each, apart in zip(own, far, strict=True)]
         errors = [each.error for each in own]
         low, high = (weighted_quantile(errors, weights, share) for share in (LOW, HIGH))
-        wide = 1 + WIDENING * max(0.0, min(far) - 1)
+        wide = 1 + WIDENING * max(0.0, min(far) - 1) + UNMEASURED * len(self.why_outside(point))
         nearest = own[far.index(min(far))]
         alike = [each for each in own if point.is_like(each.point)]
         provenance: Provenance = "measured" if alike else "formula" if self.why_outside(point) else "interpolated"
         rows = sum(each.num_rows for each in alike) or nearest.num_rows
         return Band(min(low, 1.0) ** wide, max(high, 1.0) ** wide, provenance, rows, nearest.name)
+
+    def coverage(self, phase: Phase) -> tuple[float, float]:
+        """Shares of the measured configurations, and of their rows, in bands that saw nothing of their source."""
+        own = self._of(phase)
+        inside = [each for each in own if self._holds(each)]
+        rows = sum(each.num_rows for each in inside) / max(1, sum(each.num_rows for each in own))
+        return len(inside) / max(1, len(own)), rows
+
+    def _holds(self, sample: Sample) -> bool:
+        band = self._band(sample.point, unseen=sample.source)
+        return band.low <= sample.error <= band.high
 
     def _why_outside(self, point: Point) -> tuple[str, ...]:
         """What of a step lies outside of the measured ones of its phase; empty when nothing."""

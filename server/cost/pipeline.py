@@ -116,7 +116,7 @@ class PipelineModel:
         """How far a step may be from the truth: that of the whole model, as far as stages change nothing of it."""
         first = self.stages[0]
         found = first.calibration.evidence.band(replace(first.point(phase, batch, positions), billions=self._billions))
-        return replace(found, provenance="formula") if self._reason or first.unmeasured else found
+        return found.beyond(bool(self._reason) + len(first.unmeasured))
 
     def _step(self, costs: list[StepCost], rows: int, micro: int) -> PipelineCost:
         sent_s = [rows * self._row_bytes * byte_s + hop_s for byte_s, hop_s in self._hops]

@@ -82,14 +82,16 @@ class HostOfSteps:
 
     work: HostWork = field(default_factory=HostWork)
     sampled_vocab: int = 0  # size of the vocabulary where the host samples, 0 where the device does
-    pads_slots: bool = False  # a step runs on the power of two that holds the busy slots
+    pads_slots: bool = False  # a step runs on the smallest graph that holds the busy slots
+    batches: tuple[int, ...] = ()  # slots of these graphs, below all; () = powers of two
     stack: StackName = "ideal"
 
     @classmethod
-    def of(cls, stack: Stack, model: CostModel) -> HostOfSteps:
-        """Of a stack that serves `model`, by the model's calibration."""
+    def of(cls, stack: Stack, model: CostModel, batches: tuple[int, ...] = ()) -> HostOfSteps:
+        """Of a stack that serves `model`, by the model's calibration. `batches`: slots of the graphs of decode."""
         sampled = 0 if stack.samples_on_device else model.step_work.model.vocab_size
-        return cls(model.calibration.host(stack.name), sampled, stack.pads_slots, stack.name)
+        host = model.calibration.host(stack.name)
+        return cls(host, sampled, stack.pads_slots, tuple(sorted(batches)), stack.name)
 
 
 class StepPricer:
@@ -166,6 +168,8 @@ class StepPricer:
 
     def _padded(self, busy: int) -> int:
         """Slots that a step of `busy` sequences computes."""
+        if self._host.batches:
+            return next((slots for slots in self._host.batches if slots >= busy), self._slots)
         return min(self._slots, 1 << (busy - 1).bit_length()) if self._host.pads_slots else self._slots
 
     def _prefill_run(self, start: int, num_tokens: int) -> GraphRun:

@@ -134,8 +134,8 @@ NXD_INFERENCE = Dialect(
         _sets("count", "logical_nc_config", "time and memory", "logical_nc_config"),
         _sets("count", "logical_neuron_cores", "time and memory", "logical_nc_config"),
         _keys("lengths", "recorded", "time", "prefix_buckets", target="prefix_buckets"),
-        _keys("lengths", "recorded", "time", "token_generation_batches", target="decode_batches"),
-        _keys("object", "recorded", "time", "on_device_sampling_config", target="samples_on_device"),
+        _keys("lengths", "honoured", "time", "token_generation_batches", target="decode_batches"),
+        _keys("object", "honoured", "time", "on_device_sampling_config", target="samples_on_device"),
         _keys("flag", "recorded", "time", "async_mode", target="is_async"),
         _keys("flag", "recorded", "time", KERNELS, target="kernels", why=KERNEL),
         _sets("flag", "is_continuous_batching", "behaviour", ""),
@@ -241,12 +241,10 @@ VLLM_NEURON = Dialect(
     _table(
         _sets("ascending", "num_batched_tokens_buckets", "time and memory", "context_encoding_buckets"),
         _sets("ascending", "decode_context_length_buckets", "time and memory", "token_generation_buckets"),
-        _keys(
-            "ascending", "recorded", "time", "num_seqs_buckets", target="decode_batches", why="its largest is honoured"
-        ),
+        _keys("ascending", "honoured", "time", "num_seqs_buckets", target="decode_batches"),
         _sets("texts", "modules_to_not_convert", "time and memory", "modules_to_not_convert"),
         _keys("ascending", "recorded", "time and memory", "kv_segment_size_buckets", target="segment_buckets"),
-        _keys("object", "recorded", "time", "on_device_sampling_config", target="samples_on_device"),
+        _keys("object", "honoured", "time", "on_device_sampling_config", target="samples_on_device"),
         _keys(
             "text", "refused", "time and memory", "quantization", off=WITHOUT, why="MXFP4 and MXFP8 are not emulated"
         ),

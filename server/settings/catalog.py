@@ -5,14 +5,16 @@ from __future__ import annotations
 from pydantic import Field
 
 from server.config import CatalogConfig
+from server.device.catalog import use_catalog
 from server.device.prices import DEFAULT_REGION
 from server.settings.base import Settings, slice_of
 
 
-class SheetSettings(Settings):
-    """Base of the settings of each command that knows the catalogue. `server/cli.py` puts it in force."""
+class CatalogSettings(Settings):
+    """Base of the settings of each command that knows the catalogue."""
 
     catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
+    region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
     spot_discount: float | None = Field(
         None,
         ge=0,
@@ -25,8 +27,7 @@ class SheetSettings(Settings):
         """What the catalogue is loaded from."""
         return slice_of(CatalogConfig, self, file=self.catalog)
 
-
-class CatalogSettings(SheetSettings):
-    """With the prices of one region."""
-
-    region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
+    def put_in_force(self) -> None:
+        """Set the catalogue too."""
+        super().put_in_force()
+        use_catalog(self.catalog_config)

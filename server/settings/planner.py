@@ -26,8 +26,8 @@ from server.planner.plan.options import (
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
-from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
-from server.settings.catalog import CatalogSettings, SheetSettings
+from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of, split_commas
+from server.settings.calibration import TimeSettings
 from server.workload.arrivals import Arrivals
 from server.workload.context import TooLong, fit_context
 from server.workload.length_table import read_lengths
@@ -38,7 +38,7 @@ from server.workload.traces import read_trace
 from server.workload.workload import Workload
 
 
-class _PlannerSettings(SheetSettings, ReportSettings):
+class _PlannerSettings(TimeSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
         "llama-8b",
         description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"
@@ -86,11 +86,8 @@ class PlanSettings(_PlannerSettings):
         validation_alias="pipeline_parallel_size",
         description="numbers of pipeline stages to consider, with commas",
     )
-    regions: Texts = Field(
-        (DEFAULT_REGION,),
-        min_length=1,
-        validation_alias="region",
-        description="AWS region whose prices are used; of several, with commas or repeated, the cheapest of each part",
+    region: str = Field(
+        DEFAULT_REGION, description="AWS region whose prices are used; of several, with commas, each part's cheapest"
     )
     logical_nc_configs: Numbers = Field(
         (),
@@ -136,6 +133,11 @@ class PlanSettings(_PlannerSettings):
         return replace(super().catalog_config, region=self.regions[0])
 
     @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions that are asked for."""
+        return tuple(dict.fromkeys(split_commas(self.region))) or (self.region,)
+
+    @property
     def emission(self) -> Emission | None:
         """Where the files go, if anywhere."""
         return None if self.emit is None else Emission(self.emit, self.emit_row)
@@ -145,6 +147,7 @@ class PlanSettings(_PlannerSettings):
         options = slice_of(
             PlanOptions,
             self,
+            regions=self.regions,
             request_rate=1.0 if self.request_rate is None else self.request_rate,
             ttft_s=_seconds(self.ttft_ms),
             tpot_s=_seconds(self.tpot_ms),
@@ -152,7 +155,7 @@ class PlanSettings(_PlannerSettings):
         return options if trace is None else with_trace(options, trace, self.request_rate)
 
 
-class SimulateSettings(_PlannerSettings, CatalogSettings):
+class SimulateSettings(_PlannerSettings):
     """Settings of `neuronserve simulate`. Lengths are a number, or a range such as 128:1024."""
 
     device: str = Field("inf2.xlarge", description="instance to simulate")

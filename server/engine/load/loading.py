@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
+from server.cost.calibration import use_calibration
 from server.cost.model import CostModel
 from server.cost.pricer import HostOfSteps, StepPricer
 from server.cost.stacks import STACKS
@@ -76,6 +77,7 @@ class _Loading:
         self._config, self._on_progress = config, on_progress
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         use_catalog(config.catalog)
+        use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
         self._model = open_model(Path(config.model_path), config.requested_formats, tp, config.cpu_threads)
         self._spec, formats = self._model.spec, self._model.formats
@@ -98,6 +100,8 @@ class _Loading:
         self._shard = ShardSpec.of(self._spec, tp)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._stack = STACKS[config.stack]
+        if config.neuron.samples_on_device is not None:
+            self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
         # The ideal stack reads the full length as long as its policy is its own: Neuron's has buckets.
         has_full_length = self._stack.steps_read == "model length" and config.batching == self._stack.batching
         requested = BucketLists(config.context_encoding_buckets, config.token_generation_buckets, has_full_length)
@@ -231,7 +235,9 @@ class _Loading:
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
         contexts, stack = compiled.token_generation, self._stack
         prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]
-        return StepPricer(model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model))
+        return StepPricer(
+            model, compiled.slots, prompts, contexts, HostOfSteps.of(stack, model, self._config.neuron.decode_batches)
+        )
 
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer

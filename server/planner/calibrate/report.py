@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
+from server.cost.evidence import Phase
 from server.errors import SettingsError
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import PublishedRow, data_hash, read_rows
@@ -24,6 +25,7 @@ from server.planner.calibrate.step_errors import (
     coefficients_without,
 )
 
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
 Skipped = tuple[tuple[str, str], ...]  # row and reason
 
 
@@ -48,6 +50,10 @@ class CalibrationReport:
             "baselines": {
                 name: {group: stats and asdict(stats) for group, stats in groups.items()}
                 for name, groups in self.baselines.items()
+            },
+            "band_coverage": {
+                phase: dict(zip(("configurations", "rows"), self.calibration.evidence.coverage(phase), strict=True))
+                for phase in PHASES
             },
             "rows": [asdict(row) for row in self.rows],
             "serving": [asdict(row) for row in self.serving],

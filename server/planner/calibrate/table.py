@@ -10,7 +10,7 @@ from rich.table import Table
 
 from server.cost.calibration import ErrorStats
 from server.cost.terms import TERMS
-from server.planner.calibrate.report import CalibrationReport
+from server.planner.calibrate.report import PHASES, CalibrationReport
 from server.planner.calibrate.serving_errors import ServingError
 from server.planner.calibrate.step_errors import RowError
 
@@ -23,9 +23,11 @@ def render(report: CalibrationReport, with_rows: bool = True) -> Group:
     parts.append(_groups(report))
     if with_rows:
         parts += [_rows(report), _serving(report)]
+    evidence = report.calibration.evidence
+    covered = ", ".join(f"{evidence.coverage(phase)[0]:.0%} of {phase}" for phase in PHASES)
     footer = (
         f"calibration {report.calibration.version}; {len(report.rows)} times and {len(report.serving)} figures of load "
-        f"tests compared, {len(report.skipped)} skipped"
+        f"tests compared, {len(report.skipped)} skipped; configurations within P10 to P90, source unseen: {covered}"
     )
     return Group(*parts, footer)
 
