@@ -8,6 +8,7 @@ from math import inf
 from server.device.catalog import instance, instances
 from server.device.groups import Place, instance_group
 from server.device.instances import Instance
+from server.errors import DeviceError
 from server.planner.plan.options import PlanOptions
 
 GROUP_SIZES = (
@@ -31,7 +32,8 @@ def parts_in_question(options: PlanOptions) -> tuple[Instance, ...]:
         parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
     for lnc in options.logical_nc_configs:
         if not any(lnc in part.chip.lnc_choices for part in parts):
-            parts[0].with_lnc(lnc)  # raises
+            can = sorted({choice for part in parts for choice in part.chip.lnc_choices})
+            raise DeviceError(f"lnc is {lnc}: the parts in question can have {' or '.join(map(str, can))}")
     return tuple(grouped for part in parts for grouped in _grouped(part, options.logical_nc_configs))
 
 
