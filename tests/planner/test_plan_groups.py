@@ -88,7 +88,9 @@ def test_an_ultraserver_link_is_faster_than_the_network() -> None:
 @pytest.mark.parametrize(("tp", "stages"), [(32, 3), (32, 4), (16, 6)])
 def test_stages_that_do_not_lie_evenly_on_the_instances_are_refused(tp: int, stages: int) -> None:
     group = instance_group(instance("trn1.32xlarge"), 2)
-    with pytest.raises(DeviceError, match=f"{tp} x pipeline_parallel_size {stages} needs|as many stages of {tp} cores"):
+    with pytest.raises(
+        DeviceError, match=rf"{tp} x pipeline_parallel_size {stages} needs|as many stages of {tp} cores"
+    ):
         PipelineModel.of(resolve_decoder("llama-3.1-8b"), group, tp, stages)
 
 

@@ -88,7 +88,7 @@ def test_notes_name_the_region_of_a_price_and_those_that_have_a_missing_one() ->
 
 def test_an_unknown_region_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(
-        DeviceError, match="no price of any instance is known for region 'atlantis': known are .*us-east-1"
+        DeviceError, match=r"no price of any instance is known for region 'atlantis': known are .*us-east-1"
     ):
         plan(replace(ASKED, regions=("us-east-1", "atlantis")))
 
@@ -129,7 +129,7 @@ def test_what_no_part_in_question_can_have_is_refused() -> None:
 def test_another_logical_core_is_not_simulated() -> None:
     report = plan(replace(BOTH, devices=("trn2.3xlarge",)))
     regrouped = next(row for row in report.candidates if row.lnc == 1)
-    with pytest.raises(DeviceError, match="the row has LNC 1: a simulation has the 2 of trn2.3xlarge"):
+    with pytest.raises(DeviceError, match=r"the row has LNC 1: a simulation has the 2 of trn2.3xlarge"):
         simulation_of(report, regrouped)
 
 
@@ -137,3 +137,13 @@ def test_choosing_what_a_chip_comes_with_changes_nothing_of_it() -> None:
     part = instance("trn2.48xlarge")
     assert part.with_lnc(1).with_lnc(2) == part
     assert part.with_lnc(1).chip.regrouped_from == 2
+
+
+def test_a_table_says_what_was_a_choice() -> None:
+    report = plan(replace(BOTH, devices=("trn2.48xlarge",), regions=REGIONS, instances_per_replica=(1, 2)))
+    labels = {report.label(row) for row in report.candidates}
+    assert {"trn2.48xlarge LNC 1 us-east-2", "2 x trn2.48xlarge LNC 2 us-east-2"} <= labels
+    assert {ASKED_PLAIN.label(row) for row in ASKED_PLAIN.candidates} == {"trn2.48xlarge"}
+
+
+ASKED_PLAIN = plan(replace(ASKED, devices=("trn2.48xlarge",)))

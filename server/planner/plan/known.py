@@ -16,6 +16,9 @@ from server.planner.plan.options import PlanOptions
 from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 
 
+MOST_INSTANCES = 1 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a row has to serve, by `count` places of `dp` replicas each."""
@@ -85,13 +88,17 @@ def _times(replica: Replica, load: Load) -> MeanTimes | None:
 
 def _count(replica: Replica, load: Load) -> int | None:
     """Instances that the rate takes; None when no number of them holds the limits."""
-    if not replace(replica, peers=load.dp).rate_within(load.options.limits):
+    if not replica.at(0).within(load.options.limits):
         return None
-    return load.each * fewest_places(replica, load.dp, load.options)
+    fewest = fewest_places(replica, load.dp, load.options)
+    return None if fewest is None else load.each * fewest
 
 
-def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int:
-    """Places of `dp` replicas that hold the limits at the rate: with more, each has less to do, in a shared queue."""
+def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | None:
+    """Places of `dp` replicas that hold the limits at the rate: with more, each has less to do, in a shared queue.
+
+    None when not even MOST_INSTANCES do.
+    """
 
     def holds(count: int) -> bool:
         return replace(replica, peers=count * dp).at(options.request_rate / (count * dp)).within(options.limits)
@@ -102,6 +109,8 @@ def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int:
     high = low
     while not holds(high):
         high *= 2
+        if high > MOST_INSTANCES:
+            return None
     while high - low > 1:  # low does not hold, high does
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

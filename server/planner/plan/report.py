@@ -170,6 +170,14 @@ class PlanReport:
         """The part of a row."""
         return next(part for part in self.parts if part.name == name)
 
+    def label(self, row: Candidate) -> str:
+        """The device of a row, with its group, logical cores and region where these were a choice."""
+        options = self.options
+        words = [f"{row.instances_per_replica} x {row.device}" if row.instances_per_replica > 1 else row.device]
+        words += [f"LNC {row.lnc}"] * bool(options.logical_nc_configs)
+        words += [row.region] * (len(options.regions) > 1)
+        return " ".join(words)
+
     @property
     def verdicts(self) -> dict[tuple[str, int, int], Verdict]:
         """What is known of the model on the real part, by device, TP and PP, of all candidates."""

@@ -150,7 +150,8 @@ class _Search:
         replica, bubble, extrapolated = group.replica(self.asked, batch)
         within = replace(replica, peers=dp).rate_within(options.limits)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one place, requests a second
-        count = fewest_places(replica, dp, options) if within else ceil(options.request_rate / carried)
+        fewest = fewest_places(replica, dp, options) if within else None
+        count = fewest or ceil(options.request_rate / carried)
         rate = options.request_rate / (count * dp)  # of one replica
         service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)

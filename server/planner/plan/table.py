@@ -75,7 +75,7 @@ def _candidates(report: PlanReport, rows: Iterable[Candidate], title: str) -> Ta
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
-            row.device + "*" * bool(row.extrapolated),
+            report.label(row) + "*" * bool(row.extrapolated),
             *map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch)),
             runs.WORDS[verdicts[row.place].outcome],
             f"{row.memory_bytes / 2**30:.1f}",
@@ -110,7 +110,7 @@ def _misses(report: PlanReport, rows: Iterable[Candidate]) -> Table:
         "device", "TP", "PP", "DP", "weights", "batch", "runs", "why not", title="Fits, but misses the limits"
     )
     for row in rows:
-        name = row.device + "*" * bool(row.extrapolated)
+        name = report.label(row) + "*" * bool(row.extrapolated)
         numbers = map(str, (row.tp, row.pp, row.dp, row.dtype, row.batch))
         table.add_row(name, *numbers, runs.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
     return table
