@@ -61,7 +61,7 @@ def test_a_part_without_a_network_for_it_is_left_out_with_the_reason() -> None:
     [left_out] = [entry for entry in report.excluded if entry.tp is None]
     assert left_out.device == "2 x inf2.48xlarge"
     assert "has no Elastic Fabric Adapter" in left_out.reason
-    with pytest.raises(DeviceMemoryError, match="inf2.48xlarge has no Elastic Fabric Adapter$"):
+    with pytest.raises(DeviceMemoryError, match=r"inf2.48xlarge has no Elastic Fabric Adapter$"):
         plan(replace(LARGE, devices=("inf2.48xlarge",)))
 
 

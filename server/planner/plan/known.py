@@ -15,7 +15,6 @@ from server.planner.plan.demand import Demand
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 
-
 MOST_INSTANCES = 1 << 30
 
 
