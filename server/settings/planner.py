@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag
 
-from server.config import CatalogConfig, Quantization, StackName
-from server.device.prices import DEFAULT_REGION, PriceBasis
+from server.config import Quantization, StackName
+from server.device.prices import PriceBasis
 from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import with_trace
-from server.planner.plan.options import (
-    MAX_GUESSES,
-    MAX_LORA_RANK,
-    MAX_LORAS,
-    MAX_RATE,
-    MAX_TOKENS,
-    MIN_RATE,
-    PlanOptions,
-)
+from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
-from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of, split_commas
+from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
 from server.settings.calibration import TimeSettings
+from server.settings.deployment import DeploymentSettings
 from server.workload.arrivals import Arrivals
 from server.workload.context import TooLong, fit_context
 from server.workload.length_table import read_lengths
@@ -57,7 +49,7 @@ class _PlannerSettings(TimeSettings, ReportSettings):
         return read_trace(self.trace) if self.trace else None
 
 
-class PlanSettings(_PlannerSettings):
+class PlanSettings(DeploymentSettings, _PlannerSettings):
     """Settings of `neuronserve plan`. A flag that differs from the name of the option is its alias."""
 
     input_tokens: int = Field(
@@ -86,29 +78,6 @@ class PlanSettings(_PlannerSettings):
         validation_alias="pipeline_parallel_size",
         description="numbers of pipeline stages to consider, with commas",
     )
-    region: str = Field(
-        DEFAULT_REGION, description="AWS region whose prices are used; of several, with commas, each part's cheapest"
-    )
-    logical_nc_configs: Numbers = Field(
-        (),
-        validation_alias="lnc",
-        description="physical cores in a logical one to consider, with commas (default: as each part comes)",
-    )
-    instances_per_replica: Numbers = Field(
-        (), description="instances that a replica is spread over, with commas (default: 1, or as few as hold the model)"
-    )
-    save_sharded_checkpoint: CliToggleFlag[bool] = Field(
-        False, description="weights are sharded on another host, so that a part's own needs no memory for all of them"
-    )
-    speculative_model: str | None = Field(None, description="draft model of speculative decoding, as MODEL")
-    num_speculative_tokens: int | None = Field(
-        None, ge=1, le=MAX_GUESSES, description="tokens that the draft guesses in a step"
-    )
-    acceptance_rate: float | None = Field(
-        None, ge=0, le=1, description="share of guesses that are right, those before them being right"
-    )
-    max_loras: int = Field(0, ge=0, le=MAX_LORAS, description="LoRA adapters on the cores; each slot uses one")
-    max_lora_rank: int = Field(16, ge=1, le=MAX_LORA_RANK, description="rank of the LoRA adapters")
     chip_watts: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="power of one chip, for tokens per joule (default: not known)"
     )
@@ -126,16 +95,6 @@ class PlanSettings(_PlannerSettings):
         if self.emit_row is not None and self.emit is None:
             raise ValueError("emit_row chooses what emit writes: give both")
         return self
-
-    @property
-    def catalog_config(self) -> CatalogConfig:
-        """What the catalogue is loaded from; the first region is in force."""
-        return replace(super().catalog_config, region=self.regions[0])
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        """The regions that are asked for."""
-        return tuple(dict.fromkeys(split_commas(self.region))) or (self.region,)
 
     @property
     def emission(self) -> Emission | None:
