@@ -95,6 +95,11 @@ class Band:
     num_rows: int  # measured of this very step, or of the nearest configuration
     nearest: str  # that configuration; empty when a calibration has none
 
+    def as_json(self) -> dict[str, float | int | str]:
+        """The factors as p10 and p90, and what stands behind them."""
+        known = {"provenance": self.provenance, "num_rows": self.num_rows, "nearest": self.nearest}
+        return {"p10": self.low, "p90": self.high, **known}
+
     def join(self, other: Band) -> Band:
         """Of a figure that depends on both: the wider, and what is known least."""
         worse = max(self, other, key=lambda band: (_RANK[band.provenance], band.high - band.low))

@@ -93,6 +93,16 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
+    def encode(self, texts: int, bucket: int) -> StepCost:
+        """One pass of `texts` texts of an encoder, each padded to `bucket` tokens.
+
+        `prefill_call`, what a server's host adds to a prompt, is left out: no server stands around an encoder here.
+        """
+        if not (texts >= 1 and bucket >= 1):
+            raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
+        work = self.step_work.prefill(bucket, prompts=texts) | {"prefill_call": 0.0}
+        return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
+
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
         """Where a step lies among the measured ones."""
         load = self.step_work

@@ -53,7 +53,7 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
 
     Raises DeviceError for what is not simulated: pipeline stages, speculative decoding, adapters, regrouped cores.
     """
-    if reason := _unsimulated(report, candidate):
+    if reason := why_not_simulated(report, candidate):
         raise DeviceError(reason)
     options, buckets = report.options, report.buckets
     price = candidate.at_rate[options.price_basis]
@@ -76,7 +76,7 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
     )
 
 
-def _unsimulated(report: PlanReport, candidate: Candidate) -> str:
+def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
     """Why a candidate cannot be simulated; empty when it can."""
     if candidate.pp > 1:
         return f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage"
@@ -187,6 +187,6 @@ def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
     best = report.best
     return (
         ()
-        if best is None or _unsimulated(report, best)
+        if best is None or why_not_simulated(report, best)
         else agreement(report, best, simulate_candidate(report, best, seed))
     )

@@ -64,13 +64,13 @@ class Known:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction."""
+        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction, with what is behind."""
         pairs = ("ttft_s", "tpot_s", "saturated_output_tokens_s", "instances")
         return {
             "provenance": self.provenance,
             "num_rows": self.num_rows,
             "nearest": self.nearest,
-            **{name: {"p10": band.low, "p90": band.high} for name, band in self._factors().items()},
+            **{name: band.as_json() for name, band in self._factors().items()},
             **{name: dict(zip(("p10", "p90"), getattr(self, name), strict=True)) for name in pairs},
         }
 

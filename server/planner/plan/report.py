@@ -22,7 +22,7 @@ from server.planner.plan.known import Known
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 
 BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a spot price needs a discount to be missed
-NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; --chip-watts gives one"
 
 
 class MeanTokens(Protocol):
