@@ -165,17 +165,11 @@ def compile_ahead(call: Call) -> None:
 
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
-    from rich.console import Console
-
-    from server.planner.calibrate.report import run_calibrate, run_check
-    from server.planner.calibrate.table import render
-    from server.planner.command import write_json
+    from server.planner.calibrate.command import run_calibration
     from server.settings.planner import CalibrateSettings
 
     settings = call.settings(CalibrateSettings)
-    report = run_calibrate(settings.rows) if settings.data else run_check(settings.rows)
-    Console().print(render(report))
-    write_json(settings.json_file, report.as_json())
+    run_calibration(settings.rows, settings.json_file, is_fit=settings.data is not None)
 
 
 def observe(call: Call) -> None:

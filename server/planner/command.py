@@ -56,7 +56,7 @@ def run_plan(
     """Plan and print. Raises as `plan` and `emit` do."""
     report = plan(options, trace)
     console = _console(is_wide=view.wide)
-    console.print(plan_table.render(report, console.width, view.wide))
+    console.print(plan_table.render(report, console.width, view.wide), crop=False)
     check = check_plan(report) if view.check else ()
     if view.check:
         console.print(plan_table.render_check(check))
@@ -76,7 +76,7 @@ def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -
     """Plan an encoder and print. Raises as `plan_encoder` does."""
     report = plan_encoder(options)
     console = _console(is_wide=view.wide)
-    console.print(encoder_table.render(report, console.width))
+    console.print(encoder_table.render(report, console.width), crop=False)
     write_json(json_file, report.as_json())
 
 

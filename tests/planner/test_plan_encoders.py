@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -156,9 +157,9 @@ def test_what_has_no_answer_is_refused() -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_the_table_fits_and_cuts_nothing(width: int) -> None:
     report = plan_encoder(replace(MINI, ttft_s=0.05))
-    console = Console(width=width, record=True, quiet=True)
-    console.print(render(report, width))
-    text = [line.rstrip() for line in console.export_text().splitlines()]
+    out = StringIO()
+    Console(width=width, file=out).print(render(report, width), crop=False)
+    text = [line.rstrip() for line in out.getvalue().splitlines()]
     assert text[0].startswith(f"Take {report.rows[0].instances} x {report.rows[0].device}")
     assert all(len(line) <= width or "https://" in line for line in text)
     assert not any("\u2026" in line for line in text)

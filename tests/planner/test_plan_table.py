@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from math import isfinite
 
 import pytest
@@ -44,9 +45,9 @@ def reports() -> Callable[[str], PlanReport]:
 
 
 def lines(report: PlanReport, width: int, is_wide: bool = False) -> list[str]:
-    console = Console(width=width, record=True, quiet=True)
-    console.print(render(report, width, is_wide))
-    return [line.rstrip() for line in console.export_text().splitlines()]
+    out = StringIO()
+    Console(width=width, file=out).print(render(report, width, is_wide), crop=False)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, WIDE])
@@ -87,7 +88,10 @@ def test_the_first_lines_say_what_to_take_and_what_is_behind_it(reports: Callabl
 
 def test_what_is_measured_says_by_how_many_rows(reports: Callable[[str], PlanReport]) -> None:
     found = [row.known.decode for row in reports("chat").candidates if row.known.decode.provenance == "measured"]
-    assert evidence(found[0]) == f"measured: {found[0].num_rows} rows, nearest {found[0].nearest}"
+    many, one = replace(found[0], num_rows=28), replace(found[0], num_rows=1)
+    assert evidence(many) == f"measured: 28 rows, nearest {many.nearest}"
+    assert evidence(one) == f"measured: 1 row, nearest {many.nearest}"
+    assert evidence(replace(one, provenance="formula")).startswith("by formula: 1 row, nearest")
 
 
 def test_no_configuration_within_the_limits_is_said_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
+from textwrap import fill
 from typing import Generic, TypeVar
 
 from rich import box
@@ -34,7 +35,7 @@ def fitting(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> 
     chosen: list[Column[Row]] = []
     gap = GAPS[-1]
     for gap in GAPS:
-        chosen, left = [], width + gap
+        chosen, left = [], width + 1  # no line behind the last
         for column in sorted(columns, key=lambda each: each.rank):
             needed = column.width(rows) + gap
             if needed <= left:
@@ -54,6 +55,14 @@ def table_of(title: str, columns: Sequence[Column[Row]], rows: Sequence[Row], wi
     for row in rows:
         table.add_row(*(Text(column.cell(row)) for column in chosen))
     return table
+
+
+def prose(text: str, width: int) -> Text:
+    """Text in lines of at most `width` characters, but for words that are longer, such as addresses: these stay whole.
+
+    To be printed uncropped.
+    """
+    return Text(fill(text, width, break_long_words=False, break_on_hyphens=False), no_wrap=True, overflow="ignore")
 
 
 def figure(value: float | None) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from server.device.prices import PriceBasis
 from server.models.tensors import num_params
-from server.planner.plan.columns import Column, band, dollars, figure, milliseconds, table_of
+from server.planner.plan.columns import Column, band, dollars, figure, milliseconds, prose, table_of
 from server.planner.plan.encoders import EncoderReport, EncoderRow, TextPrice
 
 NUM_ROWS = 20
@@ -34,7 +34,7 @@ def render(report: EncoderReport, width: int) -> Group:
         Text(f"{_question(report)}\n"),
         table_of("Those within the limits first, then cheapest first", _columns(report), shown, width),
         Text(f"{CAPTION}; $ by the {report.options.price_basis} price\n"),
-        *(Text(f"- {note}", overflow="ignore") for note in notes),
+        *(prose(f"- {note}", width) for note in notes),
     )
 
 

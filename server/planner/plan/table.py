@@ -13,7 +13,7 @@ from rich.text import Text
 from server.device.prices import PriceBasis
 from server.planner.plan import runs
 from server.planner.plan.check import Agreement
-from server.planner.plan.columns import Column, band, dollars, figure, milliseconds, table_of
+from server.planner.plan.columns import Column, band, dollars, figure, milliseconds, prose, table_of
 from server.planner.plan.recommendation import question, sentence, serve_command
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice
 
@@ -48,7 +48,7 @@ def render(report: PlanReport, width: int = WIDE, is_wide: bool = False, num_row
         parts.append(Text(_summary(report.excluded)))
     shown = [*meeting[:num_rows], *missing[:num_rows]]
     notes = chain(_reasons(shown), runs.notes(report, shown), report.notes)
-    return Group(*parts, "", *(Text(f"- {note}", overflow="ignore") for note in notes))
+    return Group(*parts, "", *(prose(f"- {note}", width) for note in notes))
 
 
 def _first_lines(report: PlanReport) -> Iterator[Text]:
