@@ -7,7 +7,7 @@ band of a new prediction is the spread of these errors, the nearest counting mos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, log2
 from typing import Literal
@@ -105,6 +105,11 @@ class Band:
         worse = max(self, other, key=lambda band: (_RANK[band.provenance], band.high - band.low))
         low, high = min(self.low, other.low), max(self.high, other.high)
         return Band(low, high, worse.provenance, worse.num_rows, worse.nearest)
+
+    def beyond(self, reasons: int) -> Band:
+        """Of a prediction with `reasons` why no measurement is like it that a point does not have."""
+        wide = 1 + UNMEASURED * reasons
+        return replace(self, low=self.low**wide, high=self.high**wide, provenance="formula") if reasons else self
 
 
 _RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}

@@ -117,6 +117,17 @@ class CostModel:
             bool(load.core.experts),
         )
 
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Why no step of it is like a measured one, whatever its batch and length."""
+        part, reasons = self.instance, self.step_work.runtime.unmeasured
+        if part.is_user_given:
+            own = f"figures of {part.name} are from a catalogue file, not from the part that was measured"
+            reasons = (own, *reasons)
+        if part.chip.regrouped_from is not None:
+            reasons = (*reasons, f"no measurement of {part.chip.name} with LNC {part.chip.lnc} is known")
+        return reasons
+
     def _price(self, work: Work, tokens: int, point: Point) -> StepCost:
         load, tp = self.step_work, self.step_work.core.tp
         seconds = dict.fromkeys(PARTS, 0.0)
@@ -136,8 +147,4 @@ class CostModel:
         )
 
     def _why_extrapolated(self, point: Point) -> str:
-        reasons = self.calibration.evidence.why_outside(point)
-        if self.instance.is_user_given:
-            own = f"figures of {self.instance.name} are from a catalogue file, not from the part that was measured"
-            reasons = (own, *reasons)
-        return "; ".join(reasons)
+        return "; ".join((*self.unmeasured, *self.calibration.evidence.why_outside(point)))

@@ -21,6 +21,8 @@ from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
 from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of, split_commas
 from server.settings.calibration import TimeSettings
+from server.settings.catalog import CatalogSettings
+from server.settings.deployment import DeploymentSettings
 from server.workload.arrivals import Arrivals
 from server.workload.context import TooLong, fit_context
 from server.workload.length_table import read_lengths
@@ -33,6 +35,7 @@ from server.workload.workload import Workload
 DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
     *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "check", "gpus", "picture", "emit", "emit_row"),
+    *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
@@ -56,7 +59,7 @@ class _PlannerSettings(TimeSettings, ReportSettings):
         return read_trace(self.trace) if self.trace else None
 
 
-class PlanSettings(_PlannerSettings):
+class PlanSettings(DeploymentSettings, _PlannerSettings):
     """Settings of `neuronserve plan`. A flag that differs from the name of the option is its alias."""
 
     input_tokens: int = Field(
@@ -142,6 +145,7 @@ class PlanSettings(_PlannerSettings):
         options = slice_of(
             PlanOptions,
             self,
+            regions=self.regions,
             request_rate=1.0 if self.request_rate is None else self.request_rate,
             **{name: _seconds(getattr(self, name.removesuffix("_s") + "_ms")) for name in LIMITS},
         )

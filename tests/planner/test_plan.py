@@ -191,7 +191,8 @@ def test_an_unknown_price_gives_no_figure_and_says_so(chat: PlanReport) -> None:
     trn2 = [c for c in chat.candidates if c.device == "trn2.48xlarge"]
     assert trn2
     assert all(c.at_rate == dict.fromkeys(PRICE_BASES) == c.at_capacity for c in trn2)
-    assert "trn2.48xlarge: no on_demand and no reserved price in us-east-1 is known, nor a cost by it" in chat.notes
+    missing = "trn2.48xlarge: no on_demand and no reserved price in us-east-1 is known, nor a cost by it"
+    assert f"{missing}; on_demand is known in us-east-2" in chat.notes
 
 
 def test_energy_is_absent_and_said_to_be(chat: PlanReport) -> None:
@@ -325,10 +326,10 @@ def test_a_degree_that_some_parts_allow_is_planned_there_and_explained_elsewhere
 
 
 def test_a_model_larger_than_any_instance_is_refused_with_the_nearest() -> None:
-    huge = replace(NAMED["llama-70b"], num_layers=1000, hidden_size=16_384, intermediate_size=65_536)
+    huge = replace(NAMED["llama-70b"], num_layers=1000, hidden_size=16_384, intermediate_size=1 << 22)
     with pytest.raises(DeviceMemoryError) as refusal:
         plan_model(huge, CHAT, INSTANCES)
-    assert "fits on no part in question. Nearest is trn3-gen1 with tensor_parallel_size 64" in str(refusal.value)
+    assert "fits on no part in question. Nearest is 16 x trn3-gen1 with tensor_parallel_size 64" in str(refusal.value)
     assert "GiB on each core" in str(refusal.value)
 
 

@@ -15,7 +15,6 @@ from server.cost.calibration import default_calibration
 from server.cost.evidence import Band
 from server.cost.model import CostModel
 from server.cost.work import Runtime
-from server.device.catalog import instance, instances
 from server.device.instances import Instance
 from server.device.layout import round_up
 from server.device.ledger import GIB
@@ -29,6 +28,7 @@ from server.placement.footprint import SCRATCHPAD_PAGE_BYTES as PAGE_BYTES
 from server.planner.model_names import resolve_shape
 from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.options import PlanOptions, WeightDtype, bucket
+from server.planner.plan.parts import parts_in_question
 from server.planner.plan.queueing import BISECTIONS, MAX_LOAD
 from server.planner.plan.report import NO_POWER, Excluded, price_notes
 from server.planner.plan.words import check_degrees, nothing_fits, over_budget
@@ -136,7 +136,7 @@ def plan_encoder(options: PlanOptions) -> EncoderReport:
         raise SettingsError(
             f"input_tokens is {options.input_tokens}: {options.model} has {model.max_position} positions"
         )
-    parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
+    parts = parts_in_question(options)
     check_degrees(options, parts)
     search = _Search(model, options, bucket(options.input_tokens, model.max_position))
     found = [entry for part in parts for entry in search.part(part)]

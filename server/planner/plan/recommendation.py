@@ -9,6 +9,7 @@ from shlex import quote
 from server.cost.evidence import Band
 from server.models.public import candidates
 from server.models.tensors import num_params
+from server.planner.plan.check import why_not_simulated
 from server.planner.plan.columns import band, dollars, figure, milliseconds
 from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.report import Candidate, PlanReport
@@ -39,8 +40,10 @@ def _figures(report: PlanReport, row: Candidate) -> str:
     cost = "no price is known"
     if price is not None:
         cost = f"${dollars(price.hourly_usd)} an hour, ${figure(price.output_usd)} per 1M output tokens"
+    label, each = report.label(row), row.instances_per_replica
+    places = f"{row.instances // each} x {f'({label})' if each > 1 else label}"
     return (
-        f"{row.instances} x {row.device}, each {row.dp} x TP{row.tp}{stages} of {row.batch} slots in {row.dtype} on "
+        f"{places}, each {row.dp} x TP{row.tp}{stages} of {row.batch} slots in {row.dtype} on "
         f"{row.stack}: TTFT {milliseconds(row.ttft_s)} ms (P10-P90 {band(*known.ttft_s)}), "
         f"TPOT {milliseconds(row.tpot_s)} ms ({band(*known.tpot_s)}), {cost}{_counts(row)}"
     )
@@ -58,7 +61,7 @@ def _counts(row: Candidate) -> str:
 def serve_command(report: PlanReport) -> str:
     """`neuronserve serve` of the first row on this host, in lines for a shell; empty when the server cannot run it."""
     row = report.candidates[0]
-    if row.pp > 1 or row.dp > MOST_ENGINES:
+    if why_not_simulated(report, row) or row.dp > MOST_ENGINES:
         return ""
     lines = [f"neuronserve serve {_checkpoint(report.options.model)}"]
     for words in _flags(report, row):

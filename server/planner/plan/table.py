@@ -60,9 +60,9 @@ def _first_lines(report: PlanReport) -> Iterator[Text]:
 
 def best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The first, which is the best, of each device, degree and type; batches are variations of it."""
-    found: dict[tuple[str, int, int, str], Candidate] = {}
-    for candidate in candidates:
-        found.setdefault((candidate.device, candidate.tp, candidate.pp, candidate.dtype), candidate)
+    found: dict[tuple[object, ...], Candidate] = {}
+    for row in candidates:
+        found.setdefault((row.device, row.lnc, row.instances_per_replica, row.tp, row.pp, row.dtype), row)
     return list(found.values())
 
 
@@ -71,7 +71,7 @@ def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candi
     basis, verdicts = report.options.price_basis, report.verdicts
     other: PriceBasis = "reserved" if basis == "on_demand" else "on_demand"
     return [
-        *_configuration(rows),
+        *_configuration(report, rows),
         Column("runs", lambda row: runs.WORDS[verdicts[row.place].outcome], 1),
         Column("GiB\n/core", lambda row: f"{row.memory_bytes / 2**30:.1f}", 4),
         Column("load", lambda row: f"{row.load:.0%}", 2),
@@ -92,8 +92,8 @@ def _columns(report: PlanReport, rows: Sequence[Candidate]) -> list[Column[Candi
     ]
 
 
-def _configuration(rows: Sequence[Candidate]) -> Iterator[Column[Candidate]]:
-    yield Column("device", lambda row: row.device, is_text=True)
+def _configuration(report: PlanReport, rows: Sequence[Candidate]) -> Iterator[Column[Candidate]]:
+    yield Column("device", report.label, is_text=True)
     yield Column("TP", lambda row: str(row.tp))
     if any(row.pp > 1 for row in rows):
         yield Column("PP", lambda row: str(row.pp))
@@ -116,7 +116,7 @@ def _misses(report: PlanReport, rows: Sequence[Candidate]) -> Table:
     table = Table("device", "TP", "PP", "DP", "type", "batch", "runs", "why not", title="Fits, but misses the limits")
     for row in rows:
         numbers = map(str, (row.tp, row.pp, row.dp, WEIGHTS.get(row.dtype, row.dtype), row.batch))
-        table.add_row(row.device, *numbers, runs.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
+        table.add_row(report.label(row), *numbers, runs.WORDS[verdicts[row.place].outcome], "; ".join(row.misses))
     return _unbroken(table)
 
 
@@ -124,7 +124,7 @@ def _excluded(rows: Iterable[Excluded]) -> Table:
     table = Table("device", "TP", "PP", "type", "why not", title="Cannot be had")
     for row in rows:
         table.add_row(
-            row.device, str(row.tp), str(row.pp), WEIGHTS.get(row.dtype or "", row.dtype or "any"), row.reason
+            row.device, str(row.tp or "any"), str(row.pp), WEIGHTS.get(row.dtype or "", row.dtype or "any"), row.reason
         )
     return _unbroken(table)
 
@@ -160,7 +160,7 @@ def _reasons(rows: Iterable[Candidate]) -> Iterator[str]:
 def render_check(check: Sequence[Agreement]) -> Table | str:
     """Table of the chosen configuration, planned beside simulated."""
     if not check:
-        return "nothing to simulate: no configuration holds the limits, or the first has pipeline stages"
+        return "nothing to simulate: no configuration holds the limits, or the first has what is not simulated"
     table = Table("mean", "planned", "simulated", "plan is off by", title="The first row, simulated")
     for one in check:
         table.add_row(one.name, f"{one.planned:.4g}", f"{one.simulated:.4g}", f"{one.error:+.1%}")

@@ -55,9 +55,11 @@ def nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded
     if not lacking:
         return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
     nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
+    alone = dict.fromkeys(entry.reason.partition(":")[0] for entry in excluded if entry.tp is None)  # not in a group
     return DeviceMemoryError(
         f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no part in question. Nearest is "
         f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
+        f"{''.join(f'; {reason}' for reason in alone)}"
     )
 
 
