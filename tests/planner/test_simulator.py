@@ -223,7 +223,7 @@ def test_a_workload_that_is_refused_as_a_whole_has_figures() -> None:
 
 def test_a_part_without_measurements_is_marked() -> None:
     known = replace(BASE, model=NAMED["llama-8b"], instance="inf2.48xlarge", tensor_parallel_size=8)
-    options = replace(known, instance="trn3.48xlarge", usd_per_hour=10.0)
+    options = replace(known, instance="trn3-gen1", usd_per_hour=10.0)
     assert run_simulation(options).as_json()["is_extrapolated"]
     assert "EXTRAPOLATED" in text(options)
     assert "EXTRAPOLATED" not in text(known)
@@ -236,8 +236,9 @@ def test_a_model_smaller_than_all_measured_ones_is_marked() -> None:
 
 def test_the_table_shows_the_figures() -> None:
     shown, figures = text(replace(BASE, slo=Slo(ttft_ms=500))), run_simulation(BASE).as_json()
-    for figure in (figures["output_throughput"], figures["p99_ttft_ms"], figures["utilization"] * 100):
-        assert f"{figure:,.1f}" in shown
+    throughput, p99_ms, used = (figures[key] for key in ("output_throughput", "p99_ttft_ms", "utilization"))
+    for figure in (f"{throughput:,.1f} /s", f"{p99_ms:,.2f}", f"{used:.1%}"):
+        assert figure in shown
     assert "within the limits" in shown
 
 
