@@ -34,10 +34,10 @@ def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
 
 @pytest.mark.parametrize(("model", "lengths"), list(product(("llama-1b", "llama-8b"), ((1000, 250), (100, 600)))))
 def test_so_does_one_on_neurons_buckets(model: str, lengths: tuple[int, int]) -> None:
-    report = plan(PlanOptions(model, *lengths, 1.0, ttft_s=3.0, tpot_s=0.1, batching="neuron"))
+    report = plan(PlanOptions(model, *lengths, 1.0, ttft_s=3.0, tpot_s=0.1, stack="nxdi-vllm"))
     assert report.best is not None
     options = simulation_of(report, report.best)
-    assert (options.batching, options.decode_buckets) == ("neuron", None)
+    assert (options.stack, options.decode_buckets) == ("nxdi-vllm", None)
     found = errors(check_plan(report))
     assert all(abs(error) <= LIMIT for name, error in found.items() if name != "ttft_s"), found
     assert abs(found["ttft_s"]) <= 0.4, found
