@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.planner.plan.queueing import MAX_LOAD, Replica
+from server.planner.plan.times import Limit, Wait
+from server.scheduler.batching import POLICIES
 
 CHAT = Replica(prefill_s=0.1, decode_s=0.02, slots=8, output_tokens=101)
 
@@ -20,8 +22,12 @@ replicas = st.builds(
     decode_s=st.floats(1e-3, 0.5),
     slots=st.sampled_from([1, 2, 4, 16, 64, 256]),
     output_tokens=st.integers(1, 2000),
-    mixes_phases=st.booleans(),
+    policy=st.sampled_from([POLICIES["neuron"], POLICIES["continuous"]]),
 )
+
+
+def limits(ttft_s: float, tpot_s: float) -> tuple[Limit, ...]:
+    return Limit("TTFT", ttft_s), Limit("TPOT", tpot_s)
 
 
 loads = st.just(0.0) | st.floats(1e-12, 0.99)  # of saturation
@@ -68,7 +74,7 @@ def test_a_step_runs_on_the_bucket_of_the_longest_of_its_contexts() -> None:
 
 
 def test_mixed_steps_keep_a_slot_for_one_more_decode_which_the_first_token_waits_for() -> None:
-    mixed = replace(CHAT, mixes_phases=True)
+    mixed = replace(CHAT, policy=POLICIES["continuous"])
     assert mixed.completions(1) == CHAT.completions(1)
     assert mixed.saturation == pytest.approx(8 / (8 * 0.1 + 101 * 0.02))
     assert mixed.at(0) == CHAT.at(0)
@@ -133,15 +139,15 @@ def test_a_simulated_replica_agrees(replica: Replica, slots: int, load: float) -
 
 
 def test_limits_that_bind_are_held_with_little_to_spare() -> None:
-    rate = CHAT.rate_within(0.3, 0.025)
+    rate = CHAT.rate_within(limits(0.3, 0.025))
     assert 0 < rate < MAX_LOAD * CHAT.saturation
-    assert CHAT.at(rate).within(0.3, 0.025)
-    assert not CHAT.at(rate * 1.001).within(0.3, 0.025)
+    assert CHAT.at(rate).within(limits(0.3, 0.025))
+    assert not CHAT.at(rate * 1.001).within(limits(0.3, 0.025))
 
 
 def test_limits_below_what_an_empty_replica_needs_allow_no_rate() -> None:
-    assert CHAT.rate_within(0.09, 1.0) == 0
-    assert CHAT.rate_within(1.0, 0.019) == 0
+    assert CHAT.rate_within(limits(0.09, 1.0)) == 0
+    assert CHAT.rate_within(limits(1.0, 0.019)) == 0
 
 
 @given(replicas, loads, loads)
@@ -156,7 +162,8 @@ def test_more_load_is_never_faster(replica: Replica, some: float, other: float) 
 def test_tighter_limits_never_allow_a_higher_rate(
     replica: Replica, ttft_s: float, tpot_s: float, ttft_share: float, tpot_share: float
 ) -> None:
-    assert replica.rate_within(ttft_s * ttft_share, tpot_s * tpot_share) <= replica.rate_within(ttft_s, tpot_s)
+    tighter = limits(ttft_s * ttft_share, tpot_s * tpot_share)
+    assert replica.rate_within(tighter) <= replica.rate_within(limits(ttft_s, tpot_s))
 
 
 def test_replicas_that_share_a_queue_wait_less_for_a_slot_and_are_no_slower() -> None:
