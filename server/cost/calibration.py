@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -55,6 +56,7 @@ class Calibration:
     hosts: Mapping[StackName, HostWork] = field(default_factory=dict)
     clients: Mapping[str, float] = field(default_factory=dict)  # of the load tests; only a check of them needs these
     evidence: Evidence = field(default_factory=lambda: Evidence(()))
+    baselines: Mapping[str, Mapping[str, ErrorStats | None]] = field(default_factory=dict)  # plain models, by group
 
     @property
     def version(self) -> str:
@@ -79,6 +81,10 @@ class Calibration:
             "hosts": {name: asdict(work) for name, work in self.hosts.items()},
             "clients": dict(self.clients),
             "errors": {name: asdict(error) for name, error in self.errors.items()},
+            "baselines": {
+                name: {group: stats and asdict(stats) for group, stats in groups.items()}
+                for name, groups in self.baselines.items()
+            },
             "evidence": [_stored_sample(sample) for sample in self.evidence.samples],
         }
 
@@ -166,6 +172,7 @@ class _Stored(msgspec.Struct):
     clients: dict[Literal["spacing_s", "stop_rate"], Positive]
     errors: dict[str, _StoredError]
     evidence: list[_StoredSample]
+    baselines: dict[str, dict[str, ErrorStats | None]] = {}
 
     def calibration(self) -> Calibration:
         """Raises JsonError when a coefficient is unknown, or one that no calibration does without is missing."""
@@ -184,10 +191,38 @@ class _Stored(msgspec.Struct):
             {name: host.work() for name, host in self.hosts.items()},
             {str(name): value for name, value in self.clients.items()},
             Evidence(sample.sample() for sample in self.evidence),
+            self.baselines,
         )
 
 
 @cache
-def default_calibration() -> Calibration:
-    """The calibration shipped with the package."""
+def shipped_calibration() -> Calibration:
+    """The calibration that comes with the package."""
     return Calibration.from_json(files("server.cost").joinpath("calibration.json").read_text(), "calibration.json")
+
+
+_given: Calibration | None = None
+
+
+def use_calibration(file: str | None) -> None:
+    """Set the calibration of this process to the one in `file`; None: the shipped one.
+
+    Raises SettingsError for a file that cannot be read or holds none, changing nothing.
+    """
+    global _given  # noqa: PLW0603  # data of the whole process, as the catalogue is; set before anything reads it
+    _given = None if file is None else read_calibration(Path(file))
+
+
+def default_calibration() -> Calibration:
+    """The calibration in force."""
+    return _given or shipped_calibration()
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file. Raises SettingsError when it cannot be read or holds none of this version."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(f"calibration {str(path)!r} cannot be read: {reason}") from error
+    return Calibration.from_json(text, f"calibration {str(path)!r}")
