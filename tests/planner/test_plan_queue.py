@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.planner.plan.batches import gated, longest_of
 from server.planner.plan.queueing import MAX_LOAD, Replica
-from server.planner.plan.times import Limit, Wait
+from server.planner.plan.times import Limit, MeanTimes, Wait
 from server.scheduler.batching import POLICIES
 
 CHAT = Replica(prefill_s=0.1, decode_s=0.02, slots=8, output_tokens=101)
@@ -113,6 +114,38 @@ def test_two_slots_worked_by_hand() -> None:
     constant = 0.5 * (1 + 0.5 * (14**0.5 - 2) / 16)
     step_under_way = 0.5 * 0.1 * (1 - 1 / 3)  # two slots are empty for a third of the time
     assert pair.at(1.0).ttft_s == pytest.approx(chain_wait * constant + step_under_way)
+
+
+def test_a_static_batch_that_nobody_fills_is_an_m_d_1_queue_with_one_slot_and_half_a_batch_with_many() -> None:
+    static = replace(CHAT, policy=POLICIES["static"])
+    assert static.at(0) == CHAT.at(0)
+    assert replace(static, slots=1).at(0.2) == replace(CHAT, slots=1).at(0.2)
+    wide = replace(static, slots=1000, prefill_s=1e-9)  # batches of 2 s, one after the other
+    service = wide.at(10.0)
+    assert service.wait_s == pytest.approx(1.0, rel=1e-3)
+    assert service.tpot_s == CHAT.decode_s
+    assert [service.ttft_quantile_s(share) for share in (0.5, 0.95)] == pytest.approx([1.0, 1.9], rel=1e-3)
+
+
+def test_the_longest_of_a_batch_is_exact_for_constant_and_exponential_lengths() -> None:
+    assert longest_of(50, 0.0) == 1
+    assert longest_of(50, 1.0) == pytest.approx(sum(1 / n for n in range(1, 51)), rel=0.005)
+
+
+def test_prompts_wait_for_company_or_for_the_most_steps() -> None:
+    policy = POLICIES["tgi"]
+    alone, together = gated(policy, 1.0, 2.0, 1e-9, 0.02)  # two that decode wait for nobody
+    assert (alone, together) == (pytest.approx(0.01), 1)
+    # 36 +- 6 decode: 9 or 12 of them must wait, and never for longer than 20 steps, half of it in the mean
+    assert gated(policy, 1e4, 36.0, 1e-9, 0.02)[0] == pytest.approx(0.01 + (8 + 11) / 2 / 2e4)
+    assert gated(policy, 10.0, 36.0, 1e-9, 0.02)[0] == pytest.approx(0.2, rel=0.05)
+
+
+@pytest.mark.parametrize("is_even", [True, False])
+def test_a_quantile_is_what_the_others_exceed(is_even: bool) -> None:
+    times = MeanTimes(3.0, 0.0, 2.0, (Wait(0.5, 1.0, is_even=is_even), Wait(0.25, 2.0, 4.0, is_even=is_even)))
+    for share in (0.2, 0.6, 0.9):
+        assert times.ttft_beyond(times.ttft_quantile_s(share)) == pytest.approx(min(1 - share, 0.75), abs=1e-4)
 
 
 def test_a_rate_at_saturation_is_no_question() -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 
 from server.planner.plan.formulas import constant_wait_s
-from server.planner.plan.times import BISECTIONS, Wait
+from server.planner.plan.times import Wait
 from server.scheduler.batching import BatchingPolicy
 
+BISECTIONS = 16
 EULER = 0.5772  # harmonic numbers are ln n + EULER
 
 

@@ -16,7 +16,6 @@ from server.planner.plan.options import PlanOptions
 from server.planner.plan.queueing import MAX_LOAD, Replica
 from server.planner.plan.times import MeanTimes
 
-
 MOST_INSTANCES = 1 << 30
 
 

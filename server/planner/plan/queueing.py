@@ -12,10 +12,11 @@ from math import hypot, inf, sqrt
 
 from server.planner.plan.batches import StaticBatches, gated, longest_of
 from server.planner.plan.formulas import pooling, service_factor
-from server.planner.plan.times import BISECTIONS, Limit, MeanTimes, Wait
+from server.planner.plan.times import Limit, MeanTimes, Wait
 from server.scheduler.batching import POLICIES, BatchingPolicy
 
 MAX_LOAD = 0.9  # share of saturation above which no plan is made: mean waits there grow without bound
+BISECTIONS = 30
 HUGE = 1e200  # weights of the chain are scaled down from here
 
 
@@ -68,7 +69,10 @@ class Replica:
         return self.completions(self.slots)
 
     def at(self, rate: float) -> MeanTimes:
-        """Mean times at `rate`, from 0 to below saturation. They never fall as the rate grows."""
+        """Mean times at `rate`, from 0 to below saturation.
+
+        They never fall as the rate grows, except for the TTFT of a policy by which prompts wait for company.
+        """
         if not 0 <= rate < self.saturation:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s

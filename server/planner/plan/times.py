@@ -8,7 +8,7 @@ from math import exp
 from statistics import NormalDist
 from typing import Literal
 
-BISECTIONS = 30
+BISECTIONS = 24
 LONGEST = 50.0  # multiples of the mean beyond which no wait is looked for
 
 
@@ -46,16 +46,23 @@ class MeanTimes:
         low, high = 0.0, LONGEST * max((wait.least_s + wait.mean_s for wait in self.waits), default=0.0)
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            is_exceeded = sum(wait.beyond(middle) for wait in self.waits) > 1 - share
-            low, high = (middle, high) if is_exceeded else (low, middle)
+            low, high = (middle, high) if self._waits_beyond(middle) > 1 - share else (low, middle)
         return self.ttft_s - self.wait_s + high
+
+    def ttft_beyond(self, seconds: float) -> float:
+        """Share of the requests whose TTFT is longer than so."""
+        wait_s = seconds - (self.ttft_s - self.wait_s)
+        return 1.0 if wait_s < 0 else self._waits_beyond(wait_s)
+
+    def _waits_beyond(self, seconds: float) -> float:
+        return sum([wait.beyond(seconds) for wait in self.waits])
 
     def tpot_quantile_s(self, share: float) -> float:
         """Time per token that `share` of the requests do not exceed, by the normal law."""
         return self.tpot_s + self.tpot_sd_s * NormalDist().inv_cdf(share)
 
     def within(self, limits: Iterable[Limit]) -> bool:
-        return all(limit.of(self) <= limit.seconds for limit in limits)
+        return all(limit.is_kept(self) for limit in limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +84,9 @@ class Limit:
             return times.ttft_s if self.figure == "TTFT" else times.tpot_s
         quantile = times.ttft_quantile_s if self.figure == "TTFT" else times.tpot_quantile_s
         return quantile(self.share)
+
+    def is_kept(self, times: MeanTimes) -> bool:
+        """Whether the figure is within the limit."""
+        if self.figure == "TTFT" and self.share is not None:
+            return times.ttft_beyond(self.seconds) <= 1 - self.share
+        return self.of(times) <= self.seconds
