@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from server.config import StackName
 from server.cost.stacks import STACK_NAMES
-from server.planner.model_names import NAMED
+from server.models.public import NAMED
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.simulator import run_simulation
 from server.workload.arrivals import Arrivals

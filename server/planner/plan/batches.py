@@ -16,7 +16,7 @@ EULER = 0.5772  # harmonic numbers are ln n + EULER
 
 def longest_of(count: float, cv2: float) -> float:
     """Mean of the longest of `count` lengths in multiples of their mean: exact for constant and exponential ones."""
-    return 1 + cv2**0.5 * max(0.0, log(max(1.0, count)) + EULER - 1)
+    return 1 + sqrt(cv2) * max(0.0, log(max(1.0, count)) + EULER - 1)
 
 
 @dataclass(frozen=True, slots=True)

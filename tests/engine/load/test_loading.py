@@ -179,7 +179,6 @@ def test_a_part_without_measurements_is_told_as_extrapolated(config_of: Any) -> 
     loaded = load_engine(config_of("tiny-qwen2", device="inf1.xlarge"), silent)
     loaded.runner.close()
     assert "no decode of an LLM on Inferentia1 is among the measurements" in loaded.info.facts.extrapolated
-    assert any("parameters: measured are" in reason for reason in loaded.info.facts.extrapolated)
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
