@@ -1,8 +1,8 @@
 """CPU time of a simulated request under each stack: `python -m tools.simulate_speed [--requests N] [--replicas N]`.
 
 Serves Llama-3-8B's shape on instances of inf2.xlarge at a share of what they can carry, which is measured first by
-giving one of them more than it can. Prints CPU seconds of this process, which do not count what others do on the host, though a
-busy host still slows them, and what a million such requests would take.
+giving one of them more than it can. Prints CPU seconds of this process, which do not count what others do on the host,
+though a busy host still slows them, and what a million such requests would take.
 """
 
 from __future__ import annotations
