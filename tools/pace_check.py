@@ -4,8 +4,9 @@ Starts `neuronserve serve --pace device` with the default model and the flags th
 clients, and prints measured TTFT and TPOT beside those of `neuronserve simulate` for the same deployment and workload.
 The figures are only worth something on a host with nothing else to do: late steps are printed too.
 
-Several clients are part of the verdict with `--batching neuron` (that of the vLLM stacks) alone: in continuous batching prompts that are sent at
-once share a step in the simulator, where the server has begun with the first before the second is there.
+Several clients are part of the verdict with `--batching neuron` (that of the vLLM stacks) alone: in continuous batching
+prompts that are sent at once share a step in the simulator, where the server has begun with the first before the second
+is there.
 """
 
 from __future__ import annotations
