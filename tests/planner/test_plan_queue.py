@@ -171,10 +171,6 @@ def test_a_simulated_replica_agrees(replica: Replica, slots: int, load: float) -
     assert replica.at(rate).ttft_s == pytest.approx(ttft, rel=0.25)
 
 
-def limits(ttft_s: float, tpot_s: float) -> tuple[Limit, ...]:
-    return Limit("TTFT", ttft_s), Limit("TPOT", tpot_s)
-
-
 def test_limits_that_bind_are_held_with_little_to_spare() -> None:
     rate = CHAT.rate_within(limits(0.3, 0.025))
     assert 0 < rate < MAX_LOAD * CHAT.saturation

@@ -8,16 +8,19 @@ Formulas with their reasons: docs/plan.md. Neither hardware nor prices.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import hypot, inf, sqrt
+from functools import lru_cache
+from math import hypot, inf, log, sqrt
+
+import numpy as np
 
 from server.planner.plan.batches import StaticBatches, gated, longest_of
 from server.planner.plan.formulas import pooling, service_factor
 from server.planner.plan.times import Limit, MeanTimes, Wait
 from server.scheduler.batching import POLICIES, BatchingPolicy
+from server.workload.workload import FloatArray
 
 MAX_LOAD = 0.9  # share of saturation above which no plan is made: mean waits there grow without bound
-BISECTIONS = 30
-HUGE = 1e200  # weights of the chain are scaled down from here
+BISECTIONS = 20  # to a millionth of saturation
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,47 +211,36 @@ class Replica:
         return low
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Chain:
     """Birth-death chain of the requests present: births at `rate`, deaths as the slots that are busy complete."""
 
     load: float  # of saturation
-    weight: float = 1.0  # of all slots busy and none waiting, as are all of these, up to one common factor
-    total: float = 1.0
-    busy: float = 0.0  # slots times weight
-    squares: float = 0.0  # slots squared times weight
-    empty: float = 1.0
+    weight: float  # share of the time with all slots busy and none waiting
+    busy: float  # mean slots
+    spread: float  # standard deviation of them
+    idle: float  # share of the time with none busy
 
     @classmethod
     def of(cls, replica: Replica, rate: float) -> _Chain:
-        chain = cls(rate / replica.saturation)
-        for n in range(1, replica.slots + 1):
-            chain.weight *= rate / replica.completions(n)
-            chain.total += chain.weight
-            chain.busy += n * chain.weight
-            chain.squares += n * n * chain.weight
-            if chain.total > HUGE:
-                chain._scale(1 / chain.total)
-        tail = chain.weight * chain.load / (1 - chain.load)  # all busy and some waiting: a geometric series
-        chain.total += tail
-        chain.busy += replica.slots * tail
-        chain.squares += replica.slots**2 * tail
-        return chain
-
-    def _scale(self, factor: float) -> None:
-        self.weight *= factor
-        self.total *= factor
-        self.busy *= factor
-        self.squares *= factor
-        self.empty *= factor
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the slots that are busy."""
-        mean = self.busy / self.total
-        return sqrt(max(0.0, self.squares / self.total - mean**2))
+        load = rate / replica.saturation
+        numbers, deaths = _deaths(replace(replica, peers=1))
+        logs = numbers * log(rate) - deaths  # of the weights of 0, 1, ... slots busy and none waiting
+        weights = np.exp(logs - logs.max())
+        full = float(weights[-1])
+        tail = full * load / (1 - load)  # all busy and some waiting: a geometric series
+        total = float(weights.sum()) + tail
+        busy = (float(numbers @ weights) + replica.slots * tail) / total
+        squares = (float((numbers * numbers) @ weights) + replica.slots**2 * tail) / total
+        return cls(load, full / total, busy, sqrt(max(0.0, squares - busy**2)), float(weights[0]) / total)
 
     def means(self) -> tuple[float, float, float]:
         """Slots busy, the share of time with none busy, and requests that wait for a slot."""
-        queued = self.weight * self.load / (1 - self.load) ** 2
-        return self.busy / self.total, self.empty / self.total, queued / self.total
+        return self.busy, self.idle, self.weight * self.load / (1 - self.load) ** 2
+
+
+@lru_cache(maxsize=1024)  # a replica is asked at many rates
+def _deaths(replica: Replica) -> tuple[FloatArray, FloatArray]:
+    """0, 1, ... slots busy, and the logarithm of the product of the completions of as many."""
+    logs = [log(replica.completions(n)) for n in range(1, replica.slots + 1)]
+    return np.arange(replica.slots + 1, dtype=np.float64), np.concatenate(([0.0], np.cumsum(logs)))
