@@ -64,9 +64,10 @@ def run_plan(
         _console(REPORT_WIDTH, view.wide).print(references.render(report))
     if picture is not None:
         write_picture(report, picture)
-    found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
-    gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
-    write_json(json_file, report.as_json() | found | gpus)
+    if json_file is not None:
+        found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
+        gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
+        write_json(json_file, report.as_json() | found | gpus)
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
