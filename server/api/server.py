@@ -23,7 +23,7 @@ from server.api.config import ApiConfig
 from server.api.endpoints.inventory import inventory
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
-from server.errors import StartError
+from server.errors import EngineLost, StartError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 
@@ -65,7 +65,10 @@ class ApiServer:
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Listen and load, then serve until `shutdown` is done. Raises StartError when loading fails."""
+        """Listen and load, then serve until `shutdown` is done.
+
+        Raises StartError when loading fails, EngineLost at the end when an engine has died meanwhile.
+        """
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
         logging_stats = asyncio.create_task(self._log_stats())
@@ -80,6 +83,8 @@ class ApiServer:
             logging_stats.cancel()
             await asyncio.gather(loading, logging_stats, serving, return_exceptions=True)
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
+        if (loss := self.service.engine.loss) is not None:
+            raise EngineLost(f"an engine was lost while the server ran: {loss}")
 
     def shutdown(self) -> None:
         """First call: drain, then end. Second call: end what still runs at once."""
@@ -108,6 +113,9 @@ class ApiServer:
         if is_serving:
             log.info("draining: %d sequences open, at most %g s", self.service.engine.num_open, self._timeout_s)
             await self._wait_until_idle()
+            if left := self.service.engine.num_open:
+                why = "a second signal" if self._abort_now.is_set() else f"{self._timeout_s:g} s are over"
+                log.warning("draining ends: %s; %d open sequences end with an error", why, left)
             self.service.abort_all()
         self._uvicorn.should_exit = True
 
@@ -144,7 +152,7 @@ def address(listener: socket.socket) -> str:
 
 
 def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
-    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError."""
+    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
     uvloop.run(_serve(config, engines, listener))
 
 

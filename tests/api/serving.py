@@ -184,6 +184,11 @@ class Server:
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         return self.process.wait(timeout_s)
 
+    def last_words(self) -> str:
+        """What the server has written after its start, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
 
 def command(*args: str, program: str = "tests.api.serve_fake") -> list[str]:
     return [sys.executable, "-m", program, *args]
