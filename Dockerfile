@@ -2,8 +2,9 @@
 # neuronserve: the server, the default model, and kernels compiled for each level of x86-64 (see docs/deploy.md).
 #
 # The base may be any Debian-like image with `python` 3.11 or newer on its PATH and glibc; both stages use it, because the
-# virtual environment is copied from one to the other.
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# virtual environment is copied from one to the other. The digest is of the index of all platforms;
+# `docker buildx imagetools inspect python:3.11-slim-bookworm` prints the newest.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:0bee7276f83efd4a1ee05bbbf4281d95ed28e079220a9457f25a93e3f1e3c31b
 
 FROM ${PYTHON_IMAGE} AS build
 # Whole seconds, because image layers may keep no fractions, and Numba compares the times of sources with its index.
@@ -23,6 +24,9 @@ COPY loadtests ./loadtests
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/venv/bin/python -m pip install --no-deps --no-index --no-compile /wheels/*.whl \
     && /opt/venv/bin/python -m pip uninstall --yes pip setuptools \
+    && mkdir -p /opt/venv/share/neuronserve \
+    && /opt/build/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+        --output-file /opt/venv/share/neuronserve/sbom.cdx.json /opt/venv/bin/python \
     && rm -rf /src/server /src/loadtests \
     && find /opt/venv -name tests -path '*/site-packages/*' -type d -prune -exec rm -rf {} + \
     && find /opt/venv -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH}" {} +
@@ -33,11 +37,13 @@ RUN /opt/venv/bin/python -m tools.precompile \
 
 
 FROM ${PYTHON_IMAGE}
+ARG PYTHON_IMAGE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="neuronserve" \
       org.opencontainers.image.description="OpenAI-compatible LLM server for Inferentia-class devices, emulated on the host CPU" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="${PYTHON_IMAGE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 

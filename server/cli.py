@@ -41,9 +41,7 @@ class Call:
     engine: EngineMain  # what an engine's process runs
 
     def settings(self, kind: type[Kind]) -> Kind:
-        """The settings of the call; the catalogue that they name is in force afterwards. Raises SettingsError."""
-        from server.device.catalog import use_catalog
-        from server.settings.catalog import CatalogSettings
+        """The settings of the call; what they name is in force afterwards. Raises SettingsError."""
         from server.settings.sources import load_settings, misspelt_variables
 
         if suspects := misspelt_variables(kind):
@@ -51,8 +49,7 @@ class Call:
 
             refuse_misspelt(suspects)
         settings = load_settings(kind, self.argv, self.parser())
-        if isinstance(settings, CatalogSettings):
-            use_catalog(settings.catalog_config)
+        settings.put_in_force()
         for notice in settings.notices:
             print(f"neuronserve: {notice}", file=sys.stderr)
         return settings
@@ -179,6 +176,20 @@ def calibrate(call: Call) -> None:
     write_json(settings.json_file, report.as_json())
 
 
+def observe(call: Call) -> None:
+    """Fit the cost model to one endpoint, from load tests: a probe's, or those whose reports are given."""
+    from loadtests.probe import ProbeShape, probe
+    from server.planner.observe.command import run_observe
+    from server.settings.base import slice_of
+    from server.settings.observe import ObserveSettings
+
+    settings = call.settings(ObserveSettings)
+    label, deployment = settings.label, settings.deployment
+    endpoint = settings.base_url, settings.served_model_name, settings.api_key
+    runs = settings.recorded or probe(*endpoint, slice_of(ProbeShape, settings))
+    run_observe(label, runs, deployment, settings.output)
+
+
 def plan(call: Call) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
     from server.planner.command import Beside, run_plan
@@ -243,6 +254,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "simulate": (simulate, "serve a workload on modelled instances in virtual time"),
     "compile": (compile_ahead, "quantize and pack a model, for a faster start"),
     "calibrate": (calibrate, "fit the cost model to published measurements, or check the stored fit against some"),
+    "observe": (observe, "fit the cost model to your own endpoint, for plan --calibration"),
     "ls": (ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (monitor, "report on a running server as neuron-monitor does: JSON lines"),

@@ -168,6 +168,7 @@ class EngineConfig:
     pace: Pace = "host"  # "device": a step takes as long as on the modelled part, where the host is fast enough
     kv_cache_dtype: Literal["auto"] | KVCacheDtype = "auto"  # auto = dtype
     catalog: CatalogConfig = CatalogConfig()
+    calibration: str | None = None  # file with the coefficients of the cost model; None = the shipped ones
     runtime_cores: RuntimeCores = RuntimeCores()
     trace: TraceConfig = TraceConfig()
     kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests

@@ -178,9 +178,9 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
-    | {"check", "emit", "emit_row", "gpus", "picture"},
+    | {"calibration", "check", "emit", "emit_row", "gpus", "picture"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
-    | {"num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
+    | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
 }
 
 

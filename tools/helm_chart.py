@@ -2,7 +2,8 @@
 
 Into values.schema.json go the catalogue's instances, the tensor-parallel degrees that each allows, the buckets an
 objective may be, and the keys that must not be taken away; into files/devices.json go the cores of each instance; into
-README.md goes the table of values, from the comments `# --` of values.yaml.
+README.md goes the table of values, from the comments `# --` of values.yaml; deploy/grafana/dashboard.json is the
+chart's dashboard with its default objectives, for Grafana's own import.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from server.api.telemetry.families import BETWEEN_TOKENS, FIRST_TOKEN
 from server.device.catalog import INSTANCES
 
 CHART = Path(__file__).resolve().parent.parent / "helm"
+DASHBOARD = CHART.parent / "deploy" / "grafana" / "dashboard.json"
 BEGIN, END = "<!-- values: written by tools/helm_chart.py -->", "<!-- end of values -->"
 
 
@@ -90,16 +92,26 @@ def values_table(text: str) -> str:
     return "\n".join(rows)
 
 
+def dashboard(text: str, values: dict[str, Any]) -> str:
+    """The dashboard as the chart renders it with `values`."""
+    slo, price = values["slo"], values["price"]["hourlyUsd"]
+    filled = {"TTFT_SLO": float(slo["ttftSeconds"]), "TPOT_SLO": float(slo["tpotSeconds"]), "PRICE": price or 0}
+    for name, value in filled.items():
+        text = text.replace(f"__{name}__", str(value))
+    return text
+
+
 def generated() -> dict[Path, str]:
     """Contents that each file should have."""
     schema, readme = CHART / "values.schema.json", CHART / "README.md"
     head, _, rest = readme.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
-    values = (CHART / "values.yaml").read_text()
-    table = values_table(values)
+    text = (CHART / "values.yaml").read_text()
+    values, table = yaml.safe_load(text), values_table(text)
     facts = with_facts(msgspec.json.decode(schema.read_bytes()))
     return {
-        schema: json.dumps(with_required(facts, yaml.safe_load(values)), indent=2) + "\n",
+        schema: json.dumps(with_required(facts, values), indent=2) + "\n",
+        DASHBOARD: dashboard((CHART / "files" / "dashboard.json").read_text(), values),
         CHART / "files" / "devices.json": json.dumps(devices(), indent=2) + "\n",
         readme: f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}",
     }

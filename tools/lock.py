@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {
     "requirements.lock": "What the image runs with, tracing included",
-    "requirements-build.lock": "What builds the wheel in the image",
+    "requirements-build.lock": "What builds the wheel in the image, and the list of what is inside",
 }
 
 
@@ -21,7 +21,7 @@ def requirements(lock: str) -> list[str]:
     """The requirements that `lock` settles, as pyproject.toml has them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     if "build" in lock:
-        return list(project["build-system"]["requires"])
+        return [*project["build-system"]["requires"], *project["dependency-groups"]["image-build"]]
     return [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["otel"]]
 
 

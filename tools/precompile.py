@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -58,8 +59,11 @@ def compile_host_functions() -> None:
 
 
 def compile_levels(directory: Path) -> None:
-    """Compile each level in a process, one after the other, because they share the cache's index."""
-    for target in TARGETS:
+    """Compile each level in a process, one after the other, because they share the cache's index.
+
+    Other architectures have no levels: their hosts compile at the first start.
+    """
+    for target in TARGETS if platform.machine() == "x86_64" else ():
         begin = time.perf_counter()
         environment = {**os.environ, "NUMBA_CPU_NAME": target.cpu, "NUMBA_CPU_FEATURES": target.features}
         command = [sys.executable, "-m", "tools.precompile", "--this-level", "--directory", str(directory)]

@@ -31,10 +31,20 @@
 {{- if and (eq $v.price.basis "spot") (kindIs "invalid" $v.price.spotDiscount) (kindIs "invalid" $v.price.hourlyUsd) }}
 {{- fail "price.basis is spot: it needs price.spotDiscount or price.hourlyUsd" }}
 {{- end }}
+{{- include "neuronserve.checkHosts" . }}
 {{- include "neuronserve.checkScrape" . }}
 {{- include "neuronserve.checkCache" . }}
 {{- include "neuronserve.checkPod" . }}
 {{- include "neuronserve.checkArguments" . }}
+{{- include "neuronserve.checkLive" . }}
+{{- end }}
+
+{{- define "neuronserve.checkHosts" -}}
+{{- range $i, $host := .Values.ingress.hosts }}
+{{- if regexMatch "^[0-9]+([.][0-9]+){3}$" $host }}
+{{- fail (printf "ingress.hosts[%d] is %s: it must be a host name, and no IP address" $i $host) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Prometheus Operator drops a ServiceMonitor without a word to the release when this does not hold. */}}
@@ -48,8 +58,8 @@
 {{/* A duration such as 1m30s. */}}
 {{- define "neuronserve.seconds" -}}
 {{- $total := 0.0 }}
-{{- $units := dict "ms" 0.001 "s" 1 "m" 60 "h" 3600 }}
-{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 }}
+{{- $units := dict "ms" 0.001 "s" 1 "m" 60 "h" 3600 "d" 86400 "w" 604800 "y" 31536000 }}
+{{- range regexFindAll "[0-9]+(ms|[smhdwy])" . -1 }}
 {{- $total = addf $total (mulf (regexFind "[0-9]+" . | float64) (get $units (regexFind "[a-z]+" .) | float64)) }}
 {{- end }}
 {{- $total }}
@@ -58,7 +68,11 @@
 {{- define "neuronserve.checkCache" -}}
 {{- $v := .Values }}
 {{- $p := $v.cache.persistence }}
-{{- $several := or (gt ($v.replicaCount | int) 1) $v.autoscaling.enabled }}
+{{- $there := dig "spec" "replicas" 1 (include "neuronserve.live" . | fromYaml) }}
+{{- $several := or (gt (ternary $there $v.replicaCount (kindIs "invalid" $v.replicaCount) | int) 1) $v.autoscaling.enabled }}
+{{- if and (gt (len $p.accessModes) 1) (has "ReadWriteOncePod" $p.accessModes) }}
+{{- fail (printf "cache.persistence.accessModes is %s: ReadWriteOncePod must be the only one" (join "," $p.accessModes)) }}
+{{- end }}
 {{- if and $p.enabled $p.existingClaim (eq $v.kind "StatefulSet") }}
 {{- fail "cache.persistence.existingClaim: a StatefulSet makes a claim for each pod; use kind Deployment" }}
 {{- end }}
@@ -93,6 +107,7 @@ max-model-len: model.maxModelLen
 device: device
 tensor-parallel-size: tensorParallelSize
 data-parallel-size: dataParallelSize
+stack: engine.stack
 batching: engine.batching
 pace: engine.pace
 context-encoding-buckets: engine.contextEncodingBuckets

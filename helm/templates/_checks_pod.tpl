@@ -1,17 +1,67 @@
 {{/* What an API server would refuse of the pod: said here with the key to change. */}}
 {{- define "neuronserve.checkPod" -}}
 {{- include "neuronserve.checkCores" . }}
-{{- include "neuronserve.checkResources" . }}
 {{- include "neuronserve.checkStrategy" . }}
 {{- include "neuronserve.checkEnvironment" . }}
+{{- include "neuronserve.checkScheduling" . }}
 {{- $containers := concat (list (dict "name" "server")) .Values.initContainers .Values.extraContainers }}
 {{- include "neuronserve.checkUnique" (list $containers "name" "initContainers, extraContainers") }}
-{{- $pod := include "neuronserve.volumes" . | fromYamlArray }}
+{{- include "neuronserve.checkUnique" (list .Values.imagePullSecrets "name" "imagePullSecrets") }}
+{{- $volumes := include "neuronserve.volumes" . | fromYamlArray }}
 {{- if and (eq .Values.kind "StatefulSet") .Values.cache.persistence.enabled }}
-{{- $pod = append $pod (dict "name" "cache") }}
+{{- $volumes = append $volumes (dict "name" "cache") }}
 {{- end }}
-{{- include "neuronserve.checkUnique" (list $pod "name" "extraVolumes") }}
-{{- include "neuronserve.checkUnique" (list (include "neuronserve.volumeMounts" . | fromYamlArray) "mountPath" "extraVolumeMounts") }}
+{{- include "neuronserve.checkUnique" (list $volumes "name" "extraVolumes") }}
+{{- $names := list }}
+{{- range $volumes }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- $server := dict "env" (include "neuronserve.env" . | fromYamlArray) "volumeMounts" (include "neuronserve.volumeMounts" . | fromYamlArray) "resources" (include "neuronserve.resources" . | fromYaml) }}
+{{- include "neuronserve.checkContainer" (list $server (dict "env" "env" "volumeMounts" "extraVolumeMounts" "resources" "resources") $names) }}
+{{- range $key := list "initContainers" "extraContainers" }}
+{{- range $i, $container := get $.Values $key }}
+{{- $paths := dict }}
+{{- range list "env" "volumeMounts" "resources" "ports" }}
+{{- $_ := set $paths . (printf "%s[%d].%s" $key $i .) }}
+{{- end }}
+{{- include "neuronserve.checkContainer" (list $container $paths $names) }}
+{{- end }}
+{{- end }}
+{{- if .Values.tests.enabled }}
+{{- include "neuronserve.checkResources" (list .Values.tests.resources "tests.resources") }}
+{{- end }}
+{{- end }}
+
+{{/* The argument is the list (container, key of each of its fields, names of the pod's volumes). */}}
+{{- define "neuronserve.checkContainer" -}}
+{{- $container := index . 0 }}
+{{- $paths := index . 1 }}
+{{- $volumes := index . 2 }}
+{{- $env := default list $container.env }}
+{{- include "neuronserve.checkUnique" (list $env "name" $paths.env) }}
+{{- range $env }}
+{{- if and .value .valueFrom }}
+{{- fail (printf "%s: %s has a value and a valueFrom, and may have only one of them" $paths.env .name) }}
+{{- end }}
+{{- end }}
+{{- $mounts := default list $container.volumeMounts }}
+{{- include "neuronserve.checkUnique" (list $mounts "mountPath" $paths.volumeMounts) }}
+{{- range $mounts }}
+{{- if not (has .name $volumes) }}
+{{- fail (printf "%s: %s is mounted, and the pod's volumes are %s" $paths.volumeMounts .name (join ", " $volumes)) }}
+{{- end }}
+{{- end }}
+{{- $named := list }}
+{{- $numbered := list }}
+{{- range default list $container.ports }}
+{{- if .name }}
+{{- $named = append $named . }}
+{{- end }}
+{{- $numbered = append $numbered (dict "containerPort and protocol" (printf "%d/%s" (int .containerPort) (default "TCP" .protocol))) }}
+{{- end }}
+{{- include "neuronserve.checkUnique" (list $named "name" $paths.ports) }}
+{{- include "neuronserve.checkUnique" (list $numbered "containerPort and protocol" $paths.ports) }}
+{{- include "neuronserve.checkResources" (list (default dict $container.resources) $paths.resources) }}
 {{- end }}
 
 {{/* The argument is the list (objects, field that tells them apart, key to change). */}}
@@ -45,14 +95,29 @@
 {{- end }}
 {{- end }}
 
+{{/* The argument is the list (resources, their key). Of extended resources and huge pages a container gets what it is
+limited to, as a whole number. */}}
 {{- define "neuronserve.checkResources" -}}
-{{- $limits := default dict .Values.resources.limits }}
-{{- range $name, $request := default dict .Values.resources.requests }}
-{{- if hasKey $limits $name }}
+{{- $key := index . 1 }}
+{{- $requests := default dict (index . 0).requests }}
+{{- $limits := default dict (index . 0).limits }}
+{{- range $name, $request := $requests }}
 {{- $limit := get $limits $name }}
-{{- if gt (include "neuronserve.quantity" $request | float64) (include "neuronserve.quantity" $limit | float64) }}
-{{- fail (printf "resources.requests.%s is %v: it must be at most resources.limits.%s, %v" $name $request $name $limit) }}
+{{- $isCounted := or (contains "/" $name) (hasPrefix "hugepages-" $name) }}
+{{- if and $isCounted (not (hasKey $limits $name)) }}
+{{- fail (printf "%s.requests.%s is %v: it must be equal to %s.limits.%s, which is missing" $key $name $request $key $name) }}
 {{- end }}
+{{- if hasKey $limits $name }}
+{{- $more := subf (include "neuronserve.quantity" $request | float64) (include "neuronserve.quantity" $limit | float64) }}
+{{- if or (gt $more 0.0) (and $isCounted (ne $more 0.0)) }}
+{{- fail (printf "%s.requests.%s is %v: it must be %s %s.limits.%s, %v" $key $name $request (ternary "equal to" "at most" $isCounted) $key $name $limit) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $name, $limit := $limits }}
+{{- $amount := include "neuronserve.quantity" $limit | float64 }}
+{{- if and (contains "/" $name) (ne $amount (floor $amount)) }}
+{{- fail (printf "%s.limits.%s is %v: it must be a whole number" $key $name $limit) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -95,5 +160,31 @@
 {{- fail (printf "env: %s is set by %s" .name (get $owned $flag)) }}
 {{- end }}
 {{- end }}
-{{- include "neuronserve.checkUnique" (list (include "neuronserve.env" . | fromYamlArray) "name" "env") }}
+{{- end }}
+
+{{- define "neuronserve.checkScheduling" -}}
+{{- $spread := list }}
+{{- range $i, $each := .Values.topologySpreadConstraints }}
+{{- if and $each.minDomains (ne $each.whenUnsatisfiable "DoNotSchedule") }}
+{{- fail (printf "topologySpreadConstraints[%d].minDomains is %v: it needs whenUnsatisfiable DoNotSchedule" $i $each.minDomains) }}
+{{- end }}
+{{- $spread = append $spread (dict "topologyKey and whenUnsatisfiable" (printf "%s, %s" $each.topologyKey $each.whenUnsatisfiable)) }}
+{{- end }}
+{{- include "neuronserve.checkUnique" (list $spread "topologyKey and whenUnsatisfiable" "topologySpreadConstraints") }}
+{{- range $i, $each := .Values.tolerations }}
+{{- $operator := default "Equal" $each.operator }}
+{{- if and (not $each.key) (ne $operator "Exists") }}
+{{- fail (printf "tolerations[%d].operator is %s: without a key it must be Exists" $i $operator) }}
+{{- end }}
+{{- if and $each.value (eq $operator "Exists") }}
+{{- fail (printf "tolerations[%d].value is %s: with operator Exists there must be none" $i $each.value) }}
+{{- end }}
+{{- if and (hasKey $each "tolerationSeconds") (ne (default "" $each.effect) "NoExecute") }}
+{{- fail (printf "tolerations[%d].tolerationSeconds is %v: it needs effect NoExecute" $i $each.tolerationSeconds) }}
+{{- end }}
+{{- end }}
+{{- $deadline := include "neuronserve.progressDeadline" . | int64 }}
+{{- if gt $deadline 2147483647 }}
+{{- fail (printf "probes.startup.failureThreshold is %v: with periodSeconds %v a rollout may take %d s, and the most is 2147483647" .Values.probes.startup.failureThreshold .Values.probes.startup.periodSeconds $deadline) }}
+{{- end }}
 {{- end }}

@@ -16,7 +16,7 @@ characters, in 63 at most: without a word no pod is made of a name above 52. */}
 
 {{/* Selectors cannot be changed, so nothing that a user or a new version of the chart changes is among them. */}}
 {{- define "neuronserve.selectorLabels" -}}
-app.kubernetes.io/name: "{{ include "neuronserve.name" . }}"
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: server
 {{- end }}
@@ -76,7 +76,6 @@ app.kubernetes.io/component: server
       "device" $v.device
       "tensor_parallel_size" ($v.tensorParallelSize | int)
       "data_parallel_size" ($v.dataParallelSize | int)
-      "batching" $v.engine.batching
       "pace" $v.engine.pace
       "kv_cache_dtype" $v.engine.kvCacheDtype
       "tool_call_parser" $v.server.toolCallParser
@@ -93,6 +92,8 @@ app.kubernetes.io/component: server
       "disable_access_log" (not $v.server.accessLog)
       "log_level" $v.server.logLevel }}
 {{- if $v.model.name }}{{ $_ := set $settings "model" $v.model.name }}{{ end }}
+{{- if $v.engine.stack }}{{ $_ := set $settings "stack" $v.engine.stack }}{{ end }}
+{{- if $v.engine.batching }}{{ $_ := set $settings "batching" $v.engine.batching }}{{ end }}
 {{- if $v.model.revision }}{{ $_ := set $settings "revision" $v.model.revision }}{{ end }}
 {{- if $v.model.servedNames }}{{ $_ := set $settings "served_model_name" $v.model.servedNames }}{{ end }}
 {{- if $v.model.maxModelLen }}{{ $_ := set $settings "max_model_len" ($v.model.maxModelLen | int) }}{{ end }}
@@ -124,4 +125,21 @@ app.kubernetes.io/component: server
 {{- define "neuronserve.hasNewClaim" -}}
 {{- $p := .Values.cache.persistence }}
 {{- if and $p.enabled (not $p.existingClaim) (eq .Values.kind "Deployment") }}true{{ end }}
+{{- end }}
+
+{{/* One more pod at a time where a second one can be had: no device and no volume of one node is waited for. */}}
+{{- define "neuronserve.strategy" -}}
+{{- $v := .Values }}
+{{- $isOneNodes := and (include "neuronserve.hasNewClaim" .) (not (has "ReadWriteMany" $v.cache.persistence.accessModes)) }}
+{{- $surges := and (eq $v.accelerator.type "emulated") (not $isOneNodes) }}
+{{- $own := dict "type" "RollingUpdate" }}
+{{- if eq $v.kind "Deployment" }}
+{{- $_ := set $own "rollingUpdate" (dict "maxSurge" (ternary 1 0 $surges) "maxUnavailable" (ternary 0 1 $surges)) }}
+{{- end }}
+{{- toYaml (default $own $v.strategy) }}
+{{- end }}
+
+{{/* A rollout that takes longer than the longest start has failed. */}}
+{{- define "neuronserve.progressDeadline" -}}
+{{- add (mul (.Values.probes.startup.periodSeconds | int64) (.Values.probes.startup.failureThreshold | int64)) 120 }}
 {{- end }}

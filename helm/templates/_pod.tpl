@@ -1,15 +1,17 @@
-{{/* The pod of either kind of workload, from `metadata` on. No label of it names the chart's version: that alone rolls no pod. */}}
+{{/* The pod of either kind of workload, from `metadata` on. No label of it names the chart's version: that alone rolls no pod.
+Its settings are an annotation that it mounts as a file, not a ConfigMap beside it: they are accepted or refused together
+with the pod, and `kubectl rollout undo` takes them back with it. */}}
 {{- define "neuronserve.pod" -}}
 {{- $v := .Values -}}
 metadata:
   labels:
     {{- merge (include "neuronserve.selectorLabels" . | fromYaml) $v.podLabels $v.commonLabels | toYaml | nindent 4 }}
   annotations:
-    {{- $checksums := dict "checksum/config" (include "neuronserve.settings" . | sha256sum) }}
+    {{- $own := dict "neuronserve/config.yaml" (include "neuronserve.settings" .) }}
     {{- if and $v.auth.apiKeys (not $v.auth.existingSecret) }}
-    {{- $_ := set $checksums "checksum/secret" (join "," $v.auth.apiKeys | sha256sum) }}
+    {{- $_ := set $own "checksum/secret" (join "," $v.auth.apiKeys | sha256sum) }}
     {{- end }}
-    {{- merge $checksums $v.podAnnotations | toYaml | nindent 4 }}
+    {{- merge $own $v.podAnnotations | toYaml | nindent 4 }}
 spec:
   serviceAccountName: "{{ include "neuronserve.serviceAccountName" . }}"
   automountServiceAccountToken: false
@@ -166,8 +168,11 @@ volumeMounts:
 {{- define "neuronserve.volumes" -}}
 {{- $v := .Values -}}
 - name: config
-  configMap:
-    name: "{{ include "neuronserve.fullname" . }}"
+  downwardAPI:
+    items:
+      - path: config.yaml
+        fieldRef:
+          fieldPath: metadata.annotations['neuronserve/config.yaml']
 - name: tmp
   emptyDir: {}
 {{- if not $v.cache.persistence.enabled }}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -188,6 +189,33 @@ class _Stored(msgspec.Struct):
 
 
 @cache
-def default_calibration() -> Calibration:
-    """The calibration shipped with the package."""
+def shipped_calibration() -> Calibration:
+    """The calibration that comes with the package."""
     return Calibration.from_json(files("server.cost").joinpath("calibration.json").read_text(), "calibration.json")
+
+
+_given: Calibration | None = None
+
+
+def use_calibration(file: str | None) -> None:
+    """Set the calibration of this process to the one in `file`; None: the shipped one.
+
+    Raises SettingsError for a file that cannot be read or holds none, changing nothing.
+    """
+    global _given  # noqa: PLW0603  # data of the whole process, as the catalogue is; set before anything reads it
+    _given = None if file is None else read_calibration(Path(file))
+
+
+def default_calibration() -> Calibration:
+    """The calibration in force."""
+    return _given or shipped_calibration()
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file. Raises SettingsError when it cannot be read or holds none of this version."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(f"calibration {str(path)!r} cannot be read: {reason}") from error
+    return Calibration.from_json(text, f"calibration {str(path)!r}")

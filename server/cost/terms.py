@@ -33,7 +33,7 @@ TERMS: dict[str, Term] = {
     # Of a decode step. Weights are streamed in a prefill too.
     "weights": _at_peak("memory", 1.4, "streaming the weights", is_optional=False),
     "kv": _at_peak("memory", 2.0, "streaming the cache of all compiled positions", is_optional=False),
-    "layer_launch": Term("overhead", "s", 5e-5, "one layer's instructions", False),
+    "layer_launch": Term("overhead", "s", 3e-5, "one layer's instructions", False),
     "collectives": Term("overhead", "s", 5e-5, "the start of one layer's collectives"),
     "decode_matmul": _at_peak("compute", 2.0, "matmuls of a decode step", is_optional=False),
     "slot_layer": Term("activation", "s", 2e-6, "one slot in one layer, per 4,096 of hidden size"),

@@ -64,6 +64,9 @@ class Settings(BaseSettings):
 
     config: File = Field(None, description="YAML file with these settings")
 
+    def put_in_force(self) -> None:
+        """Set what of these settings is data of the whole process. Raises StartError for what cannot be."""
+
     @classmethod
     def implied(cls, given: Mapping[str, Any], variables: Mapping[str, str]) -> Mapping[str, Implied]:
         """Settings that follow from those `given` and from Neuron's variables. Raises SettingsError."""

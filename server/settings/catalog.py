@@ -5,12 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from server.config import CatalogConfig
+from server.device.catalog import use_catalog
 from server.device.prices import DEFAULT_REGION
 from server.settings.base import Settings, slice_of
 
 
 class CatalogSettings(Settings):
-    """Base of the settings of each command that knows the catalogue. `server/cli.py` puts it in force."""
+    """Base of the settings of each command that knows the catalogue."""
 
     catalog: str | None = Field(None, description="TOML file with parts and prices over the built-in ones")
     region: str = Field(DEFAULT_REGION, description="AWS region whose prices are used")
@@ -25,3 +26,8 @@ class CatalogSettings(Settings):
     def catalog_config(self) -> CatalogConfig:
         """What the catalogue is loaded from."""
         return slice_of(CatalogConfig, self, file=self.catalog)
+
+    def put_in_force(self) -> None:
+        """Set the catalogue too."""
+        super().put_in_force()
+        use_catalog(self.catalog_config)

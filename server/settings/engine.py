@@ -108,6 +108,7 @@ class EngineSettings(ModelSettings):
             cpus=choose_cpus(self.cpu_binding, cpu_threads),
             kernel_cache_dir=self.kernel_cache,
             catalog=self.catalog_config,
+            calibration=self.calibration_file,
             runtime_cores=runtime_cores(),
             trace=TraceConfig(None, self.trace_max_events),
             kernel_checks=self.kernel_checks,

@@ -9,6 +9,7 @@ from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
 from server.settings.compile import CompileSettings
 from server.settings.monitor import LsSettings, MonitorSettings, TopSettings
+from server.settings.observe import ObserveSettings
 from server.settings.planner import CalibrateSettings, PlanSettings, SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
@@ -22,6 +23,7 @@ KINDS: tuple[type[Settings], ...] = (
     SimulateSettings,
     CompileSettings,
     CalibrateSettings,
+    ObserveSettings,
     LsSettings,
     TopSettings,
     MonitorSettings,

@@ -12,7 +12,7 @@ from pydantic_settings import CliPositionalArg
 
 from server.config import CatalogConfig, RequestedFormats
 from server.settings.base import Implied, Numbers, Texts, slice_of
-from server.settings.catalog import CatalogSettings
+from server.settings.calibration import TimeSettings
 from server.settings.neuron import NeuronKnobs, as_json, read_knobs
 from server.settings.sources import cache_home, neuron_variables
 
@@ -22,7 +22,7 @@ DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 Json = Annotated[str | None, BeforeValidator(as_json)]
 
 
-class ModelSettings(CatalogSettings):
+class ModelSettings(TimeSettings):
     """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
 
     model: CliPositionalArg[str] = Field(

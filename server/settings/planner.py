@@ -18,7 +18,7 @@ from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, A
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
 from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
-from server.settings.catalog import CatalogSettings
+from server.settings.calibration import TimeSettings
 from server.workload.arrivals import Arrivals
 from server.workload.context import TooLong, fit_context
 from server.workload.length_table import read_lengths
@@ -29,7 +29,7 @@ from server.workload.traces import read_trace
 from server.workload.workload import Workload
 
 
-class _PlannerSettings(CatalogSettings, ReportSettings):
+class _PlannerSettings(TimeSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
         "llama-8b",
         description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -25,6 +26,7 @@ CASES = tuple(sorted(path.name.removesuffix("-values.yaml") for path in (CHART /
 HELM_VERSIONS = ("3.19.0", "4.1.4")
 KUBERNETES = "1.34.0"  # that the golden manifests are for
 RELEASE, NAMESPACE = "rel", "ns"
+SETTINGS = "neuronserve/config.yaml"
 
 Manifest = dict[str, Any]
 
@@ -69,6 +71,19 @@ def pod_specs(documents: tuple[Manifest, ...]) -> Iterator[Manifest]:
 def server_container(documents: tuple[Manifest, ...]) -> Manifest:
     containers: list[Manifest] = workload(documents)["spec"]["template"]["spec"]["containers"]
     return containers[0]
+
+
+def settings_text(documents: tuple[Manifest, ...]) -> str:
+    """The server's settings as YAML, which the pods carry in an annotation and mount as a file."""
+    return str(workload(documents)["spec"]["template"]["metadata"]["annotations"][SETTINGS])
+
+
+def with_settings(documents: tuple[Manifest, ...], **changes: object) -> tuple[Manifest, ...]:
+    """The manifests with lines of the server's settings replaced."""
+    changed = copy.deepcopy(documents)
+    annotations = workload(changed)["spec"]["template"]["metadata"]["annotations"]
+    annotations[SETTINGS] = yaml.safe_dump(yaml.safe_load(annotations[SETTINGS]) | changes)
+    return changed
 
 
 def expressions() -> Iterator[str]:

@@ -47,7 +47,7 @@ if ! buildah inspect --type image "$base" >/dev/null 2>&1; then
 fi
 
 begin=$SECONDS
-buildah bud --isolation chroot --pull-never --format docker --layers --quiet \
+buildah bud --isolation chroot --pull-never --format docker --layers --quiet --build-arg PYTHON_IMAGE="$base" \
     --build-arg REVISION="$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" \
     -v /etc/ssl/certs:/etc/ssl/certs:ro -t "$image" . >/dev/null
 echo "built in $((SECONDS - begin)) s"

@@ -1,8 +1,9 @@
-"""The image's program in lifecycle tests: `neuronserve` with a fake model of a known pace (10 ms a step)."""
+"""The image's program in lifecycle tests: `neuronserve` with a fake model, of 10 ms a step but for FAKE_DEVICE."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 
 from server.cli import run
@@ -13,7 +14,7 @@ from tests.api.serving import run_fake
 
 def run_paced(config: EngineConfig, addresses: Addresses) -> int:
     """What the engine's process runs; it must be able to import it."""
-    return run_fake(dataclasses.replace(config, device="slow:0.01"), addresses)
+    return run_fake(dataclasses.replace(config, device=os.environ.get("FAKE_DEVICE", "slow:0.01")), addresses)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from server.device.catalog import INSTANCES, instance
 from server.errors import DeviceError
 from server.settings.serve import ServeSettings
 from tests.deploy.chart import CHART, asked_series, expressions, golden, of_kind, only
-from tools import helm_chart
+from tools import helm_chart, kubernetes_schema
 
 VALUES = (CHART / "values.yaml").read_text()
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -24,12 +24,13 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 PARTS = {"histogram": ("_bucket", "_sum", "_count")}
 SERIES = {each.exposed + part: each for each in families.FAMILIES for part in PARTS.get(each.kind, ("",))}
 OF_THE_SCRAPE = {"namespace", "job"}
+WHOLE = {"resources", "tests.resources", "podSecurityContext", "securityContext"}  # described as one value
 SCALING = {"vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
 
 
 def leaves(node: Any, path: str = "") -> Iterator[str]:
     """Dotted keys of what is no mapping, or an empty one."""
-    if isinstance(node, dict) and node and path not in {"resources", "podSecurityContext", "securityContext"}:
+    if isinstance(node, dict) and node and path not in WHOLE:
         for key, value in node.items():
             yield from leaves(value, f"{path}.{key}".removeprefix("."))
     else:
@@ -70,11 +71,22 @@ def test_the_schema_describes_just_the_values() -> None:
         assert set(schema["properties"]) - {"global"} == set(values), path
         for key, value in values.items():
             part = schema["properties"][key]
+            if "io.k8s." in part.get("$ref", ""):
+                continue
             part = SCHEMA["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
             if isinstance(value, dict) and value and "properties" in part:
                 check(value, part, f"{path}.{key}")
 
     check(yaml.safe_load(VALUES), SCHEMA, "")
+
+
+@pytest.mark.parametrize("rule", kubernetes_schema.RULES)
+def test_every_rule_that_the_api_leaves_to_its_code_is_in_the_schema(rule: str) -> None:
+    """A rule of a definition that no value uses, or that was renamed, would be lost without a word."""
+    name, _, field = rule.partition(".")
+    (found,) = (each for key, each in SCHEMA["$defs"].items() if key.startswith("io.k8s.") and key.endswith(f".{name}"))
+    part = found["properties"][field] if field else found
+    assert part.items() >= kubernetes_schema.RULES[rule].items()
 
 
 @pytest.mark.parametrize("part", INSTANCES, ids=lambda part: part.name)
@@ -155,6 +167,7 @@ def test_the_dashboard_begins_with_the_charts_objectives_and_price() -> None:
         ("server.logLevel", "log_level"),
         ("server.toolCallParser", "tool_call_parser"),
         ("dataParallelSize", "data_parallel_size"),
+        ("engine.stack", "stack"),
         ("engine.batching", "batching"),
         ("engine.pace", "pace"),
         ("engine.kvCacheDtype", "kv_cache_dtype"),
@@ -170,6 +183,8 @@ def test_values_have_the_defaults_and_choices_of_the_settings_they_become(key: s
         default, schema = default[part], schema["properties"][part]
     assert default == field.default
     choices = get_args(field.annotation)
+    if choices and get_origin(choices[0]) is Literal:
+        choices = (*get_args(choices[0]), None)
     if choices and isinstance(choices[0], str):
         assert schema["enum"] == list(choices)
     limits = {type(each).__name__.lower(): each for each in field.metadata}

@@ -18,12 +18,14 @@ from tests.deploy.chart import (
     HELM_VERSIONS,
     NAMESPACE,
     RELEASE,
+    SETTINGS,
     Manifest,
     golden_file,
     manifests,
     of_kind,
     run_helm,
     server_container,
+    settings_text,
     template,
     tool,
     values_file,
@@ -69,12 +71,12 @@ def test_selectors_stay_when_labels_and_the_chart_change(helm: str, tmp_path: Pa
 
 
 def test_a_new_setting_rolls_the_pods_and_a_new_replica_count_does_not(helm: str) -> None:
-    def checksum(values: Manifest) -> str:
-        template_metadata = workload(manifests(template(helm, values=values)))["spec"]["template"]["metadata"]
-        return str(template_metadata["annotations"]["checksum/config"])
+    def pod(values: Manifest) -> Manifest:
+        made: Manifest = workload(manifests(template(helm, values=values)))["spec"]["template"]
+        return made
 
-    assert checksum({}) != checksum({"engine": {"maxNumSeqs": 8}})
-    assert checksum({}) == checksum({"replicaCount": 3})
+    assert pod({}) != pod({"engine": {"maxNumSeqs": 8}})
+    assert pod({}) == pod({"replicaCount": 3})
 
 
 def test_old_clusters_sleep_by_a_command(helm: str) -> None:
@@ -158,13 +160,13 @@ def test_a_package_has_no_test_values(helm: str, tmp_path: Path) -> None:
 
 def test_without_anything_optional_only_what_serves_is_left(helm: str) -> None:
     rendered = manifests(template(helm, values=yaml.safe_load(values_file("minimal").read_text())))
-    assert sorted(document["kind"] for document in rendered) == ["ConfigMap", "Deployment", "Service", "Service"]
+    assert sorted(document["kind"] for document in rendered) == ["Deployment", "Service", "Service"]
     assert not of_kind(rendered, "Secret")
 
 
 def test_the_defaults_need_nothing_that_a_plain_cluster_does_not_have(helm: str) -> None:
     rendered = manifests(template(helm))
-    kinds = ["ConfigMap", "Deployment", "Pod", "PodDisruptionBudget", "Service", "Service", "ServiceAccount"]
+    kinds = ["Deployment", "Pod", "PodDisruptionBudget", "Service", "Service", "ServiceAccount"]
     assert sorted(document["kind"] for document in rendered) == kinds
     assert not {document["kind"] for document in rendered} & CUSTOM
 
@@ -177,11 +179,11 @@ def test_the_version_of_a_label_is_text_that_labels_may_be(helm: str) -> None:
 
 def test_labels_and_annotations_of_the_chart_win_over_equal_ones(helm: str) -> None:
     values = {
-        "podAnnotations": {"checksum/config": "mine"},
+        "podAnnotations": {SETTINGS: "mine"},
         "serviceMonitor": {"enabled": True, "labels": {"app.kubernetes.io/name": "mine", "release": "prometheus"}},
     }
     rendered = manifests(template(helm, values=values))
-    assert workload(rendered)["spec"]["template"]["metadata"]["annotations"]["checksum/config"] != "mine"
+    assert settings_text(rendered) != "mine"
     (monitor,) = of_kind(rendered, "ServiceMonitor")
     assert (
         monitor["metadata"]["labels"].items()

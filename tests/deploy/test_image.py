@@ -15,10 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
-from tests.deploy.chart import golden, of_kind, only, server_container, workload
+from tests.deploy.chart import golden, only, server_container, settings_text, with_settings, workload
 from tests.deploy.kubelet import free_port
+from tests.deploy.test_image_files import pins
 
 IMAGE, BASE_IMAGE = os.environ.get("IMAGE", ""), os.environ.get("BASE_IMAGE", "")
 if not IMAGE:
@@ -110,6 +110,17 @@ def test_the_image_says_what_it_is() -> None:
     assert "/health/ready" in inspect(IMAGE)["Healthcheck"]["Test"][-1]
 
 
+def test_the_image_lists_what_is_inside(container: Container) -> None:
+    """As CycloneDX; the builder's tools are not among it."""
+    bom = json.loads(container.run("cat", "/opt/venv/share/neuronserve/sbom.cdx.json"))
+    assert bom["bomFormat"] == "CycloneDX"
+    assert bom["metadata"]["component"]["name"] == "neuronserve"
+    inside = {(each["name"].lower().replace("_", "-"), each["version"]) for each in bom["components"]}
+    locked = pins("requirements.lock")
+    assert {(name, locked[name]) for name in ("numpy", "numba", "fastapi")} <= inside
+    assert not {name for name, _ in inside} & {"pip", "setuptools", "cyclonedx-bom"}
+
+
 def test_it_answers_a_streamed_chat(container: Container) -> None:
     events = stream_chat(container.url, max_tokens=16)
     assert events[-1] == "[DONE]"
@@ -195,10 +206,7 @@ def test_a_model_that_does_not_fit_ends_it_with_the_account() -> None:
 def test_it_runs_as_the_chart_starts_it(tmp_path: Path, changes: dict[str, object]) -> None:
     """Arguments, settings, environment and user of the default values."""
     documents = golden("default")
-    name = workload(documents)["metadata"]["name"]
-    (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
-    settings = yaml.safe_load(config["data"]["config.yaml"]) | changes
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "config.yaml").write_text(settings_text(with_settings(documents, **changes)))
     tmp_path.chmod(0o755)
     user = workload(documents)["spec"]["template"]["spec"]["securityContext"]
     options = [f"--user={user['runAsUser']}:{user['runAsGroup']}", f"--volume={tmp_path}:/etc/neuronserve:ro"]

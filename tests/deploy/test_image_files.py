@@ -67,7 +67,9 @@ def test_the_wheel_gets_every_package_of_the_project() -> None:
         assert f"COPY {pattern.rstrip('*')} " in DOCKERFILE
 
 
-def test_the_base_is_an_argument_and_nothing_runs_as_root() -> None:
+def test_the_base_is_an_argument_with_a_digest_and_nothing_runs_as_root() -> None:
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE, flags=re.M)
+    assert re.fullmatch(r"python:[\w.-]+@sha256:[0-9a-f]{64}", base)
     assert DOCKERFILE.count("FROM ${PYTHON_IMAGE}") == 2
     final = DOCKERFILE.rpartition("FROM ")[2]
     assert re.search(r"^USER [1-9]\d*:0$", final, flags=re.M)

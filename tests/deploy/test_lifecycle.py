@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import subprocess
@@ -14,17 +13,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
-from tests.api.serving import children, command_line, until, write_checkpoint
+from tests.api.serving import PATIENCE_S, children, command_line, until, write_checkpoint
 from tests.deploy.balancer import Endpoints, Load, ask
-from tests.deploy.chart import CHART, Manifest, golden, of_kind, workload
+from tests.deploy.chart import CHART, golden, with_settings, workload
 from tests.deploy.kubelet import Image, Pod, Termination, close_all
 from tests.depth import thorough
 from tools.random_checkpoint.writer import write_checkpoint as write_random_checkpoint
 
 DOCUMENTS = golden("lifecycle")
-NUM_CLIENTS = 8
+NUM_CLIENTS = 4
 HEADERS = {"Authorization": "Bearer second-key"}
 
 StartPod = Callable[[], Pod]
@@ -61,19 +59,18 @@ def test_a_rolling_restart_under_load_fails_no_request(start_pod: StartPod, adds
     serving = [start_pod() for _ in range(spec["replicas"])]
     for pod in serving:
         pod.wait_ready()
-    load = Load(Endpoints(), HEADERS)
-    load.endpoints.set(serving)
+    load = Load(Endpoints(serving), HEADERS)
     load.start(NUM_CLIENTS)
     until(lambda: load.num_ok > NUM_CLIENTS)
-    endings = [*replaced(serving, load.endpoints, start_pod, adds_first)]
+    endings = [*replaced(serving, load, start_pod, adds_first)]
     load.stop()
     assert load.failures == []
     assert load.num_ok > NUM_CLIENTS  # each pod went while requests were under way
-    assert [(ended.exit_code, ended.was_killed) for ended in endings] == [(0, False)] * 3
+    assert [(ended.exit_code, ended.was_killed) for ended in endings] == [(0, False)] * spec["replicas"]
     assert all(pod.num_restarts == 0 for pod in serving)
 
 
-def replaced(serving: list[Pod], endpoints: Endpoints, start_pod: StartPod, adds_first: bool) -> Iterator[Termination]:
+def replaced(serving: list[Pod], load: Load, start_pod: StartPod, adds_first: bool) -> Iterator[Termination]:
     """Put a new pod in the place of each, one after the other, and tell how the old ones ended."""
     with ThreadPoolExecutor() as deletions:
         pending = []
@@ -81,12 +78,12 @@ def replaced(serving: list[Pod], endpoints: Endpoints, start_pod: StartPod, adds
             if adds_first:
                 serving.append(ready(start_pod()))
             serving.remove(old)
-            endpoints.set(serving)
-            pending.append(deletions.submit(old.delete))
+            load.endpoints.set(serving)
+            pending.append(deletions.submit(old.delete, load.hear))
             if not adds_first:
                 pending[-1].result()
                 serving.append(ready(start_pod()))
-                endpoints.set(serving)
+                load.endpoints.set(serving)
         for deletion in pending:
             yield deletion.result()
 
@@ -98,41 +95,56 @@ def ready(pod: Pod) -> Pod:
 
 @pytest.mark.thorough
 def test_without_the_sleep_before_the_signal_requests_would_fail(start_pod: StartPod) -> None:
-    """What the test above would see if the chart had no preStop: it is the sleep that saves them."""
+    """What the test above would see if the chart had no preStop: proxies hear of the change too late."""
     first, second = start_pod(), start_pod()
     for pod in (first, second):
         pod.wait_ready()
-    endpoints = Endpoints()
-    endpoints.set([first, second])
-    load = Load(endpoints, HEADERS)
+    load = Load(Endpoints([first, second]), HEADERS)
     load.start(num_clients=4)
     until(lambda: load.num_ok > 4)
-    endpoints.set([second])
-    assert first.delete(skip_pre_stop=True).exit_code == 0
+    load.endpoints.set([second])
+    assert first.delete(pre_stop=lambda: None).exit_code == 0
+    until(lambda: bool(load.failures))
     load.stop()
     assert any("draining" in failure or "Connect" in failure for failure in load.failures)
 
 
-def test_a_deleted_pod_ends_its_streams_takes_nothing_new_and_exits_with_0(start_pod: StartPod) -> None:
-    pod = start_pod()
-    pod.wait_ready()
+def test_a_deleted_pod_ends_its_streams_takes_nothing_new_and_exits_with_0(image: Image, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    held = Image(image.entrypoint, image.environment | {"FAKE_DEVICE": f"hold:{hold}"})
+    pod = Pod(DOCUMENTS, held, tmp_path / "pod")
+    try:
+        pod.wait_ready()
+        failures, endings = deleted_while_it_streams(pod, hold)
+    finally:
+        pod.close()
+    assert failures == [None]
+    assert endings == [Termination(0, "", False)]
+
+
+def deleted_while_it_streams(pod: Pod, hold: Path) -> tuple[list[str | None], list[Termination]]:
+    """Delete the pod in the middle of a stream, which goes on when `hold` goes; what came of both."""
     failures: list[str | None] = []
-    with httpx.Client(base_url=pod.url, timeout=60) as client:
-        stream = threading.Thread(target=lambda: failures.append(ask(client, HEADERS, num_tokens=450)))
+    endings: list[Termination] = []
+    heard, streaming = threading.Event(), threading.Event()
+    with httpx.Client(base_url=pod.url, timeout=PATIENCE_S) as client:
+        stream = threading.Thread(target=lambda: failures.append(ask(client, HEADERS, 50, streaming.set)))
         stream.start()
-        until(lambda: httpx.get(pod.url + "/load").json()["server_load"] == 1)
-        ending: list[Termination] = []
-        deletion = threading.Thread(target=lambda: ending.append(pod.delete()))
+        assert streaming.wait(PATIENCE_S)
+        deletion = threading.Thread(target=lambda: endings.append(pod.delete(pre_stop=heard.wait)))
         deletion.start()
+        until(lambda: not pod.is_ready)
         assert httpx.get(pod.url + "/health/ready").status_code == 200  # still serves while proxies learn of it
+        heard.set()
         until(lambda: httpx.get(pod.url + "/health/ready").status_code == 503)
         assert httpx.get(pod.url + "/health/live").status_code == 200
         refused = httpx.post(pod.url + "/v1/completions", json={"prompt": "a"}, headers=HEADERS)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        stream.join(60)
-        deletion.join(60)
-    assert failures == [None]
-    assert ending[0] == Termination(0, "", False)
+        hold.unlink()
+        stream.join(PATIENCE_S)
+        deletion.join(PATIENCE_S)
+    return failures, endings
 
 
 def test_a_dead_engine_is_found_by_liveness_and_started_again(start_pod: StartPod) -> None:
@@ -161,15 +173,6 @@ def test_the_chat_of_helm_test_passes_and_notices_a_wrong_model(start_pod: Start
     assert chat("fake", "first-key, second-key").stdout in {f"fake: {count} events\n" for count in (1, 2, 3, 4)}
     assert "served models are ['fake'], not other" in chat("other", "first-key").stderr
     assert "401" in chat("fake", "third-key").stderr
-
-
-def with_settings(documents: tuple[Manifest, ...], **changes: object) -> tuple[Manifest, ...]:
-    """The manifests with lines of the server's settings replaced."""
-    changed = copy.deepcopy(documents)
-    for config in of_kind(changed, "ConfigMap"):
-        settings = yaml.safe_load(config["data"]["config.yaml"]) | changes
-        config["data"]["config.yaml"] = yaml.safe_dump(settings)
-    return changed
 
 
 def test_a_model_that_does_not_fit_says_so_in_the_termination_message(tmp_path: Path) -> None:

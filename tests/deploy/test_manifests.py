@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -16,12 +15,14 @@ from server.settings.serve import ServeSettings
 from server.settings.sources import load_settings
 from tests.deploy.chart import (
     CASES,
+    SETTINGS,
     Manifest,
     golden,
     of_kind,
     only,
     pod_specs,
     server_container,
+    settings_text,
     values_file,
     workload,
 )
@@ -45,11 +46,9 @@ def walk(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(documents: tuple[Manifest, ...], directory: Path) -> ServeSettings:
-    """The settings the server makes of the container's arguments and of the ConfigMap they name."""
-    name = workload(documents)["metadata"]["name"]
-    (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
+    """The settings the server makes of the container's arguments and of the file they name."""
     file = directory / "config.yaml"
-    file.write_text(config["data"]["config.yaml"])
+    file.write_text(settings_text(documents))
     command, *arguments = server_container(documents)["args"]
     assert command == "serve"
     arguments = [argument.replace("/etc/neuronserve/config.yaml", str(file)) for argument in arguments]
@@ -78,11 +77,6 @@ def test_selectors_hold_nothing_that_can_change(case: str) -> None:
     assert set(spec["selector"]["matchLabels"]) == SERVER_LABELS
     assert spec["selector"]["matchLabels"]["app.kubernetes.io/component"] == "server"
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
-
-
-def test_a_new_chart_version_alone_rolls_no_pod(case: str) -> None:
-    metadata = workload(golden(case))["spec"]["template"]["metadata"]
-    assert "helm.sh/chart" not in metadata["labels"]
 
 
 def test_everything_that_selects_selects_the_pods_and_not_the_test(case: str) -> None:
@@ -137,7 +131,9 @@ def test_an_autoscaler_owns_the_number_of_replicas(case: str) -> None:
     documents = golden(case)
     target = workload(documents)
     scalers = of_kind(documents, "HorizontalPodAutoscaler", "ScaledObject")
-    assert ("replicas" in target["spec"]) == (not scalers)
+    assert target["spec"].get("replicas") == (None if scalers else values(case).get("replicaCount"))
+    is_unset = target["metadata"].get("annotations", {}).get("neuronserve/replicas") == "unset"
+    assert is_unset == ("replicas" not in target["spec"])
     for scaler in scalers:
         ref = scaler["spec"]["scaleTargetRef"]
         assert (ref["kind"], ref["name"]) == (target["kind"], target["metadata"]["name"])
@@ -268,14 +264,17 @@ def test_the_engine_takes_the_threads_the_container_has(case: str) -> None:
         assert threads["valueFrom"]["resourceFieldRef"]["resource"] == f"{part}.cpu"
 
 
-def test_pods_carry_the_checksum_of_their_settings(case: str) -> None:
+def test_pods_mount_the_settings_that_they_carry(case: str) -> None:
+    """So a changed setting is a changed pod, accepted or refused as one object."""
     documents = golden(case)
     template = workload(documents)["spec"]["template"]
-    name = workload(documents)["metadata"]["name"]
-    (config,) = (each for each in of_kind(documents, "ConfigMap") if each["metadata"]["name"] == name)
-    digest = hashlib.sha256(config["data"]["config.yaml"].rstrip("\n").encode()).hexdigest()
-    assert template["metadata"]["annotations"]["checksum/config"] == digest
+    (volume,) = (each for each in template["spec"]["volumes"] if each["name"] == "config")
+    (item,) = volume["downwardAPI"]["items"]
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{SETTINGS}']"
+    (mount,) = (each for each in server_container(documents)["volumeMounts"] if each["name"] == "config")
+    assert f"--config={mount['mountPath']}/{item['path']}" in server_container(documents)["args"]
     assert ("checksum/secret" in template["metadata"]["annotations"]) == bool(of_kind(documents, "Secret"))
+    assert "helm.sh/chart" not in template["metadata"]["labels"]  # a new version of the chart alone rolls no pod
 
 
 def test_updates_never_take_neuron_devices_that_are_not_there(case: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.chart import CHART, Manifest, golden, of_kind, refusal, template
+from tests.deploy.chart import CHART, Manifest, golden, refusal, settings_text, template
 
 
 def nested(key: str, value: Any) -> Manifest:
@@ -37,7 +37,7 @@ def nested(key: str, value: Any) -> Manifest:
         ("slo.objective", 95),
         ("dataParallelSize", 0),
         ("dataParallelSize", "two"),
-        ("engine.batching", "static"),
+        ("engine.batching", "dynamic"),
         ("engine.pace", "real"),
         ("engine.kvCacheDtype", "int4"),
         ("engine.contextEncodingBuckets", [0]),
@@ -137,7 +137,10 @@ def test_the_schema_refuses_wrong_values_and_names_the_key(helm: str, key: str, 
         ({"env": [{"name": "HOME", "value": "/x"}]}, 'env: there are two with the name "HOME"'),
         ({"env": [{"name": "A"}, {"name": "A", "value": "1"}]}, 'env: there are two with the name "A"'),
         ({"env": [{"name": "NEURONSERVE_PACE", "value": "host"}]}, "env: NEURONSERVE_PACE is set by engine.pace"),
-        ({"extraContainers": [{"name": "server"}]}, 'extraContainers: there are two with the name "server"'),
+        (
+            {"extraContainers": [{"name": "server", "image": "x"}]},
+            'extraContainers: there are two with the name "server"',
+        ),
         ({"extraVolumes": [{"name": "tmp"}]}, 'extraVolumes: there are two with the name "tmp"'),
         ({"extraVolumeMounts": [{"name": "x", "mountPath": "/cache"}]}, 'two with the mountPath "/cache"'),
         ({"extraArgs": ["--no-enable-prefix-caching"]}, "is set by engine.enablePrefixCaching"),
@@ -183,11 +186,9 @@ def test_values_at_the_edge_are_accepted(helm: str, values: Manifest) -> None:
 
 
 def test_every_value_that_becomes_a_setting_is_refused_as_an_argument() -> None:
-    """The chart's table of flags holds each setting of its ConfigMap."""
+    """The chart's table of flags holds each setting that it writes."""
     helpers = (CHART / "templates" / "_checks.tpl").read_text()
     table = yaml.safe_load(helpers.partition('"neuronserve.owned" -}}')[2].partition("{{- end }}")[0])
     for case in ("all", "neuron"):
-        for config in of_kind(golden(case), "ConfigMap"):
-            if "config.yaml" in config.get("data", {}):
-                settings = yaml.safe_load(config["data"]["config.yaml"])
-                assert {name.replace("_", "-") for name in settings} <= set(table)
+        settings = yaml.safe_load(settings_text(golden(case)))
+        assert {name.replace("_", "-") for name in settings} <= set(table)

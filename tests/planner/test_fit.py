@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from server.planner.calibrate.least_squares import Problem, fit
 
 from server.cost.calibration import Coefficients
 from server.errors import SettingsError
-from server.planner.calibrate.least_squares import Problem, fit
 from server.planner.calibrate.observation import Observation, observe
 from server.planner.calibrate.published import read_rows
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import pytest
 
 from server.config import EngineConfig
 from server.engine.load.loading import load_engine
 from server.settings.model import DEFAULT_MODEL
 from tests.depth import representative
-from tools.precompile import kernels
+from tools.precompile import compile_levels, kernels
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,10 @@ def test_nothing_is_left_to_compile_at_the_start(quantization: str | None, pytes
     compiled = {line.split()[2] for line in lines if line.startswith("compiling kernel ")}
     assert len(compiled) > 5
     assert compiled <= {kernel.name for kernel in kernels()}
+
+
+def test_an_architecture_without_levels_brings_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An image for linux/arm64 is built all the same, and its hosts compile at the first start."""
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    compile_levels(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
+from server.cost.calibration import use_calibration
 from server.cost.model import CostModel
 from server.cost.pricer import HostOfSteps, StepPricer
 from server.cost.stacks import STACKS
@@ -76,6 +77,7 @@ class _Loading:
         self._config, self._on_progress = config, on_progress
         self._grammars = GrammarStore(Path(config.tokenizer_path or config.model_path), Path(config.model_path))
         use_catalog(config.catalog)
+        use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
         self._model = open_model(Path(config.model_path), config.requested_formats, tp, config.cpu_threads)
         self._spec, formats = self._model.spec, self._model.formats

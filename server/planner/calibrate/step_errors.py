@@ -19,7 +19,7 @@ from server.planner.calibrate.fit import Problem, Vector, as_coefficients, as_ve
 from server.planner.calibrate.observation import Observation
 from server.planner.calibrate.selection import Folds, choose_terms, nested_errors
 
-SIX, ROOFLINE = "six coefficients", "roofline"
+SIX, ROOFLINE, REPEATS = "six coefficients", "roofline", "repeated runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
     plain = {
         SIX: _stats_by_group(names, baselines.six_coefficients(problem, folds.labels["source"], rows)),
         ROOFLINE: _stats_by_group(names, np.where(rows, baselines.roofline(problem), np.nan)),
+        REPEATS: repeat_spread(observations, names),
     }
     coefficients = as_coefficients(fitted)
     evidence = _evidence(observations, unseen["source"])
@@ -90,7 +91,10 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
     groups = {
         name: GroupError(int((names == name).sum()), stats_of(errors[names == name])) for name in sorted(set(names))
     }
-    plain = {ROOFLINE: _stats_by_group(names, baselines.roofline(problem))}
+    plain = {
+        ROOFLINE: _stats_by_group(names, baselines.roofline(problem)),
+        REPEATS: repeat_spread(observations, names),
+    }
     return StepOutcome(coefficients, groups, _rows(observations, names, errors, None), plain, evidence)
 
 
@@ -107,6 +111,22 @@ def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorS
     """None for a group with errors that nothing predicts."""
     own = {name: errors[names == name] for name in sorted(set(names))}
     return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
+
+
+def repeat_spread(observations: Sequence[Observation], names: NDArray[np.str_]) -> dict[str, ErrorStats | None]:
+    """How far times of one step are from their own median, where several sources or releases give one: what no model of
+    steps can do better than. None for a group without such steps.
+    """
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, o in enumerate(observations):
+        work = tuple(f"{amount:.3g}" for name, amount in o.work.items() if not name.startswith("old"))
+        alike.setdefault((names[index], o.shape, o.point, work), []).append(index)
+    found: dict[str, list[float]] = {name: [] for name in sorted(set(names))}
+    for own in alike.values():
+        if len({(observations[i].source, observations[i].sdk) for i in own}) > 1:
+            middle = float(np.median([observations[i].seconds for i in own]))
+            found[str(names[own[0]])] += [observations[i].seconds / middle - 1 for i in own]
+    return {name: stats_of(np.array(errors)) if errors else None for name, errors in found.items()}
 
 
 def stats_of(errors: Vector) -> ErrorStats:

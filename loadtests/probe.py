@@ -1,0 +1,196 @@
+"""A bounded probe of an endpoint: a few small load tests that each show the time of one kind of step.
+
+Requests one at a time at several prompt lengths show prefill and a single stream; several at once show what busy slots
+add. The reports are those of any load test, so that whoever reads them needs no probe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from loadtests.bench import measure
+from loadtests.errors import EndpointError, LoadTestError, SpecError
+from loadtests.plan import make_plan
+from loadtests.result import make_result
+from loadtests.session import run_loop
+from loadtests.specs import ArrivalSpec, DatasetSpec, EndpointSpec, RunSpec, Scenario
+from server.device.buckets import powers_of_two
+from server.errors import SettingsError
+
+SINGLE_OUTPUT = 16  # tokens of a request that is alone
+OUTPUTS_A_SLOT = 4  # tokens of each of several requests, for each of them: most are made while all are busy
+LONGEST_OUTPUT = 512
+MANY_SEEDS = 1 << 30  # prompts that no earlier probe has left in a prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStep:
+    """Requests of equal lengths, `concurrency` at a time."""
+
+    name: str
+    input_len: int
+    output_len: int
+    num_requests: int
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeShape:
+    """What the endpoint can hold, and how much may be asked of it."""
+
+    max_model_len: int
+    max_num_seqs: int  # of one engine
+    data_parallel_size: int = 1
+    repeats: int = 5
+    input_lens: tuple[int, ...] = ()  # () = about the smallest bucket, a quarter and all of what fits
+    max_seconds: float = 600.0
+
+
+class Probe:
+    """The steps of a probe, with their bound."""
+
+    def __init__(self, shape: ProbeShape) -> None:
+        """Raises SpecError when a length does not fit."""
+        self._shape = shape
+        self.steps = (*self._singles(), *self._several())
+
+    @property
+    def bound(self) -> str:
+        """All that will be asked of the endpoint at most."""
+        requests = 1 + sum(step.num_requests for step in self.steps)
+        read = self.steps[0].input_len + sum(step.num_requests * step.input_len for step in self.steps)
+        written = self.steps[0].output_len + sum(step.num_requests * step.output_len for step in self.steps)
+        most = max(step.concurrency for step in self.steps)
+        return (
+            f"at most {requests} requests ({most} at once), {read:,} prompt and {written:,} output tokens, "
+            f"{self._shape.max_seconds:g} s"
+        )
+
+    async def run(
+        self, endpoint: EndpointSpec, api_key: str | None, on_step: Callable[[ProbeStep], None]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """The report of each step that ended in time, by name.
+
+        Raises LoadTestError when a request fails, or not one step ended in time.
+        """
+        reports: list[tuple[str, dict[str, Any]]] = []
+        end = time.monotonic() + self._shape.max_seconds
+        for step in self.steps:
+            on_step(step)
+            report = await self._step(endpoint, step, api_key, end, is_first=not reports)
+            if report is None:
+                break
+            reports.append((step.name, report))
+        if not reports:
+            raise EndpointError(f"the {self._shape.max_seconds:g} s of the probe ended before its first step")
+        return reports
+
+    async def _step(
+        self, endpoint: EndpointSpec, step: ProbeStep, api_key: str | None, end: float, is_first: bool
+    ) -> dict[str, Any] | None:
+        """None when the time is over."""
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return None
+        scenario = Scenario(
+            name="probe",
+            endpoint=msgspec.structs.replace(endpoint, request_timeout_s=left_s),
+            dataset=DatasetSpec(
+                num_prompts=step.num_requests, random_input_len=step.input_len, random_output_len=step.output_len
+            ),
+            arrival=ArrivalSpec(max_concurrency=step.concurrency),
+            run=RunSpec(
+                num_warmups=1 if is_first else 0,
+                label=step.name,
+                request_id_prefix="probe-",
+                return_token_ids=True,  # a chunk for each token, even one whose text has to wait for the next
+            ),
+        )
+        plan = make_plan(scenario, secrets.randbelow(MANY_SEEDS))
+        try:
+            async with asyncio.timeout(left_s):
+                measurement = await measure(scenario, plan, api_key, lambda _: None)
+        except TimeoutError:
+            return None
+        except EndpointError:
+            if time.monotonic() >= end:
+                return None
+            raise
+        if time.monotonic() >= end:
+            return None
+        report: dict[str, Any] = json.loads(json.dumps(make_result(measurement)))
+        if report["is_interrupted"]:
+            raise EndpointError(f"interrupted at {step.name}: there is nothing to report")
+        if report["failed"]:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in report["errors_by_kind"].items())
+            example = next(iter(report["error_examples"].values()))
+            raise EndpointError(f"{step.name}: of {step.num_requests} requests failed {kinds}: {example}")
+        return report
+
+    def _singles(self) -> list[ProbeStep]:
+        shape = self._shape
+        longest = shape.max_model_len - SINGLE_OUTPUT
+        if longest < 1:
+            raise SpecError(f"max_model_len is {shape.max_model_len}: a probe needs more than {SINGLE_OUTPUT}")
+        for length in shape.input_lens:
+            if length > longest:
+                raise SpecError(f"input_lens has {length}: {longest} tokens and {SINGLE_OUTPUT} more fit")
+        lengths = shape.input_lens or _automatic_lengths(shape.max_model_len)
+        return [
+            ProbeStep(f"{length} tokens, alone", length, SINGLE_OUTPUT, shape.repeats, 1)
+            for length in sorted(set(lengths))
+        ]
+
+    def _several(self) -> list[ProbeStep]:
+        """One, half of the slots and all of them, at one length, in one bucket of contexts."""
+        shape = self._shape
+        most = min(LONGEST_OUTPUT, max(SINGLE_OUTPUT, OUTPUTS_A_SLOT * shape.max_num_seqs))
+        rooms = _rooms(shape.max_model_len)
+        bucket = next((end for end, room in rooms.items() if room >= most), max(rooms, key=lambda end: rooms[end]))
+        output = min(most, rooms[bucket])
+        busy = sorted({1, max(1, shape.max_num_seqs // 2), shape.max_num_seqs})
+        return [
+            ProbeStep(f"{number} at once", bucket - output, output, number, number)
+            for number in (each * shape.data_parallel_size for each in busy)
+            if number > 1 or len(busy) > 1
+        ]
+
+
+def _rooms(max_model_len: int) -> dict[int, int]:
+    """Tokens that an answer can have without leaving its bucket of contexts, by the bucket's length."""
+    ends = powers_of_two(max_model_len)
+    return {end: end - begin for begin, end in pairwise((1, *ends))}
+
+
+def _automatic_lengths(max_model_len: int) -> set[int]:
+    """Lengths that fill a bucket with their answer: the smallest, about a quarter of the longest, the longest."""
+    ends = [end for end, room in _rooms(max_model_len).items() if room >= SINGLE_OUTPUT]
+    return {end - SINGLE_OUTPUT for end in (ends[0], ends[max(0, len(ends) - 3)], ends[-1])}
+
+
+def probe(base_url: str, model: str | None, api_key: str | None, shape: ProbeShape) -> list[tuple[str, dict[str, Any]]]:
+    """Say on stderr what will be asked at most, then probe the server; `model` None: the first that it serves.
+
+    The command of another program: raises SettingsError, whatever went wrong.
+    """
+    try:
+        plan = Probe(shape)
+        _say(f"probe of {base_url}: {plan.bound}")
+        endpoint = EndpointSpec(base_url=base_url, model=model)
+        return run_loop(plan.run(endpoint, api_key, lambda step: _say(f"probe: {step.name}")))
+    except LoadTestError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
