@@ -31,6 +31,7 @@ class ApiConfig:
     chat_template: str | None = None  # a file or a template, over the checkpoint's
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
     enable_auto_tool_choice: bool = True

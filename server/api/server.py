@@ -21,8 +21,10 @@ import uvloop
 from server.api.app import build_app
 from server.api.config import ApiConfig
 from server.api.endpoints.inventory import inventory
+from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
+from server.device.open_files import REFUSED_CONNECTIONS
 from server.errors import EngineLost, StartError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
@@ -34,7 +36,29 @@ POLL_S = 0.05
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handling."""
+    """uvicorn without its signal handling, and without sockets of its own: `connections` accepts."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        del sockets
+        await super().startup(sockets=[])
+        self._connections.open(self._protocol)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._connections.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self, is_surplus: bool) -> LimitedHttpProtocol:
+        return LimitedHttpProtocol(
+            self._connections,
+            is_surplus,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -47,17 +71,19 @@ class ApiServer:
     def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
         self.service = Service(config, EngineGroups(engines))
         self._listener = listener
+        count_refusal = self.service.telemetry.refused_connections.inc
+        connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 build_app(self.service),
-                http=LimitedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=config.has_access_log,
                 server_header=False,
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
-            )
+            ),
+            connections,
         )
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s

@@ -247,7 +247,7 @@ class EngineClient:
         self._end_reason = message
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(_start_error(message, exit_code))
-        elif not self._is_stopping:
+        elif self.info is not None and not self._is_stopping:
             self.loss = message
             log.error("%s; %d open sequences end with an error", message, len(self._streams))
             self._on_loss()

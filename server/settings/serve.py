@@ -13,6 +13,7 @@ from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
 from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
+from server.device.open_files import max_connections, raise_open_files
 from server.device.prices import DEFAULT_REGION, PriceBasis
 from server.link.handle import EngineMode
 from server.settings.base import Texts, slice_of
@@ -67,6 +68,25 @@ class ServeSettings(EngineSettings):
         None, description="how to speak with it (default: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, else grpc)"
     )
 
+    def put_in_force(self) -> None:
+        """Also the system's limit of open files. Raises StartError when that is too small to serve."""
+        super().put_in_force()
+        raise_open_files()
+        max_connections(self.data_parallel_size)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        asked, possible = self.max_num_queued_reqs, self._max_open
+        if asked <= possible:
+            return super().notices
+        why = "the process may open no more files (ulimit -n)"
+        return (*super().notices, f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
+
+    @property
+    def _max_open(self) -> int:
+        """Sequences that can be open at once, with connections left for probes."""
+        return max_connections(self.data_parallel_size) * 15 // 16
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names clients may use, the first of which is written into answers."""
@@ -92,7 +112,9 @@ class ServeSettings(EngineSettings):
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with the tokenizer that grammars are followed with."""
         trace = TraceConfig(self.trace_dir, self.trace_max_events)
-        return replace(super().engine_config(model_path), tokenizer_path=self.tokenizer, trace=trace)
+        most = min(self.max_num_queued_reqs, self._max_open)
+        engine = super().engine_config(model_path)
+        return replace(engine, tokenizer_path=self.tokenizer, trace=trace, max_num_queued_reqs=most)
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads and memory are divided between them."""
@@ -120,6 +142,7 @@ class ServeSettings(EngineSettings):
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
             api_keys=self.api_key,
+            max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,

@@ -200,14 +200,20 @@ def environment(**extra: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_server(
-    model: Path, *args: str, env: dict[str, str] | None = None, program: str = "tests.api.serve_fake"
+    model: Path,
+    *args: str,
+    env: dict[str, str] | None = None,
+    program: str = "tests.api.serve_fake",
+    under: Sequence[str] = (),
 ) -> Iterator[Server]:
     """Start a server on a free port, wait until it is ready, and end it by its pid afterwards.
+
+    `under` is a command that runs the rest of its arguments, such as prlimit.
 
     The program `server` has the real engine, which may have to compile its kernels first.
     """
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
-    process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
+    process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
     try:
         log = read_until(process, rb"ready: (http://\S+)", PATIENCE_S if program == "tests.api.serve_fake" else 600)
         found = re.search(r"ready: (http://\S+)", log)

@@ -101,7 +101,8 @@ def test_every_engine_has_its_own_series(pair: Server) -> None:
         assert by_engine(seen, family) == [0, 0]
     engines = {sample.labels["engine"] for sample in seen.samples if "engine" in sample.labels}
     assert engines == {"0", "1"}
-    (rejections,) = (s for s in seen.samples if s.name == "vllm:admission_rejections_total")
+    name, reason = "vllm:admission_rejections_total", "max_num_queued_reqs"
+    (rejections,) = (s for s in seen.samples if s.name == name and s.labels["reason"] == reason)
     assert "engine" not in rejections.labels
 
 
