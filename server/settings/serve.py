@@ -15,8 +15,9 @@ from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.open_files import max_connections, raise_open_files
 from server.device.prices import DEFAULT_REGION, PriceBasis
+from server.errors import SettingsError
 from server.link.handle import EngineMode
-from server.settings.base import Texts, slice_of
+from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
 from server.settings.model import DEFAULT_MODEL
 from server.settings.sources import traces_protocol
@@ -43,6 +44,7 @@ class ServeSettings(EngineSettings):
     api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
         (), description="key that clients must send to /v1; may be repeated"
     )
+    api_key_file: File = Field(None, description="file with such keys, one a line, which no list of processes shows")
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
@@ -133,6 +135,18 @@ class ServeSettings(EngineSettings):
             for rank in range(size)
         )
 
+    def _keys_of_file(self) -> tuple[str, ...]:
+        """Raises SettingsError when there is none in the file, or no such file: that would let everybody in."""
+        if self.api_key_file is None:
+            return ()
+        try:
+            lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--api-key-file: cannot read {str(self.api_key_file)!r}: {error}") from error
+        if keys := tuple(line.strip() for line in lines if line.strip()):
+            return keys
+        raise SettingsError(f"--api-key-file: {self.api_key_file} has no key: that would let everybody in")
+
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""
         return slice_of(
@@ -141,7 +155,7 @@ class ServeSettings(EngineSettings):
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            api_keys=self.api_key,
+            api_keys=(*self.api_key, *self._keys_of_file()),
             max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,

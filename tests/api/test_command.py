@@ -64,6 +64,9 @@ def test_version_and_help() -> None:
         (["--chat-template", "{% for %}"], "cannot be compiled"),
         (["--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
         (["--host", "203.0.113.1"], "cannot listen there"),
+        (["--api-key", ""], "--api-key: must have at least 1 character, not ''"),
+        (["--api-key-file", "/dev/null"], "--api-key-file: /dev/null has no key: that would let everybody in"),
+        (["--api-key-file", "/nowhere"], "--api-key-file: cannot read '/nowhere'"),
     ],
 )
 def test_what_stops_the_start_is_one_line_and_exit_code_2(checkpoint: Path, args: list[str], complaint: str) -> None:

@@ -138,6 +138,15 @@ def test_keys_guard_v1_and_nothing_else(checkpoint: Path) -> None:
         assert status(server.url, "/version") == 200
 
 
+def test_keys_of_a_file_are_keys_too(checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("second\n\n third \n")
+    with running_server(checkpoint, "--api-key", "first", "--api-key-file", str(file)) as server:
+        for key, code in {"first": 200, "second": 200, "third": 200, "fourth": 401}.items():
+            header = {"Authorization": f"Bearer {key}"}
+            assert httpx.get(server.url + "/v1/models", headers=header).status_code == code
+
+
 def test_browsers_may_call_only_from_allowed_origins(checkpoint: Path, server: Server) -> None:
     ask = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in httpx.options(server.url + TEXT, headers=ask).headers
