@@ -107,7 +107,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     if config.device == "crash":
         os._exit(7)
     if config.device == "hang":
-        time.sleep(60)
+        time.sleep(3600)
     cache = CacheConfig(config.num_blocks_override or 256, config.block_size, config.enable_prefix_caching)
     max_model_len = config.max_model_len or MAX_MODEL_LEN
     scheduler = SchedulerConfig(

@@ -64,6 +64,10 @@ def test_version_and_help() -> None:
         (["--chat-template", "{% for %}"], "cannot be compiled"),
         (["--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
         (["--host", "203.0.113.1"], "cannot listen there"),
+        # said while the engine loads, which here has no end
+        (["--device", "hang", "--chat-template", "/no/such/file"], "--chat-template: cannot read '/no/such/file'"),
+        (["--device", "hang", "--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
+        (["--device", "fail", "--tokenizer", "/nowhere"], ""),  # whichever is first, and no traceback of the other
         (["--api-key", ""], "--api-key: must have at least 1 character, not ''"),
         (["--api-key-file", "/dev/null"], "--api-key-file: /dev/null has no key: that would let everybody in"),
         (["--api-key-file", "/nowhere"], "--api-key-file: cannot read '/nowhere'"),
