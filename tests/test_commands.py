@@ -72,7 +72,7 @@ def test_check_prints_groups_and_writes_them(tmp_path: Path, capsys: pytest.Capt
     assert report["is_fit"] is False
     group = report["groups"]["decode_dense_inf2"]
     assert group["n"] > 0
-    assert 0 < group["median"] < 0.5
+    assert 0 < group["all"]["median"] < 0.5
 
 
 def test_a_table_that_is_none_is_refused_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,7 @@ class Calibration:
     hosts: Mapping[StackName, HostWork] = field(default_factory=dict)
     clients: Mapping[str, float] = field(default_factory=dict)  # of the load tests; only a check of them needs these
     evidence: Evidence = field(default_factory=lambda: Evidence(()))
+    baselines: Mapping[str, Mapping[str, ErrorStats | None]] = field(default_factory=dict)  # plain models, by group
 
     @property
     def version(self) -> str:
@@ -80,6 +81,10 @@ class Calibration:
             "hosts": {name: asdict(work) for name, work in self.hosts.items()},
             "clients": dict(self.clients),
             "errors": {name: asdict(error) for name, error in self.errors.items()},
+            "baselines": {
+                name: {group: stats and asdict(stats) for group, stats in groups.items()}
+                for name, groups in self.baselines.items()
+            },
             "evidence": [_stored_sample(sample) for sample in self.evidence.samples],
         }
 
@@ -167,6 +172,7 @@ class _Stored(msgspec.Struct):
     clients: dict[Literal["spacing_s", "stop_rate"], Positive]
     errors: dict[str, _StoredError]
     evidence: list[_StoredSample]
+    baselines: dict[str, dict[str, ErrorStats | None]] = {}
 
     def calibration(self) -> Calibration:
         """Raises JsonError when a coefficient is unknown, or one that no calibration does without is missing."""
@@ -185,6 +191,7 @@ class _Stored(msgspec.Struct):
             {name: host.work() for name, host in self.hosts.items()},
             {str(name): value for name, value in self.clients.items()},
             Evidence(sample.sample() for sample in self.evidence),
+            self.baselines,
         )
 
 

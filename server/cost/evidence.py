@@ -196,7 +196,12 @@ def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:
     margin = 1.0 if name == "tp" else RANGE_MARGIN
     if value <= max(values) * margin and (value >= min(values) / margin or not has_least):
         return ""
-    return f"{value:.3g} {label}: measured are {min(values):.3g} to {max(values):.3g}"
+    asked, least, most = (_figure(each) for each in (value, min(values), max(values)))
+    return f"{asked} {label}: measured are {least} to {most}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _within(one: float, other: float, factor: float) -> bool:

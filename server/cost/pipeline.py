@@ -72,10 +72,16 @@ class PipelineModel:
                 f"{instance.name} has {instance.num_cores}"
             )
         layers = stage_layers(model.num_layers, stages)
-        uniform = replace(model, windows=(), ropes=())  # the cost model knows no difference between layers
+        uniform = replace(model, windows=(), ropes=())  # nothing that the cost model knows of
+        starts = (sum(layers[:stage]) for stage in range(stages))
         parts = [
-            replace(uniform, num_layers=count, vocab_size=model.vocab_size if stage == stages - 1 else 0)
-            for stage, count in enumerate(layers)
+            replace(
+                uniform,
+                num_layers=count,
+                expert_layers=model.expert_layers[start : start + count],
+                vocab_size=model.vocab_size if start + count == model.num_layers else 0,
+            )
+            for start, count in zip(starts, layers, strict=True)
         ]
         known = {part: CostModel.of(part, instance, tp, runtime, calibration) for part in parts}
         return cls(tuple(known[part] for part in parts), model, instance)

@@ -1,6 +1,8 @@
-"""A step pricer of a small model, for tests that need charges and not their size."""
+"""Models and calibrations for tests of the cost model, and a step pricer of a small one."""
 
 from __future__ import annotations
+
+from hypothesis import strategies as st
 
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
@@ -18,6 +20,23 @@ SMALL = ModelSpec(
     head_dim=64,
     vocab_size=1024,
     max_position=4096,
+)
+
+LLAMA2_7B = ModelSpec("", 32, 4096, 11008, 32, 32, 128, 32000, 0)
+LLAMA3_8B = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
+MIXTRAL = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 32000, 0, num_experts=8, experts_per_token=2)
+shapes = st.builds(
+    ModelSpec,
+    num_layers=st.integers(1, 8),
+    hidden_size=st.sampled_from([256, 768, 4096]),
+    num_heads=st.just(32),
+    num_kv_heads=st.sampled_from([1, 4, 8, 32]),
+    head_dim=st.sampled_from([64, 128]),
+    intermediate_size=st.integers(64, 20_000),
+    vocab_size=st.integers(100, 200_000),
+    is_gated=st.booleans(),
+    architecture=st.just(""),
+    max_position=st.just(0),
 )
 
 

@@ -50,6 +50,18 @@ def test_stages_do_the_work_of_the_whole_model_once() -> None:
     assert parts.interval_s < 0.6 * whole.elapsed_s  # but the next prompt follows half as far behind
 
 
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("flags", [(False, *[True] * 11), (True, False) * 6, (False,) * 6 + (True,) * 6])
+def test_layers_with_experts_stay_where_they_are(flags: tuple[bool, ...], stages: int) -> None:
+    mixed = replace(
+        SHAPE, num_layers=12, num_experts=8, experts_per_token=2, expert_layers=flags, dense_intermediate_size=9000
+    )
+    whole = CostModel.of(mixed, BIG, 4).prefill(1024, 1024)
+    parts = PipelineModel.of(mixed, BIG, 4, stages).prefill(1024, 1024).stages
+    assert sum(stage.flops for stage in parts) == pytest.approx(whole.flops)
+    assert sum(stage.hbm_bytes for stage in parts) == pytest.approx(whole.hbm_bytes)
+
+
 def test_a_step_is_a_passage_of_every_micro_batch() -> None:
     piped = model(8, 2)
     step = piped.decode(32, 4096)

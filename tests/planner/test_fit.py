@@ -3,72 +3,88 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import astuple, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from server.planner.calibrate.least_squares import Problem, fit
 
-from server.cost.calibration import Coefficients
+from server.cost.terms import TERMS
 from server.errors import SettingsError
-from server.planner.calibrate.observation import Observation, observe
-from server.planner.calibrate.published import read_rows
+from server.planner.calibrate import fit
+from server.planner.calibrate.fit import FIXED, NAMES, OPTIONAL, START, Problem, as_coefficients, as_vector
+from server.planner.calibrate.observation import Observation
+from tests.planner.synthetic import TRUTH, made_by, noisy, observations
 
-SAMPLE = Path(__file__).parent / "published_sample.csv"
-TRUTH = Coefficients(0.7, 0.45, 0.25, 0.4, 8e-5, 2e-5, 3e-6, 2e-6, 2e-12, 1.6e-9, 8e-3, 2e-5, 1.2e-10, 1.8e-6)
-
-
-def published() -> list[Observation]:
-    return [observation for row in read_rows(SAMPLE) for observation in observe(row)[0]]
-
-
-def as_if(truth: Coefficients, observations: list[Observation]) -> list[Observation]:
-    """The same steps on a part whose coefficients are known."""
-    seconds = Problem(observations).predict(truth)
-    return [replace(o, seconds=float(s)) for o, s in zip(observations, seconds, strict=True)]
+USED = tuple(NAMES.index(name) for name in TRUTH)
+EVERY = (*FIXED, *OPTIONAL)
+STEPS = observations()
 
 
-def test_a_part_with_known_coefficients_is_found_again() -> None:
-    observations = as_if(TRUTH, published())
-    found = fit(observations)
-    errors = Problem(observations).predict(found) / Problem(observations).seconds - 1
-    assert np.abs(errors).max() < 0.05
-    assert np.abs(errors).mean() < 0.01
-    assert found.memory_efficiency == pytest.approx(TRUTH.memory_efficiency, rel=0.03)
-    assert found.layer_launch_s == pytest.approx(TRUTH.layer_launch_s, rel=0.12)
+def fitted(steps: list[Observation], terms: tuple[int, ...] = USED) -> fit.Vector:
+    return Problem(steps).fit(terms, np.ones(len(steps), dtype=np.bool_))
+
+
+def test_a_part_with_known_coefficients_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "PULL", 1e-4)  # nothing but the data has a say
+    found = as_coefficients(fitted(STEPS))
+    assert set(found) == set(TRUTH)
+    for name, value in TRUTH.items():
+        assert found[name] == pytest.approx(value, rel=0.01), name
+
+
+def test_the_pull_towards_the_start_costs_a_percent_of_the_predictions() -> None:
+    errors = np.abs(Problem(STEPS).errors(fitted(STEPS), np.ones(len(STEPS), dtype=np.bool_)))
+    assert errors.mean() < 0.01
+    assert errors.max() < 0.05
+
+
+def test_terms_that_no_row_speaks_of_stay_at_their_start() -> None:
+    found = as_coefficients(fitted(STEPS, EVERY))
+    unseen = {name for name in NAMES if not any(o.work.get(name) for o in STEPS)}
+    assert unseen >= {"expert_load", "expert_prefill", "old_launch", "old_kv_gather"}
+    assert {name: found[name] for name in unseen} == pytest.approx({name: TERMS[name].start for name in unseen})
+
+
+def test_no_part_is_faster_than_its_data_sheet() -> None:
+    impossible = made_by(TRUTH | {"weights": 0.3, "attention": 0.1}, STEPS)
+    found = as_coefficients(fitted(impossible))
+    assert found["weights"] >= 1.0
+    assert found["attention"] >= 1.0
+    assert all(value >= TERMS[name].least for name, value in found.items())
 
 
 def test_one_wild_row_moves_the_others_little() -> None:
-    observations = as_if(TRUTH, published())
-    wild = [replace(observations[0], seconds=20 * observations[0].seconds), *observations[1:]]
-    before, after = (Problem(observations[1:]).predict(fit(data)) for data in (observations, wild))
-    assert np.median(np.abs(after / before - 1)) < 0.03
+    wild = [replace(STEPS[0], seconds=20 * STEPS[0].seconds), *STEPS[1:]]
+    before, after = (Problem(STEPS).work[1:] @ fitted(data) for data in (STEPS, wild))
+    assert np.median(np.abs(after / before - 1)) < 0.01
+    assert np.abs(after / before - 1).max() < 0.06
 
 
 def test_the_fit_is_better_than_its_start_and_the_same_each_time() -> None:
-    observations = published()
-    start = np.zeros(14)
-    first, second = fit(observations), fit(list(observations))
-    assert first == second
+    data = noisy(STEPS, 0.1)
+    rows = np.ones(len(data), dtype=np.bool_)
+    first, second = fitted(data), fitted(list(data))
+    assert (first == second).all()
+    problem = Problem(data)
+    assert np.abs(problem.errors(first, rows)).mean() < 0.4 * np.abs(problem.errors(START, rows)).mean()
 
-    def loss(c: Coefficients) -> float:
-        return float(np.square(Problem(observations).residuals(np.log(astuple(c)), start)[: len(observations)]).sum())
 
-    assert loss(first) < 0.8 * loss(Coefficients())
+def test_rows_that_are_not_asked_for_have_no_say() -> None:
+    rows = np.arange(len(STEPS)) % 3 > 0
+    spoilt = [o if kept else replace(o, seconds=7.0) for o, kept in zip(STEPS, rows, strict=True)]
+    assert (Problem(STEPS).fit(USED, rows) == Problem(spoilt).fit(USED, rows)).all()
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(SettingsError, match=r"scipy.*neuronserve\[calibrate\]"):
-        fit(published())
-
-
-def test_what_the_data_do_not_touch_stays_where_physics_puts_it() -> None:
-    static = [o for o in published() if not any(o.decode[4:6])]
-    assert fit(static).kv_gather_s == pytest.approx(Coefficients().kv_gather_s)
+        fitted(STEPS)
 
 
 def test_repetitions_of_one_setup_count_as_the_root_of_their_number() -> None:
-    observations = published()[:1] * 9 + published()[1:2]
-    assert Problem(observations).weights[:9] == pytest.approx(1 / 3)
+    assert Problem(STEPS[:1] * 9 + STEPS[1:2]).weights[:9] == pytest.approx(1 / 3)
+
+
+def test_names_and_vectors_are_the_same_coefficients() -> None:
+    assert as_coefficients(as_vector(TRUTH)) == TRUTH
+    assert set(as_coefficients(np.zeros(len(NAMES)))) == {NAMES[i] for i in FIXED}

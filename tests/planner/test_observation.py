@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cost.work import Runtime, StepWork, Term
+from server.cost.evidence import Point
+from server.cost.work import Runtime, StepWork
 from server.device.catalog import instance
 from server.models.public import known_model
 from server.models.spec import ModelSpec
 from server.planner.calibrate.observation import (
-    NOTHING,
     PARAMS_TOLERANCE,
     Observation,
     Unusable,
@@ -23,7 +23,7 @@ from server.planner.calibrate.observation import (
     shape_of,
     size_error,
 )
-from server.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows
+from server.planner.calibrate.published import COLUMNS, OPTIONAL_LABELS, PublishedRow, parse_rows
 
 SHAPE = ModelSpec("", 32, 4096, 14336, 32, 8, 128, 128256, 0)
 STATED = {
@@ -45,6 +45,7 @@ NEURON_DOCS = {
     "framework": "Transformers NeuronX",
     "neuron_sdk": "2.18.0",
     "quality": "A",
+    "arrival": "static batch",
     "tpot_stat": "P50, excl. first token",
     "use_decode_fit": "yes",
     "use_prefill_fit": "yes",
@@ -70,7 +71,8 @@ OPTIMUM = NEURON_DOCS | {
 
 def row(base: dict[str, str], **changes: str) -> PublishedRow:
     cells = base | changes
-    (parsed,) = parse_rows([",".join(COLUMNS), ",".join(f'"{cells.get(n, "")}"' for n in COLUMNS)], "t.csv")
+    names = dict.fromkeys((*COLUMNS, *OPTIONAL_LABELS))
+    (parsed,) = parse_rows([",".join(names), ",".join(f'"{cells.get(n, "")}"' for n in names)], "t.csv")
     return parsed
 
 
@@ -86,33 +88,88 @@ def work(tp: int, is_continuous: bool, sdk: int = 18) -> StepWork:
 
 def test_a_median_is_the_step_of_the_bucket_that_holds_the_median_token() -> None:
     decode, prefill = both(NEURON_DOCS)
-    assert decode.decode == work(24, False).decode(4, 8192)  # token 128 + 4032
-    assert decode.prefill == NOTHING
+    assert decode.work == work(24, False).decode(4, 8192)  # token 128 + 4032
     assert decode.seconds == pytest.approx(7e-3)
-    assert both(NEURON_DOCS, output_len="2000")[0].decode == work(24, False).decode(4, 2048)
-    assert prefill.prefill == work(24, False).prefill(128, 4)  # a static batch is encoded at once
+    assert decode.point == Point("decode", "Inferentia2", pytest.approx(8.03, rel=0.01), 24, 4, 8192, 2, False)
+    assert both(NEURON_DOCS, output_len="2000")[0].work == work(24, False).decode(4, 2048)
+    assert prefill.work == work(24, False).prefill(128, 4)  # a static batch is encoded at once
     assert (decode.group, prefill.group) == ("decode_dense_inf2", "prefill_dense_inf2")
 
 
 def test_continuous_batching_has_one_bucket_and_encodes_one_prompt_after_the_other() -> None:
     decode, prefill = both(OPTIMUM)
-    assert decode.decode == work(8, True).decode(4, 4096)
+    assert decode.work == work(8, True).decode(4, 4096)
     one = work(8, True).prefill(4096)
-    assert prefill.prefill[Term.MATMUL] == pytest.approx(4 * one[Term.MATMUL])
-    assert prefill.prefill[Term.HOST] == 1
-    served = both(OPTIMUM, framework="TGI (optimum-neuron)", ttft_ms="1100")[1]
-    assert served.prefill == pytest.approx(one)
+    assert prefill.work["prefill_matmul"] == pytest.approx(4 * one["prefill_matmul"])
+    assert prefill.work["prefill_call"] == 1
+    assert prefill.point.positions == 4096, "prompts are padded to the one bucket"
+
+
+@pytest.mark.parametrize(
+    ("changes", "prompts"),
+    [
+        ({"arrival": "static batch"}, 4),
+        ({"arrival": "Static batch"}, 4),
+        ({"arrival": "synchronous"}, 1),
+        ({"arrival": "closed loop, c users", "use_prefill_fit": "yes (c=1)"}, 1),
+        ({"arrival": "single"}, 1),
+        ({"arrival": "", "batch_size": "1"}, 1),
+    ],
+)
+@pytest.mark.parametrize("base", [NEURON_DOCS, OPTIMUM])
+def test_a_first_token_waits_for_all_prompts_of_a_static_batch_and_else_for_its_own(
+    base: dict[str, str], changes: dict[str, str], prompts: int
+) -> None:
+    one = both(base | {"arrival": "single"} | ({"batch_size": "1"} if "batch_size" in changes else {}))[1].work
+    found = both(base, **changes)[1].work
+    assert found["prefill_matmul"] == pytest.approx(prompts * one["prefill_matmul"], rel=0.01)
+    assert found["activation"] == pytest.approx(prompts * one["activation"])
+    assert found["prefill_call"] == 1
+    assert both(base, **changes)[1].point.batch == prompts
+
+
+def test_a_batch_without_its_arrival_could_be_one_prompt_or_all() -> None:
+    _, reasons = observe(row(NEURON_DOCS, arrival=""))
+    assert reasons == ["prefill: whether the 4 prompts of a batch came together is not stated"]
+
+
+@pytest.mark.parametrize(("notes", "is_used"), [("std prefill, CPU sampling", False), ("on-device sampling", True)])
+def test_steps_that_wait_for_the_host_to_sample_are_not_those_of_the_device(notes: str, is_used: bool) -> None:
+    found, reasons = observe(row(NEURON_DOCS, notes=notes))
+    assert [o.point.phase for o in found] == (["decode"] if is_used else []) + ["prefill"]
+    assert reasons == ([] if is_used else ["decode: tokens were sampled on the host"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "prompt", "step"),
+    [
+        ({}, 128, 8192),  # powers of two
+        ({"input_len": "1000", "output_len": "24"}, 1024, 1024),
+        ({"framework": "optimum-neuron (NxD backend)", "neuron_sdk": "2.22"}, 8192, 8192),
+        ({"framework": "vLLM (nxd-inference)", "neuron_sdk": "2.22"}, 8192, 8192),
+        ({"framework": "TGI (optimum-neuron)", "batch_size": "1"}, 128, 8192),  # buckets until the NxD backend
+        ({"framework": "TGI (optimum-neuron)"}, 8192, 8192),  # and slots that come and go
+        ({"framework": "TGI (optimum-neuron)", "neuron_sdk": "2.16"}, 128, 8192),  # which no older release had
+        ({"output_len": "", "tpot_stat": "mean"}, 128, 8192),
+    ],
+)
+def test_rows_of_software_with_one_bucket_are_padded_to_it(changes: dict[str, str], prompt: int, step: int) -> None:
+    stated = {"n_kv_heads": "32", "params_b": ""}  # as no release spread otherwise
+    decode, prefill = both(NEURON_DOCS, **stated, **changes)
+    assert (prefill.point.positions, decode.point.positions) == (prompt, step)
 
 
 def test_a_mean_over_a_static_batch_is_the_mean_over_buckets() -> None:
     decode, _ = both(OPTIMUM, batch_size="1", output_len="512")
-    assert decode.decode == work(8, False).decode(1, 768)  # half the tokens on 512, half on 1024
+    assert decode.work == work(8, False).decode(1, 768)  # half the tokens on 512, half on 1024
 
 
 def test_a_time_that_includes_prefill_has_its_share_in_each_token() -> None:
     decode, _ = both(NEURON_DOCS, tpot_stat="derived: e2e/output tokens (includes prefill)", output_len="128")
-    assert decode.prefill[Term.HOST] == pytest.approx(1 / 128)
-    assert decode.decode[Term.LAUNCH] == 32
+    assert decode.work["prefill_call"] == pytest.approx(1 / 128)
+    assert decode.work["layer_launch"] == 32
+    step, prompt = work(24, False).decode(4, 256), work(24, False).prefill(128, 4)
+    assert decode.work["weights"] == pytest.approx(step["weights"] + prompt["weights"] / 128)
 
 
 def test_a_time_that_includes_the_first_token_is_freed_of_it() -> None:
@@ -124,6 +181,7 @@ def test_a_time_that_includes_the_first_token_is_freed_of_it() -> None:
     ("changes", "group"),
     [
         ({"instance": "trn1.32xlarge", "tp": "32"}, "decode_trn1"),
+        ({"instance": "trn2.48xlarge", "tp": "32"}, "decode_dense_trn2"),
         ({"instance": "trn1n.32xlarge", "tp": "32"}, "decode_trn1"),
         ({"arch": "moe", "n_experts": "8", "experts_per_token": "2", "params_b": "46.7"}, "decode_moe_inf2"),
     ],
@@ -150,6 +208,7 @@ def test_groups_are_named_by_kind_architecture_and_part(changes: dict[str, str],
         ({"n_kv_heads": "5"}, "decode: 32 heads cannot share 5 KV heads"),
         ({"max_seq_len": "", "input_len": "", "output_len": ""}, "decode: no length is stated"),
         ({"input_len": ""}, "prefill: no input_len"),
+        ({"neuron_sdk": "2.17"}, "decode: SDK 2.17 spread grouped queries over cores as no later release does"),
         ({"n_experts": "8"}, "decode: only one of n_experts and experts_per_token is stated"),
         ({"tpot_stat": "includes TTFT", "ttft_ms": "90000"}, "decode: ttft_ms leaves no time for the other tokens"),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from server.cost.work import CURRENT_SDK
 from server.errors import SettingsError
 from server.planner.calibrate.published import COLUMNS, PublishedRow, parse_rows, read_rows
 
@@ -29,10 +30,19 @@ def test_empty_cells_are_not_stated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "minor"), [("2.18.1", 18), ("2.15?", 15), ("2.21.x/2.22", 21), ("not stated (2.19/2.20)", 19), ("", 24)]
+    ("text", "minor"),
+    [("2.18.1", 18), ("2.15?", 15), ("2.21.x/2.22", 21), ("not stated (2.19/2.20)", 19), ("", CURRENT_SDK)],
 )
 def test_the_release_is_read_where_one_is_named(text: str, minor: int) -> None:
     assert only(neuron_sdk=text).sdk == minor
+
+
+def test_only_the_notes_say_that_the_host_samples() -> None:
+    names = ",".join((*COLUMNS, "notes"))
+    cells = "," * len(COLUMNS)
+    (row,) = parse_rows([names, cells + '"on SDK 2.26, CPU sampling"'], "t.csv")
+    assert row.samples_on_host
+    assert not only().samples_on_host
 
 
 def test_mean_lengths_are_rounded_and_no_length_is_not_stated() -> None:

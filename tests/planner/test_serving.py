@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from server.cost.calibration import ServingCoefficients, default_calibration
-from server.planner.calibrate.contradictions import contradictions
-from server.planner.calibrate.load_generators import LoadTest, OutputLengths, stop_rate
-from server.planner.calibrate.pattern_search import fit_serving
+from server.cost.calibration import default_calibration
+from server.cost.stacks import AT_ONCE, HostWork, RouterPolicy
+from server.planner.calibrate.load_generators import Clients, LoadTest, OutputLengths, stop_rate
+from server.planner.calibrate.observation import Unusable
+from server.planner.calibrate.pattern_search import CLIENTS, fit_serving, knobs, value_of, with_value
 from server.planner.calibrate.published import PublishedRow, read_rows
 from server.planner.calibrate.report import run_calibrate, run_check
-from server.planner.calibrate.serving import QUANTITIES, ServingRow, serving_rows
+from server.planner.calibrate.serving import QUANTITIES, ServingCoefficients, ServingRow, serving_rows, stack_of
+from server.planner.calibrate.serving_errors import calibrate_serving
 
 SAMPLE = Path(__file__).parent / "serving_sample.csv"
 
@@ -29,12 +33,18 @@ def served(rows: dict[str, PublishedRow]) -> dict[str, ServingRow]:
     return {row.row.row_id: row for row in serving_rows(list(rows.values()), default_calibration())[0]}
 
 
+def coefficients(**hosts: HostWork) -> ServingCoefficients:
+    """The start of a fit with other hosts, a stack's name being written with underscores."""
+    named: dict[Any, HostWork] = {name.replace("_", "-"): work for name, work in hosts.items()}
+    return replace(ServingCoefficients(), hosts=ServingCoefficients().hosts | named)
+
+
 def test_the_shipped_coefficients_hold_on_a_sample_of_what_they_were_fitted_to() -> None:
     groups = run_check(SAMPLE).groups
     assert groups["serving_inf2"].all.mean <= 0.15
     assert groups["serving_ttft_inf2"].all.median <= 0.25
     assert groups["serving_itl_inf2"].all.median <= 0.25
-    assert groups["serving_inf2"].n == 17
+    assert groups["serving_inf2"].n == 16
 
 
 def test_what_load_is_told_by_the_row(rows: dict[str, PublishedRow]) -> None:
@@ -54,62 +64,171 @@ def test_every_load_test_is_compared_or_skipped_with_a_reason(rows: dict[str, Pu
     assert {error.unit for error in report.serving if error.group == "serving_inf2"} == {"tokens/s"}
 
 
-def test_a_row_that_the_table_itself_contradicts_is_a_group_of_its_own(rows: dict[str, PublishedRow]) -> None:
-    found = contradictions(list(rows.values()))
-    assert set(found) == {"707", "712"}
-    assert "a step of this graph is published with" in found["707"]
-    assert "full static batches of this graph" in found["712"]
-    assert run_check(SAMPLE).groups["serving_contradicted_inf2"].n == 2
-    assert contradictions([row for row in rows.values() if row.row_id != "359"]) == {}
+def test_rows_that_the_table_contradicts_and_queues_that_grow_are_groups_of_their_own(
+    served: dict[str, ServingRow],
+) -> None:
+    groups = run_check(SAMPLE).groups
+    assert {row_id for row_id, row in served.items() if row.contradiction} == {"707", "712", "847"}
+    assert groups["serving_contradicted_inf2"].n == groups["serving_itl_contradicted_inf2"].n == 3
+    saturated = {row_id for row_id, row in served.items() if row.is_saturated}
+    assert saturated == {"830", "846"}, "arrivals at a rate, with nearly the most tokens of their deployment"
+    assert groups["serving_ttft_saturated_inf2"].n == 2
+    assert "serving_saturated_inf2" not in groups, "throughput is no worse for it"
+
+
+@pytest.mark.parametrize(
+    ("row_id", "changes", "router", "samples_on_device"),
+    [
+        ("685", {}, RouterPolicy(1.2, 20), False),  # TGI 1
+        ("824", {}, RouterPolicy(0.3, 20), False),
+        ("847", {}, RouterPolicy(0.3, 20), True),  # NxD Inference samples on the device
+        ("824", {"framework": "vLLM (optimum-neuron)", "notes": "CPU sampling"}, AT_ONCE, False),
+        ("824", {"framework": "vLLM (optimum-neuron)", "notes": "on-device sampling"}, AT_ONCE, True),
+    ],
+)
+def test_a_row_names_its_stack_and_the_stack_its_rules(
+    rows: dict[str, PublishedRow], row_id: str, changes: dict[str, str], router: RouterPolicy, samples_on_device: bool
+) -> None:
+    stack = stack_of(replace(rows[row_id], texts=rows[row_id].texts | changes))
+    assert (stack.router, stack.samples_on_device) == (router, samples_on_device)
+    assert stack.name == ("nxdi-vllm" if "framework" in changes else "tgi")
+
+
+@pytest.mark.parametrize("changes", [{"framework": "TorchServe"}, {"neuron_sdk": "2.16"}])
+def test_software_without_slots_that_come_and_go_is_not_simulated(
+    rows: dict[str, PublishedRow], changes: dict[str, str]
+) -> None:
+    with pytest.raises(Unusable, match="no continuous batching is known of"):
+        stack_of(replace(rows["685"], texts=rows["685"].texts | changes))
 
 
 def test_more_users_get_more_tokens_and_wait_longer(served: dict[str, ServingRow]) -> None:
-    coefficients = default_calibration().serving
-    few, many = (served[row_id].predict(coefficients) for row_id in ("685", "692"))
+    start = ServingCoefficients()
+    few, many = (served[row_id].predict(start) for row_id in ("685", "692"))
     assert many[0] > 10 * few[0]
     assert many[1] > 3 * few[1]
 
 
 def test_a_prediction_repeats_itself(served: dict[str, ServingRow]) -> None:
-    coefficients = ServingCoefficients()
-    assert served["830"].predict(coefficients) == served["830"].predict(coefficients)
+    start = ServingCoefficients()
+    assert served["830"].predict(start) == served["830"].predict(start)
 
 
 def test_a_row_feels_its_own_coefficients_only(served: dict[str, ServingRow]) -> None:
-    base = ServingCoefficients()
-    slower = replace(base, sampling_logit_s=1e-6, client_spacing_s=3.0, stop_rate=0.01)
-    assert served["846"].predict(base) == served["846"].predict(slower)  # SDK 2.22 samples on the device; guidellm
-    assert served["846"].used_coefficients(base) == served["846"].used_coefficients(slower)
-    assert served["830"].predict(base)[0] > served["830"].predict(slower)[0]
-    assert served["692"].predict(base)[0] > served["692"].predict(slower)[0]
+    base = coefficients(tgi=HostWork(0.05, 2e-4, 5e-9))
+    slow_logits = coefficients(tgi=HostWork(0.05, 2e-4, 1e-6))
+    slow_clients = replace(base, clients=Clients(3.0, 0.01))
+    other_stack = coefficients(tgi=HostWork(0.05, 2e-4, 5e-9), nxdi_vllm=HostWork(9.0, 9.0))
+    for row_id, other, is_felt in (
+        ("846", slow_logits, False),  # SDK 2.22 samples on the device
+        ("830", slow_logits, True),
+        ("846", slow_clients, False),  # guidellm
+        ("692", slow_clients, True),
+        ("692", other_stack, False),
+    ):
+        row = served[row_id]
+        assert (row.used_coefficients(base) != row.used_coefficients(other)) == is_felt, row_id
+        assert (row.predict(base)[0] > row.predict(other)[0]) == is_felt, row_id
 
 
-def test_a_fit_finds_what_made_the_figures(served: dict[str, ServingRow]) -> None:
-    truth = ServingCoefficients(0.08, 3e-3, 5e-8, 0.15, 6e-4)
-    made = [
-        replace(row, measured=dict(zip(QUANTITIES, row.predict(truth, 2), strict=True)))
-        for row in served.values()
-        if row.row.row_id in ("685", "692", "824", "830", "846")
-    ]
-    fitted = fit_serving(made)
-    for row in made:
+def test_the_hosts_request_work_is_a_wait_and_slots_slow_every_token(served: dict[str, ServingRow]) -> None:
+    row = served["827"]
+    base, waits, slows = (
+        row.predict(coefficients(tgi=host)) for host in (HostWork(), HostWork(request_s=1.0), HostWork(slot_s=2e-3))
+    )
+    assert waits[1] - base[1] == pytest.approx(1000, rel=0.2)
+    assert waits[2] == pytest.approx(base[2], rel=0.05)
+    assert slows[2] > 1.05 * base[2]
+
+
+def made(rows: list[ServingRow], truth: ServingCoefficients) -> list[ServingRow]:
+    """The same load tests, measured on stacks and clients with these coefficients."""
+    return [replace(row, measured=dict(zip(QUANTITIES, row.predict(truth, 2), strict=True))) for row in rows]
+
+
+def test_a_fit_finds_the_host_that_made_the_figures(served: dict[str, ServingRow]) -> None:
+    """The search starts off by factors of 2 and 8."""
+    truth = replace(coefficients(tgi=HostWork(0.1, 1.6e-3, 5e-9)), clients=Clients(0.2, 1e-3))
+    found = made([served[row_id] for row_id in ("685", "689", "698", "824", "827", "830", "837", "846")], truth)
+    fitted = fit_serving(found)
+    assert fitted.hosts["tgi"].slot_s == pytest.approx(truth.hosts["tgi"].slot_s, rel=0.25)
+    assert fitted.hosts["tgi"].request_s == pytest.approx(truth.hosts["tgi"].request_s, rel=0.25)
+    for row in found:
         assert row.predict(fitted, 2)[0] == pytest.approx(row.measured["throughput"], rel=0.06)
+    assert fitted.hosts["nxdi-vllm"] == ServingCoefficients().hosts["nxdi-vllm"], "no row speaks of it"
 
 
 def test_a_fit_without_rows_is_the_start() -> None:
     assert fit_serving([]) == ServingCoefficients()
 
 
-def test_calibrate_fits_the_load_tests_of_a_table_too(rows: dict[str, PublishedRow], tmp_path: Path) -> None:
+def test_what_a_stack_does_not_have_is_no_knob() -> None:
+    start = ServingCoefficients()
+    names = set(knobs(start))
+    assert ("tgi", "slot_s") in names
+    assert ("tgi", "copy_s") not in names
+    assert ("nxdi-vllm", "copy_s") in names
+    assert (CLIENTS, "spacing_s") in names
+    for knob in names:
+        changed = with_value(start, knob, 0.5)
+        assert value_of(changed, knob) == 0.5
+        assert [value_of(changed, other) for other in names - {knob}] == [
+            value_of(start, other) for other in names - {knob}
+        ]
+    assert astuple(start) == astuple(ServingCoefficients())
+
+
+def some(ids: set[str], folder: Path) -> Path:
     lines = SAMPLE.read_text().splitlines(keepends=True)
-    some = tmp_path / "some.csv"
-    some.write_text(lines[0] + "".join(line for line in lines if line.split(",")[0] in ("685", "689", "824", "830")))
-    report = run_calibrate(some)
-    held = report.groups["serving_inf2"].left_out
-    assert report.groups["serving_inf2"].n == 4
-    assert held is not None
-    assert report.calibration.serving != ServingCoefficients()
+    found = folder / "some.csv"
+    found.write_text(lines[0] + "".join(line for line in lines if line.split(",")[0] in ids))
+    return found
+
+
+def test_calibrate_fits_the_load_tests_of_a_table_too(tmp_path: Path) -> None:
+    report = run_calibrate(some({"685", "689", "824", "830"}, tmp_path))
+    group = report.groups["serving_inf2"]
+    assert group.n == 4
+    assert set(group.left_out) == {"source", "model"}
+    assert all(stats is not None for stats in group.left_out.values())
+    assert report.calibration.host("tgi") != ServingCoefficients().hosts["tgi"]
+    assert set(report.calibration.clients) == {"spacing_s", "stop_rate"}
     assert report.as_json()["serving"][0].keys() >= {"row_id", "group", "unit", "measured", "predicted", "error"}
+
+
+def test_contradicted_load_tests_are_fitted_to_by_nobody(rows: dict[str, PublishedRow]) -> None:
+    def found(*row_ids: str) -> ServingCoefficients:
+        table = [rows[row_id] for row_id in row_ids]
+        return calibrate_serving(table, default_calibration(), lambda _: default_calibration()).coefficients
+
+    assert found("359", "689", "824", "707", "712") == found("359", "689", "824")
+
+
+def test_a_source_of_load_tests_is_judged_by_steps_and_hosts_that_had_not_seen_it(
+    rows: dict[str, PublishedRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a source measured is made absurd: predictions of its own rows stay."""
+    chosen = [rows[row_id] for row_id in ("685", "689", "824", "827")]
+    asked: list[str] = []
+
+    def without(source: str) -> Any:
+        asked.append(source)
+        return default_calibration()
+
+    def unseen(table: list[PublishedRow]) -> dict[tuple[str, str], float]:
+        errors = calibrate_serving(table, default_calibration(), without).errors
+        return {(e.row_id, e.unit): e.measured * (1 + (e.left_out or 0.0)) for e in errors if e.unit != "ms"}
+
+    spoilt = [
+        replace(row, measures={name: 7 * value for name, value in row.measures.items()})
+        if row.texts["source_group"] == "hf-optimum-tgi-llmperf"
+        else row
+        for row in chosen
+    ]
+    before, after = unseen(chosen), unseen(spoilt)
+    assert set(asked) == {"hf-optimum-tgi-llmperf", "hf-optimum-guidellm"}
+    for row_id in ("685", "689"):
+        assert after[row_id, "tokens/s"] == pytest.approx(before[row_id, "tokens/s"])
 
 
 def test_early_stops_give_the_mean_length() -> None:
@@ -122,11 +241,27 @@ def test_early_stops_give_the_mean_length() -> None:
 
 
 def test_a_table_of_load_tests_alone_can_be_checked(tmp_path: Path) -> None:
-    lines = SAMPLE.read_text().splitlines(keepends=True)
-    alone = tmp_path / "alone.csv"
-    alone.write_text(lines[0] + "".join(line for line in lines if line.split(",")[0] in ("692", "830")))
+    alone = some({"692", "837"}, tmp_path)
     assert {name: group.n for name, group in run_check(alone).groups.items() if group.n} == {
         "serving_inf2": 2,
         "serving_itl_inf2": 2,
-        "serving_ttft_inf2": 2,
+        "serving_ttft_inf2": 1,
+        "serving_ttft_saturated_inf2": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda row: replace(row, counts={k: v for k, v in row.counts.items() if k != "tp"}), "tp not stated"),
+        (lambda row: replace(row, measures=row.measures | {"ttft_ms": -1.0}), "a measured figure is negative"),
+        (lambda row: replace(row, measures={}), "no throughput, TTFT or time per token"),
+        (lambda row: replace(row, texts=row.texts | {"arrival": "by hand"}), "no load test of a known kind"),
+    ],
+)
+def test_load_tests_that_cannot_be_simulated_are_skipped_with_the_reason(
+    rows: dict[str, PublishedRow], change: Callable[[PublishedRow], PublishedRow], reason: str
+) -> None:
+    found, skipped = serving_rows([change(rows["692"])], default_calibration())
+    assert not found
+    assert skipped == [("692", f"serving: {reason}")]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from math import floor, sqrt
+from math import floor
 
 import numpy as np
 import pytest
 
 from server.config import CacheConfig, SchedulerConfig
-from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
+from server.cost.stacks import AT_ONCE, WHEN_EMPTY, RouterPolicy
+from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
 from server.planner.simulate.records import Records
 from server.planner.simulate.routing import RoundRobin
 from server.planner.simulate.simulator import Driver
 from server.workload.workload import Workload
 
-TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, slots_host_ns=10, request_host_ns=50)
+HOST_NS = tuple(10 * max(0, busy - 1) for busy in range(9))  # of each busy slot beyond the first
+TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, host_ns=HOST_NS, request_host_ns=50)
 EAGER = RouterPolicy(waiting_ratio=0.0, max_waiting_steps=20)
 MOST = 1 << 30
 
@@ -48,7 +50,7 @@ def test_an_answer_of_one_token_is_the_prefill() -> None:
 def test_prompts_of_one_call_get_their_tokens_together_and_the_host_works_for_each_slot() -> None:
     records = serve(workload([0, 0], [2, 2]))
     assert records.first_token_ns[0] == records.first_token_ns[1] == 50 + 2 * 1000
-    assert records.finish_ns[0] == 50 + 2 * 1000 + 100 + round(10 * sqrt(1))
+    assert records.finish_ns[0] == 50 + 2 * 1000 + 100 + 10
 
 
 def test_others_stand_still_while_a_prompt_is_encoded() -> None:
@@ -78,6 +80,26 @@ def test_requests_go_around() -> None:
 def test_calls_take_no_more_prompts_than_allowed() -> None:
     records = serve(workload([0, 0], [1, 1]), RouterPolicy(0.0, 0, max_prompts=1))
     assert list(records.first_token_ns) == [1050, 2050]
+
+
+def test_a_free_slot_is_filled_with_one_prompt_at_once() -> None:
+    records = serve(workload([0, 0, 3000], [40, 40, 1]), AT_ONCE)
+    first, second, third = records.first_token_ns
+    assert (first, second) == (1050, 1050 + 100 + 1000), "a step of the first between the two prompts"
+    assert third <= 3050 + TIMES.step_ns(2) + 1000
+
+
+def test_a_static_batch_is_followed_by_the_next_when_its_last_answer_ends() -> None:
+    records = serve(workload([0, 0, 1500, 1500], [5, 30, 1, 1]), WHEN_EMPTY)
+    assert records.finish_ns[0] < records.finish_ns[1]
+    assert records.first_token_ns[2] == records.first_token_ns[3] == records.finish_ns[1] + 2 * 1000
+
+
+def test_a_step_takes_the_hosts_work_for_the_slots_in_use() -> None:
+    assert [TIMES.step_ns(busy) for busy in (1, 2, 8)] == [100, 110, 170]
+    records = serve(workload([0] * 4, [3, 2, 2, 2]))
+    assert records.finish_ns[1] == 50 + 4 * 1000 + 130
+    assert records.finish_ns[0] == records.finish_ns[1] + 100
 
 
 def stepped(load: Workload, policy: RouterPolicy, slots: int) -> list[int]:

@@ -16,6 +16,7 @@ INVENTORY = {
     "device": {"instance": "inf2.xlarge", "tensor_parallel_size": 2},
     "compiled": {
         "batching": "continuous",
+        "stack": "ideal",
         "max_model_len": 2048,
         "max_num_seqs": 16,
         "context_encoding_buckets": [128, 2048],

@@ -1,7 +1,8 @@
-"""Finds the coefficients of the cost model from observations: robust least squares on log errors. Deterministic.
+"""Finds the coefficients of the cost model from observations: robust, reweighted least squares. Deterministic.
 
 A predicted time is a sum of (work x coefficient), so each round is a linear problem without negative unknowns: errors
-relative to the measurement, reweighted until they are those of logs (pseudo-Huber: quadratic to 10 %, linear beyond).
+relative to the measurement, each weighted as its logarithm (pseudo-Huber: quadratic to 10 %, linear beyond). The loss
+lies between that of relative errors, in which the reports are stated, and that of their logarithms.
 A weak pull towards the terms' starting values decides coefficients that no row has a say in.
 """
 
@@ -75,7 +76,7 @@ def _least_squares(matrix: Vector, target: Vector, least: Vector) -> Vector:
 
 
 def _reweighted(ratio: Vector) -> Vector:
-    """Weights with which relative errors have the loss of robust log errors; `ratio` is predicted over measured."""
+    """Weights with which relative errors count as robust log errors do; `ratio` is predicted over measured."""
     logs, relative = np.log(np.maximum(ratio, 1e-9)), ratio - 1
     close = np.abs(relative) < 1e-9
     bent = np.where(close, 1.0, logs / np.where(close, 1.0, relative))

@@ -161,7 +161,15 @@ class Setup:
         arch = "moe" if self.shape.num_experts else "dense"
         return f"{kind}_{part}" if part == "trn1" and arch == "dense" else f"{kind}_{arch}_{part}"
 
+    def prompts(self) -> int:
+        """Prompts that a first token waits for. Raises Unusable when that is not known."""
+        arrival = self.row.label("arrival")
+        if not arrival and self.batch > 1:
+            raise Unusable(f"whether the {self.batch} prompts of a batch came together is not stated")
+        return self.batch if arrival == STATIC else 1
+
     def observation(self, phase: Phase, milliseconds: float, work: Work, positions: int) -> Observation:
+        batch = self.batch if phase == "decode" else self.prompts()
         source, tp = self.row.texts["source_group"], self.work.core.tp
         width, has_experts = self.work.weight_bytes, bool(self.shape.num_experts)
         billions = matrix_billions(self.shape)
@@ -173,7 +181,7 @@ class Setup:
             shape=self.shape,
             group=self.group(phase),
             series=(phase, source, self.shape, tp, self.batch, self.row.sdk),
-            point=Point(phase, self.part.chip.name, billions, tp, self.batch, positions, width, has_experts),
+            point=Point(phase, self.part.chip.name, billions, tp, batch, positions, width, has_experts),
             seconds=milliseconds * MS,
             work=work,
         )
@@ -239,8 +247,7 @@ def _whole_prefill(setup: Setup, prompt: int) -> Work:
 
     Slots that come and go are encoded one by one. A static batch is one call for all of its prompts.
     """
-    prompts = setup.batch if setup.row.label("arrival") == STATIC else 1
-    length = setup.prompt_length(prompt)
+    prompts, length = setup.prompts(), setup.prompt_length(prompt)
     if not setup.is_continuous:
         return setup.work.prefill(length, prompts)
     return _scaled(setup.work.prefill(length), prompts) | {"prefill_call": 1.0}  # the host's part once for the batch

@@ -77,6 +77,7 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
         num_rows=len({o.row_id for o in observations}),
         errors=steps.groups,
         evidence=steps.evidence,
+        baselines=steps.baselines,
     )
 
     def without(source: str) -> Calibration:

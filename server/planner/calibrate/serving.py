@@ -219,7 +219,7 @@ def serving_rows(
             continue
         try:
             one = ServingRow.of(row, calibration)
-            share = row.measures.get("output_tok_s", 0.0) / most.get(_deployment(row), inf)
+            share = row.measures.get("output_tok_s", 0.0) / (most[_deployment(row)] or inf)
             is_saturated = one.test.rate is not None and share > SATURATED
             contradiction = contradicted.get(row.row_id, "")
             found.append(replace(one, contradiction=contradiction, is_saturated=is_saturated))

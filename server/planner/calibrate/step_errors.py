@@ -70,7 +70,7 @@ def calibrate_steps(observations: Sequence[Observation]) -> StepOutcome:
         name: GroupError(
             int((names == name).sum()), stats_of(errors[names == name]), {w: stats[w][name] for w in stats}
         )
-        for name in sorted(set(names))
+        for name in sorted(set(names.tolist()))
     }
     plain = {
         SIX: _stats_by_group(names, baselines.six_coefficients(problem, folds.labels["source"], rows)),
@@ -89,7 +89,8 @@ def check_steps(observations: Sequence[Observation], coefficients: dict[str, flo
     names, problem = group_names(observations), Problem(observations)
     errors = problem.errors(as_vector(coefficients), np.ones(len(names), dtype=np.bool_))
     groups = {
-        name: GroupError(int((names == name).sum()), stats_of(errors[names == name])) for name in sorted(set(names))
+        name: GroupError(int((names == name).sum()), stats_of(errors[names == name]))
+        for name in sorted(set(names.tolist()))
     }
     plain = {
         ROOFLINE: _stats_by_group(names, baselines.roofline(problem)),
@@ -109,7 +110,7 @@ def coefficients_without(observations: Sequence[Observation], source: str) -> di
 
 def _stats_by_group(names: NDArray[np.str_], errors: Vector) -> dict[str, ErrorStats | None]:
     """None for a group with errors that nothing predicts."""
-    own = {name: errors[names == name] for name in sorted(set(names))}
+    own = {name: errors[names == name] for name in sorted(set(names.tolist()))}
     return {name: None if np.isnan(found).any() else stats_of(found) for name, found in own.items()}
 
 
@@ -121,7 +122,7 @@ def repeat_spread(observations: Sequence[Observation], names: NDArray[np.str_]) 
     for index, o in enumerate(observations):
         work = tuple(f"{amount:.3g}" for name, amount in o.work.items() if not name.startswith("old"))
         alike.setdefault((names[index], o.shape, o.point, work), []).append(index)
-    found: dict[str, list[float]] = {name: [] for name in sorted(set(names))}
+    found: dict[str, list[float]] = {name: [] for name in sorted(set(names.tolist()))}
     for own in alike.values():
         if len({(observations[i].source, observations[i].sdk) for i in own}) > 1:
             middle = float(np.median([observations[i].seconds for i in own]))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 
 from server.cost.calibration import ErrorStats
 from server.cost.terms import TERMS
@@ -50,7 +50,8 @@ def _hosts(report: CalibrationReport) -> Table:
 
 
 def _groups(report: CalibrationReport) -> Table:
-    table = Table("group", "n", "fitted", title="Absolute relative error by group: mean / median / p90, and bias")
+    title = "Absolute relative error by group: mean / median / p90, and bias"
+    table = Table(Column("group", no_wrap=True), "n", "fitted", title=title)
     for column in (*(f"unseen {way}" for way in WAYS if report.is_fit), *report.baselines):
         table.add_column(column)
     for name, group in report.groups.items():

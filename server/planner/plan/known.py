@@ -15,6 +15,8 @@ from server.planner.plan.demand import Demand
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
 
+MOST_INSTANCES = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -83,13 +85,16 @@ def _times(replica: Replica, load: Load) -> MeanTimes | None:
 
 def _count(replica: Replica, load: Load) -> int | None:
     """Instances that the rate takes; None when no number of them holds the limits."""
-    if not replace(replica, peers=load.dp).rate_within(load.options.limits):
+    if not replica.at(0).within(load.options.limits):
         return None
     return fewest_instances(replica, load.dp, load.options)
 
 
-def fewest_instances(replica: Replica, dp: int, options: PlanOptions) -> int:
-    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more."""
+def fewest_instances(replica: Replica, dp: int, options: PlanOptions) -> int | None:
+    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more.
+
+    None when not even MOST_INSTANCES do.
+    """
 
     def holds(count: int) -> bool:
         return replace(replica, peers=count * dp).at(options.request_rate / (count * dp)).within(options.limits)
@@ -100,6 +105,8 @@ def fewest_instances(replica: Replica, dp: int, options: PlanOptions) -> int:
     high = low
     while not holds(high):
         high *= 2
+        if high > MOST_INSTANCES:
+            return None
     while high - low > 1:  # low does not hold, high does
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)

@@ -148,7 +148,8 @@ class _Search:
         replica, bubble, extrapolated = self._replica(group, batch)
         within = replace(replica, peers=dp).rate_within(options.limits)
         carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
-        count = fewest_instances(replica, dp, options) if within else ceil(options.request_rate / carried)
+        fewest = fewest_instances(replica, dp, options) if within else None
+        count = fewest or ceil(options.request_rate / carried)
         rate = options.request_rate / (count * dp)  # of one replica
         service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)

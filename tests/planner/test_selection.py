@@ -1,0 +1,111 @@
+"""Which terms are kept, and that no error is of a fit that has seen what it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from server.planner.calibrate.baselines import SIX, roofline, six_coefficients
+from server.planner.calibrate.fit import FIXED, NAMES, Problem
+from server.planner.calibrate.observation import Observation
+from server.planner.calibrate.selection import Folds, choose_terms, left_out, nested_errors
+from tests.planner.synthetic import SHAPES, SOURCES, TRUTH, bare, made_by, noisy, observations
+
+STEPS = noisy(observations(), 0.03)
+FIXED_NAMES = {NAMES[i] for i in FIXED}
+
+
+def chosen(steps: list[Observation]) -> set[str]:
+    terms = choose_terms(Problem(steps), Folds.of(steps), np.ones(len(steps), dtype=np.bool_))
+    return {NAMES[i] for i in terms}
+
+
+def test_terms_that_make_the_times_are_kept_and_those_that_do_not_are_dropped() -> None:
+    found = chosen(STEPS)
+    assert found >= FIXED_NAMES
+    assert found >= {"slot_layer", "kv_gather"}
+    assert "decode_hop" not in found
+
+
+@pytest.mark.parametrize("name", ["kv_gather", "slot_layer"])
+def test_a_term_that_means_nothing_is_dropped(name: str) -> None:
+    without = {key: value for key, value in TRUTH.items() if key != name}
+    assert name not in chosen(noisy(made_by(without, STEPS), 0.03))
+
+
+def test_terms_that_no_row_speaks_of_are_kept_as_they_are() -> None:
+    assert chosen(STEPS) >= {"expert_load", "expert_prefill", "old_launch", "old_kv_gather"}
+
+
+def test_folds_are_sources_models_and_degrees() -> None:
+    folds = Folds.of(STEPS)
+    assert {name: len(set(labels.tolist())) for name, labels in folds.labels.items()} == {
+        "source": len(SOURCES), "model": len(SHAPES), "degree": 2,
+    }  # fmt: skip
+    twins = [replace(STEPS[0], model="Llama-3-8B"), replace(STEPS[0], model="Meta-Llama-3-8B-Instruct")]
+    assert set(Folds.of(twins).labels["model"].tolist()) == {0}, "models of equal dimensions are one"
+
+
+def test_what_is_left_out_is_predicted_without_it() -> None:
+    problem, labels = Problem(STEPS), Folds.of(STEPS).labels["model"]
+    rows, seen = np.ones(len(STEPS), dtype=np.bool_), []
+
+    def fit(kept: np.ndarray) -> np.ndarray:
+        seen.append(set(labels[kept].tolist()))
+        return problem.fit(FIXED, kept)
+
+    errors = left_out(problem, labels, rows, fit)
+    assert seen == [{1, 2}, {0, 2}, {0, 1}]
+    assert np.isfinite(errors).all()
+
+
+def test_a_single_source_has_nothing_to_be_predicted_by() -> None:
+    alone = [replace(o, source="docs") for o in STEPS[:20]]
+    errors = nested_errors(Problem(alone), Folds.of(alone), np.ones(20, dtype=np.bool_))
+    assert np.isnan(errors["source"]).all()
+
+
+def test_rows_that_take_no_part_have_no_error() -> None:
+    rows = np.arange(len(STEPS)) > 0
+    problem, labels = Problem(STEPS), Folds.of(STEPS).labels["source"]
+    errors = left_out(problem, labels, rows, lambda kept: problem.fit(FIXED, kept))
+    assert np.isnan(errors[0])
+    assert np.isfinite(errors[1:]).all()
+
+
+@pytest.mark.parametrize("way", ["source", "model", "degree"])
+def test_no_choice_and_no_coefficient_sees_what_it_is_judged_by(way: str) -> None:
+    """The times of one fold are made absurd: predictions of that fold stay, those of the others move."""
+    steps = bare(STEPS)
+    folds = Folds.of(steps)
+    own = folds.labels[way] == 0
+    factors = np.random.default_rng(1).uniform(2.0, 30.0, len(steps))
+    spoilt = [replace(o, seconds=o.seconds * f) if mine else o for o, f, mine in zip(steps, factors, own, strict=True)]
+    rows = np.ones(len(steps), dtype=np.bool_)
+    only = Folds({way: folds.labels[way]})
+    predicted = []
+    for data in (steps, spoilt):
+        problem = Problem(data)
+        predicted.append((1 + nested_errors(problem, only, rows)[way]) * problem.seconds)
+    before, after = predicted
+    assert after[own] == pytest.approx(before[own], rel=1e-12)
+    assert np.abs(after[~own] / before[~own] - 1).max() > 0.05
+
+
+def test_nested_errors_are_no_smaller_than_the_noise_and_no_worse_than_plain_models() -> None:
+    steps = bare(STEPS)
+    steps = noisy(made_by(TRUTH, steps), 0.03)
+    problem, folds, rows = Problem(steps), Folds.of(steps), np.ones(len(steps), dtype=np.bool_)
+    unseen = np.abs(nested_errors(problem, Folds({"source": folds.labels["source"]}), rows)["source"])
+    assert 0.02 < unseen.mean() < 0.1
+    assert unseen.mean() < 0.5 * np.abs(six_coefficients(problem, folds.labels["source"], rows)).mean()
+    assert unseen.mean() < 0.5 * np.abs(roofline(problem)).mean()
+
+
+def test_the_roofline_is_the_longer_of_bytes_and_operations_at_their_peaks() -> None:
+    step = replace(STEPS[0], work={"weights": 2e-3, "kv": 1e-3, "decode_matmul": 1e-3, "slot_layer": 9.0}, seconds=6e-3)
+    prompt = replace(step, work={"weights": 1e-3, "prefill_matmul": 4e-3, "attention": 5e-3})
+    assert roofline(Problem([step, prompt])) == pytest.approx([3e-3 / 6e-3 - 1, 9e-3 / 6e-3 - 1])
+    assert set(SIX) <= set(NAMES)

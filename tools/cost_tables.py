@@ -1,0 +1,169 @@
+"""Writes the tables of docs/cost-model.md from the shipped calibration: `python -m tools.cost_tables`.
+
+A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. Nothing of the page outside of these has a
+figure that a new fit would change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from server.cost.calibration import Calibration, ErrorStats, shipped_calibration
+from server.cost.evidence import Point
+from server.cost.stacks import STACKS, HostWork
+from server.cost.terms import TERMS
+from server.planner.calibrate.report import PHASES
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "cost-model.md"
+STEP_WAYS, SERVING_WAYS = ("source", "model", "degree"), ("source", "model")
+
+_BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
+
+
+def write(page: str, calibration: Calibration) -> str:
+    """`page` with its tables made anew. Raises KeyError for a block that is none of BLOCKS."""
+    return _BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](calibration)}\n{found[3]}", page)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _fit(calibration: Calibration) -> str:
+    names = ("version", "date", "rows that took part", "SHA-256 of the table")
+    values = (
+        calibration.version,
+        calibration.date,
+        str(calibration.num_rows),
+        f"`{calibration.data_sha256}`",
+    )
+    return table(("", ""), zip(names, values, strict=True))
+
+
+def _coefficients(calibration: Calibration) -> str:
+    found = calibration.coefficients
+    rows = [
+        (f"`{name}`", _value(found.get(name)), term.unit, f"{term.start:.3g}", term.part, term.meaning)
+        for name, term in TERMS.items()
+    ]
+    return table(("term", "coefficient", "unit", "start", "part of a step", "of"), rows)
+
+
+def _value(value: float | None) -> str:
+    return "not kept" if value is None else f"{value:.4g}"
+
+
+def _hosts(calibration: Calibration) -> str:
+    names = [each.name for each in fields(HostWork)]
+    rows = [
+        (f"`{stack}`", *(f"{getattr(work, name):.3g}" for name in names)) for stack, work in calibration.hosts.items()
+    ]
+    clients = [(f"clients: `{name}`", f"{value:.3g}") for name, value in calibration.clients.items()]
+    return table(("stack", *(f"`{name}`" for name in names)), rows) + "\n" + table(("load tests", ""), clients)
+
+
+def _stacks(_: Calibration) -> str:
+    rows = [
+        (
+            f"`{stack.name}`",
+            stack.meaning,
+            stack.prompts_fill,
+            stack.steps_read,
+            "device" if stack.samples_on_device else "host",
+            stack.source,
+        )
+        for stack in STACKS.values()
+    ]
+    return table(("stack", "what it does", "a prompt fills the", "a step reads the", "samples on the", "source"), rows)
+
+
+def _steps(calibration: Calibration) -> str:
+    return _errors(calibration, lambda name: not name.startswith("serving") and "contradicted" not in name, STEP_WAYS)
+
+
+def _serving(calibration: Calibration) -> str:
+    def is_sound(name: str) -> bool:
+        return name.startswith("serving") and "contradicted" not in name and "saturated" not in name
+
+    return _errors(calibration, is_sound, SERVING_WAYS)
+
+
+def _apart(calibration: Calibration) -> str:
+    return _errors(calibration, lambda name: "contradicted" in name or "saturated" in name, SERVING_WAYS)
+
+
+def _errors(calibration: Calibration, is_shown: Callable[[str], bool], ways: Sequence[str]) -> str:
+    rows = [
+        (f"`{name}`", str(group.n), _stats(group.all), *(_stats(group.left_out.get(way)) for way in ways))
+        for name, group in calibration.errors.items()
+        if is_shown(name)
+    ]
+    return table(("group", "n", "seen", *(f"unseen {way}" for way in ways)), rows)
+
+
+def _baselines(calibration: Calibration) -> str:
+    plain = calibration.baselines
+    rows = [
+        (
+            f"`{name}`",
+            _stats(group.left_out.get("source")),
+            *(_stats(groups.get(name)) for groups in plain.values()),
+        )
+        for name, group in calibration.errors.items()
+        if not name.startswith("serving") and "contradicted" not in name
+    ]
+    return table(("group", "the cost model, source unseen", *plain), rows)
+
+
+def _stats(stats: ErrorStats | None) -> str:
+    """Mean, median and 90th percentile of sizes, and the bias."""
+    if stats is None:
+        return "-"
+    return f"{stats.mean:.1%} / {stats.median:.1%} / {stats.p90:.1%}, {stats.bias:+.1%}"
+
+
+def _evidence(calibration: Calibration) -> str:
+    evidence, rows = calibration.evidence, []
+    for phase in PHASES:
+        own = [each for each in evidence.samples if each.point.phase == phase]
+        for chip, has_experts in sorted({(each.point.chip, each.point.has_experts) for each in own}):
+            kind = [each for each in own if (each.point.chip, each.point.has_experts) == (chip, has_experts)]
+            points = [each.point for each in kind]
+            sizes = [_range(points, name) for name in ("billions", "tp", "batch", "positions")]
+            counts = str(len(kind)), str(sum(each.num_rows for each in kind))
+            rows.append((phase, chip, "MoE" if has_experts else "dense", *counts, *sizes))
+    return table(("phase", "chip", "", "steps", "rows", "B parameters", "cores", "slots", "positions"), rows)
+
+
+def _range(points: Sequence[Point], name: str) -> str:
+    values = [getattr(point, name) for point in points]
+    least, most = (f"{value:.3g}" if name == "billions" else f"{value:,}" for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
+
+
+def _coverage(calibration: Calibration) -> str:
+    rows = [(phase, *(f"{share:.0%}" for share in calibration.evidence.coverage(phase))) for phase in PHASES]
+    return table(("phase", "configurations within the band that other sources give", "their rows"), rows)
+
+
+BLOCKS: dict[str, Callable[[Calibration], str]] = {
+    "fit": _fit,
+    "coefficients": _coefficients,
+    "hosts": _hosts,
+    "stacks": _stacks,
+    "steps": _steps,
+    "serving": _serving,
+    "apart": _apart,
+    "baselines": _baselines,
+    "evidence": _evidence,
+    "coverage": _coverage,
+}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(write(PAGE.read_text(), shipped_calibration()))
