@@ -21,6 +21,7 @@ import uvloop
 from server.api.app import build_app
 from server.api.config import ApiConfig
 from server.api.endpoints.inventory import inventory
+from server.api.http.access_log import leave_out_probes
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
@@ -71,6 +72,7 @@ class ApiServer:
     def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
         self.service = Service(config, EngineGroups(engines))
         self._listener = listener
+        leave_out_probes()
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
         self._uvicorn = _Uvicorn(

@@ -19,6 +19,7 @@ from server.errors import SettingsError
 from server.link.handle import EngineMode
 from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
+from server.settings.logs import log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.sources import traces_protocol
 
@@ -71,8 +72,9 @@ class ServeSettings(EngineSettings):
     )
 
     def put_in_force(self) -> None:
-        """Also the system's limit of open files. Raises StartError when that is too small to serve."""
+        """Also the log, and the system's limit of open files. Raises StartError when that is too small to serve."""
         super().put_in_force()
+        log_to_stderr(self.log_level)
         raise_open_files()
         max_connections(self.data_parallel_size)
 
