@@ -127,7 +127,8 @@ class ApiServer:
         for note in info.notes:
             log.info("%s", note)
         names = ", ".join(self.service.config.model_names)
-        log.info("serving %s on %s (TP=%d, %s)", names, info.device, info.tensor_parallel_size, info.dtype)
+        weights = info.facts.quantization or info.dtype
+        log.info("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights)
         _print_inventory(self.service)
         log.info("ready: %s", address(self._listener))
 

@@ -150,9 +150,19 @@ def run_fake(config: EngineConfig, addresses: Addresses) -> int:
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
     pricer = small_pricer(config.max_num_seqs, max_model_len)
+    quantization = None if config.quantization == "none" else config.quantization
     compiled = CompiledShapes(config.batching, config.max_num_seqs, powers_of_two(max_model_len), (max_model_len,))
     return EngineFacts(
-        "Fake", 7, None, (), WeightsIdentity("00", "manifest"), "11", compiled, pricer.calibration, (), config.pace
+        "Fake",
+        7,
+        quantization,
+        (),
+        WeightsIdentity("00", "manifest"),
+        "11",
+        compiled,
+        pricer.calibration,
+        (),
+        config.pace,
     )
 
 

@@ -66,6 +66,12 @@ def test_probes_and_scrapes_are_not_in_the_access_log(checkpoint: Path) -> None:
     assert re.fullmatch(r'\d{4}-\d\d-\d\d [\d:]{8} INFO 127.0.0.1:\d+ - "GET /v1/models HTTP/1.1" 200', lines[0])
 
 
+@pytest.mark.parametrize(("flags", "weights"), [((), "bfloat16"), (("--quantization", "int8"), "int8")])
+def test_the_log_says_what_the_weights_are(checkpoint: Path, flags: tuple[str, ...], weights: str) -> None:
+    with running_server(checkpoint, *flags) as server:
+        assert f"serving fake on inf2.xlarge (TP=1, weights {weights})" in server.log
+
+
 def test_version_and_help() -> None:
     assert run_command("version").stdout.strip() == run_command("--version").stdout.strip() != ""
     page = run_command("serve", "--help").stdout
