@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from server.link.handle import Addresses, EngineMain
     from server.settings.base import Settings
     from server.settings.model import ModelSettings
-    from server.settings.serve import ServeSettings
 
 Kind = TypeVar("Kind", bound="Settings")
 
@@ -89,12 +88,15 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
 
 def serve(call: Call) -> None:
     """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
+    from server.device.support_log import log_support
     from server.link.handle import EngineHandle
     from server.settings.serve import ServeSettings
 
     settings = call.settings(ServeSettings)
     settings.require_price()
-    _log_support(settings)
+    log_support(
+        settings.model, settings.device, settings.tensor_parallel_size, settings.max_model_len, settings.features
+    )
     model_path = _model_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
@@ -165,17 +167,11 @@ def compile_ahead(call: Call) -> None:
 
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
-    from rich.console import Console
-
-    from server.planner.calibrate.report import run_calibrate, run_check
-    from server.planner.calibrate.table import render
-    from server.planner.command import write_json
+    from server.planner.calibrate.command import run_calibration
     from server.settings.planner import CalibrateSettings
 
     settings = call.settings(CalibrateSettings)
-    report = run_calibrate(settings.rows) if settings.data else run_check(settings.rows)
-    Console().print(render(report))
-    write_json(settings.json_file, report.as_json())
+    run_calibration(settings.rows, settings.json_file, is_fit=settings.data is not None)
 
 
 def observe(call: Call) -> None:
@@ -194,13 +190,16 @@ def observe(call: Call) -> None:
 
 def plan(call: Call) -> None:
     """Which instance, degree, dtype and batch meet the limits, and at what cost."""
-    from server.planner.command import Beside, run_plan
+    from server.planner.command import run_encoder_plan, run_plan
     from server.settings.planner import PlanSettings
 
     settings = call.settings(PlanSettings)
+    if settings.is_encoder:
+        run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
+        return
     trace = settings.recorded
-    beside, files = Beside(settings.check, settings.gpus), (settings.json_file, settings.picture)
-    run_plan(settings.options(trace), *files, beside, trace, settings.emission)
+    files = settings.json_file, settings.picture
+    run_plan(settings.options(trace), *files, settings.view, trace, settings.emission)
 
 
 def simulate(call: Call) -> None:
@@ -289,23 +288,3 @@ def _model_path(settings: ModelSettings) -> Path:
     from server.checkpoint.hub import resolve_model
 
     return resolve_model(settings.model, settings.revision)
-
-
-def _log_support(settings: ServeSettings) -> None:
-    """What is known of the model on the real part; nothing of a part that there is not, which the engine refuses."""
-    import logging
-
-    from server.device.catalog import instances
-    from server.device.support import part_status, verdict
-
-    log = logging.getLogger("neuronserve.support")
-    for device in (each for each in instances() if each.name == settings.device):
-        release, status = part_status(device.chip.name)
-        tp, length = settings.tensor_parallel_size, settings.max_model_len or 0
-        found = verdict(settings.model, device, tp, features=settings.features, length=length)
-        level = logging.WARNING if found.outcome == "known not to run" else logging.INFO
-        log.log(level, "a real %s with TP %d: %s", device.name, tp, found)
-        for fact in found.limits:
-            log.info("a real %s: %s", device.name, fact.statement)
-        for fact in status:
-            log.info("%s under SDK %s: %s", device.chip.name, release, fact.statement)

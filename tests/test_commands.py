@@ -112,16 +112,44 @@ def test_plan_answers_with_tables_json_and_a_picture(tmp_path: Path, capsys: pyt
     assert "<svg" in picture.read_text()
 
 
-def test_plan_takes_the_batching_of_the_server(tmp_path: Path) -> None:
+def test_plan_takes_the_stack_of_the_server(tmp_path: Path) -> None:
     found = {}
-    for batching in ("continuous", "neuron"):
-        out = tmp_path / f"{batching}.json"
+    for stack in ("vllm-neuron", "nxdi-vllm"):
+        out = tmp_path / f"{stack}.json"
         argv = ["plan", "llama-8b", "--device", "inf2.xlarge", "--input-len", "100", "--output-len", "900"]
-        assert main([*argv, "--batching", batching, "--json", str(out)]) == 0
+        assert main([*argv, "--stack", stack, "--json", str(out)]) == 0
         report = json.loads(out.read_text())
-        assert report["options"]["batching"] == batching
-        found[batching] = max(row["saturated_output_tokens_s"] for row in report["candidates"])
-    assert found["neuron"] > found["continuous"]
+        assert {row["stack"] for row in report["candidates"]} == {stack}
+        found[stack] = [row["saturated_output_tokens_s"] for row in report["candidates"]]
+    assert sorted(found["nxdi-vllm"]) != sorted(found["vllm-neuron"])
+
+
+def test_plan_takes_limits_of_shares_a_budget_and_formats(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    limits = {"--ttft-p95-ms": "900", "--ttft-p99-ms": "1200", "--tpot-p95-ms": "40", "--tpot-p99-ms": "45"}
+    argv = ["plan", "llama-8b", "--quantization", "int8,fp8", "--budget", "20", "--max-model-len", "3000"]
+    assert main([*argv, *(word for pair in limits.items() for word in pair), "--json", str(out)]) == 0
+    report = json.loads(out.read_text())
+    asked = {name: report["options"][name] for name in ("ttft_p95_s", "ttft_p99_s", "tpot_p95_s", "tpot_p99_s")}
+    assert asked == {"ttft_p95_s": 0.9, "ttft_p99_s": 1.2, "tpot_p95_s": 0.04, "tpot_p99_s": 0.045}
+    assert report["options"]["usd_per_hour"] == 20
+    assert report["buckets"]["decode"] == 3000
+    assert {row["dtype"] for row in report["candidates"]} == {"int8", "fp8"}
+    best = report["candidates"][0]
+    assert best["meets_slo"]
+    assert best["quantiles_s"]["TPOT p99"] <= 0.045
+    assert best["at_rate"]["on_demand"]["hourly_usd"] <= 20
+    assert best["known"]["tpot_s"]["p10"] <= best["tpot_s"] <= best["known"]["tpot_s"]["p90"]
+
+
+def test_plan_of_an_encoder_prices_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+    argv = ["plan", "sentence-transformers/all-MiniLM-L6-v2", "--input-len", "256", "--request-rate", "5000"]
+    assert main([*argv, "--json", str(out)]) == 0
+    assert "per 1M texts" in " ".join(capsys.readouterr().out.split())
+    report = json.loads(out.read_text())
+    assert report["buckets"] == {"prefill": 256}
+    assert report["candidates"][0]["at_rate"]["on_demand"]["texts_usd"] > 0
 
 
 def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
@@ -139,7 +167,11 @@ def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     ("argv", "words"),
     [
         (["plan", "llama-8c"], "llama-8"),
-        (["plan", "llama-8b", "--batching", "static"], "--batching"),
+        (["plan", "llama-8b", "--stack", "static"], "--stack"),
+        (["plan", "llama-8b", "--quantization", "int4"], "--quantization"),
+        (["plan", "llama-8b", "--budget", "0"], "--budget"),
+        (["plan", "bert-base-uncased", "--output-len", "3", "--tpot-ms", "9"], "--output-len, --tpot-ms: bert-base"),
+        (["plan", "bert-base-uncased", "--input-len", "600"], "600: bert-base-uncased has 512 positions"),
         (["plan", "llama-8b", "--request-rate", "-1"], "-1"),
         (["simulate", "llama-8b", "--device", "inf9.xlarge"], "inf9.xlarge"),
         (["simulate", "llama-1b", "--trace", "/nowhere.csv"], "/nowhere.csv"),

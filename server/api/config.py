@@ -10,6 +10,7 @@ from server.device.prices import PriceBasis
 
 OtlpProtocol = Literal["grpc", "http/protobuf"]
 ToolCallParser = Literal["auto", "hermes"]
+ContextOverflow = Literal["clip", "refuse"]
 
 MAX_HEADER_BYTES = 64 * 2**10  # request line and headers together
 MAX_N = 128  # choices of one prompt
@@ -18,6 +19,8 @@ MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1024  # of one stop string
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024  # entries; OpenAI's own limit is 300
+MAX_BAD_WORDS = 128
+MAX_ALLOWED_TOKEN_IDS = 8192
 MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
 
 
@@ -29,11 +32,13 @@ class ApiConfig:
     model_path: Path
     tokenizer_path: Path
     chat_template: str | None = None  # a file or a template, over the checkpoint's
+    trust_request_chat_template: bool = False  # render templates that requests bring along
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
+    context_overflow: ContextOverflow = "clip"  # what becomes of max_tokens beyond the context that is left
     enable_auto_tool_choice: bool = True
     tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
     shutdown_timeout_s: float = 30.0

@@ -18,6 +18,7 @@ from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestErr
 
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
+NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "video", "/v1/moderations": "moderations"}
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
 
@@ -112,8 +113,11 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
     return InvalidRequest(f"{param}: {text}" if param else text, param)
 
 
-def install(app: FastAPI) -> None:
-    """Register handlers that answer every error of `app` with an OpenAI error object."""
+def install(app: FastAPI, offered: Sequence[str]) -> None:
+    """Register handlers that answer every error of `app` with an OpenAI error object.
+
+    `offered` are the paths that a client is told of that asks for another one under /v1.
+    """
 
     async def refused(_: Request, error: Exception) -> Response:
         return error_response(as_request_error(error))
@@ -124,9 +128,10 @@ def install(app: FastAPI) -> None:
 
     async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        wrong = _WrongRoute(f"{error.detail}: {request.method} {request.url.path[:200]}", code="not_found")
-        wrong.status = error.status_code
-        return error_response(wrong)
+        wrong = _wrong_route(error, request, offered)
+        response = error_response(wrong)
+        response.headers.update(error.headers or {})  # Allow, with a 405
+        return response
 
     async def gone(_: Request, __: Exception) -> Response:
         return Response(status_code=499)  # nobody reads it; the access log does
@@ -136,6 +141,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, refused)
+
+
+def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str]) -> _WrongRoute:
+    path = request.url.path
+    text, code = f"{error.detail}: {request.method} {path[:200]}", "not_found"
+    if error.status_code == 404 and path.startswith("/v1/"):
+        kind = next((kind for prefix, kind in NOT_OFFERED.items() if path.startswith(prefix)), None)
+        if kind is not None:
+            text, code = f"This server generates text and has no {kind}: {request.method} {path[:200]}", "not_supported"
+        text = f"{text}. It offers {', '.join(offered)}."
+    wrong = _WrongRoute(text, code=code)
+    wrong.status = error.status_code
+    return wrong
 
 
 def _path(loc: Sequence[int | str]) -> list[int | str]:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.config import ApiConfig
+from server.api.fingerprint import fingerprint
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
 from server.clock import Clock, MonotonicClock
@@ -27,6 +28,7 @@ from server.link.messages import EngineInfo
 from server.text.chat_template import load_chat_template
 from server.text.generation_config import GenerationDefaults, load_generation_defaults
 from server.text.grammar_process import GrammarProcess
+from server.text.request_template import RequestTemplates
 from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -39,14 +41,15 @@ class TextFiles:
 
     tokenizer: Tokenizer
     template: TemplateProcess | None  # None: the checkpoint has no chat template
+    templates: RequestTemplates | None  # None: those of requests are not trusted
     defaults: GenerationDefaults
     grammars: GrammarProcess
 
     def close(self) -> None:
         """End the template's and the grammars' processes."""
-        self.grammars.close()
-        if self.template is not None:
-            self.template.close()
+        for process in (self.grammars, self.template, self.templates):
+            if process is not None:
+                process.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,14 @@ class ServedModel:
 
     tokenizer: Tokenizer
     template: TemplateProcess | None
+    templates: RequestTemplates | None
     defaults: GenerationDefaults
     grammars: GrammarProcess
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
     rate: ChargeRate  # of modelled device time
     created: int  # Unix seconds
+    fingerprint: str  # of what answers: `system_fingerprint`
 
     @property
     def cache(self) -> CacheConfig:
@@ -125,7 +130,16 @@ class Service:
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
         requests = self.telemetry.attach(self.engine, rate)
         self._model = ServedModel(
-            text.tokenizer, text.template, text.defaults, text.grammars, info, requests, rate, int(time.time())
+            text.tokenizer,
+            text.template,
+            text.templates,
+            text.defaults,
+            text.grammars,
+            info,
+            requests,
+            rate,
+            int(time.time()),
+            fingerprint(info, text.template.source if text.template else ""),
         )
 
     def reset_prefix_cache(self) -> None:
@@ -167,7 +181,8 @@ def load_text_files(config: ApiConfig) -> TextFiles:
         template = TemplateProcess(source, tokenizer.special)
         template.start()
     defaults = load_generation_defaults(config.model_path, tokenizer)
-    return TextFiles(tokenizer, template, defaults, GrammarProcess(config.tokenizer_path, config.model_path))
+    templates = RequestTemplates(tokenizer.special) if config.trust_request_chat_template else None
+    return TextFiles(tokenizer, template, templates, defaults, GrammarProcess(config.tokenizer_path, config.model_path))
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:

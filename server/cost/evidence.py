@@ -7,7 +7,7 @@ band of a new prediction is the spread of these errors, the nearest counting mos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import exp, log2
 from typing import Literal
@@ -95,11 +95,21 @@ class Band:
     num_rows: int  # measured of this very step, or of the nearest configuration
     nearest: str  # that configuration; empty when a calibration has none
 
+    def as_json(self) -> dict[str, float | int | str]:
+        """The factors as p10 and p90, and what stands behind them."""
+        known = {"provenance": self.provenance, "num_rows": self.num_rows, "nearest": self.nearest}
+        return {"p10": self.low, "p90": self.high, **known}
+
     def join(self, other: Band) -> Band:
         """Of a figure that depends on both: the wider, and what is known least."""
         worse = max(self, other, key=lambda band: (_RANK[band.provenance], band.high - band.low))
         low, high = min(self.low, other.low), max(self.high, other.high)
         return Band(low, high, worse.provenance, worse.num_rows, worse.nearest)
+
+    def beyond(self, reasons: int) -> Band:
+        """Of a prediction with `reasons` why no measurement is like it that a point does not have."""
+        wide = 1 + UNMEASURED * reasons
+        return replace(self, low=self.low**wide, high=self.high**wide, provenance="formula") if reasons else self
 
 
 _RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}

@@ -93,6 +93,16 @@ class CostModel:
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 
+    def encode(self, texts: int, bucket: int) -> StepCost:
+        """One pass of `texts` texts of an encoder, each padded to `bucket` tokens.
+
+        `prefill_call`, what a server's host adds to a prompt, is left out: no server stands around an encoder here.
+        """
+        if not (texts >= 1 and bucket >= 1):
+            raise ValueError(f"cannot encode {texts} texts in a bucket of {bucket}")
+        work = self.step_work.prefill(bucket, prompts=texts) | {"prefill_call": 0.0}
+        return self._price(work, texts * bucket, self.point("prefill", texts, bucket))
+
     def point(self, phase: Phase, batch: int, positions: int) -> Point:
         """Where a step lies among the measured ones."""
         load = self.step_work
@@ -106,6 +116,17 @@ class CostModel:
             load.weight_bytes,
             bool(load.core.experts),
         )
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Why no step of it is like a measured one, whatever its batch and length."""
+        part, reasons = self.instance, self.step_work.runtime.unmeasured
+        if part.is_user_given:
+            own = f"figures of {part.name} are from a catalogue file, not from the part that was measured"
+            reasons = (own, *reasons)
+        if part.chip.regrouped_from is not None:
+            reasons = (*reasons, f"no measurement of {part.chip.name} with LNC {part.chip.lnc} is known")
+        return reasons
 
     def _price(self, work: Work, tokens: int, point: Point) -> StepCost:
         load, tp = self.step_work, self.step_work.core.tp
@@ -126,8 +147,4 @@ class CostModel:
         )
 
     def _why_extrapolated(self, point: Point) -> str:
-        reasons = self.calibration.evidence.why_outside(point)
-        if self.instance.is_user_given:
-            own = f"figures of {self.instance.name} are from a catalogue file, not from the part that was measured"
-            reasons = (own, *reasons)
-        return "; ".join(reasons)
+        return "; ".join((*self.unmeasured, *self.calibration.evidence.why_outside(point)))

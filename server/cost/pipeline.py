@@ -1,7 +1,8 @@
 """Seconds of the steps of a model whose layers lie on several tensor-parallel groups, one behind the other.
 
 Stages are priced by the cost model, what passes between them by a share of the links' peak. No published measurement
-has stages, so every answer is marked as extrapolated. One instance only: nothing goes over its network.
+has stages, so every answer is marked as extrapolated. Over several instances, neighbouring stages of different ones are
+apart by the group's link; what their hosts exchange to keep in step is not known and not charged.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from server.cost.evidence import Band, Phase, matrix_billions
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import ACTIVATION_BYTES
 from server.cost.work import Runtime
-from server.device.instances import Instance
+from server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
 from server.device.parts import GB, GIB
 from server.errors import DeviceError
 from server.models.spec import ModelSpec
@@ -47,29 +48,41 @@ def stage_layers(num_layers: int, stages: int) -> tuple[int, ...]:
 
 
 class PipelineModel:
-    """Times of the steps of one model on `stages` groups of `tp` cores of one instance."""
+    """Times of the steps of one model on `stages` groups of `tp` cores, spread evenly over one or several instances."""
 
-    def __init__(self, stages: tuple[CostModel, ...], model: ModelSpec, instance: Instance) -> None:
+    def __init__(self, stages: tuple[CostModel, ...], model: ModelSpec, place: Place) -> None:
         self.stages, self._billions = stages, matrix_billions(model)
         self._row_bytes = model.hidden_size * ACTIVATION_BYTES
         self._host_s = stages[0].calibration.coefficients["prefill_call"]
-        self._byte_s, self._hop_s = _link(stages[0], instance)
+        near = _link(stages[0])
+        self._hops = [near] * (len(stages) - 1)  # seconds a byte, and before the first, behind each stage but the last
+        self._reason = PIPELINE_REASON if len(stages) > 1 else ""  # a stage is no model of its size
+        if isinstance(place, InstanceGroup):
+            each = len(stages) // place.count
+            self._hops[each - 1 :: each] = [_group_link(stages[0], place)] * (place.count - 1)
+            self._reason = GROUP_REASON
 
     @classmethod
     def of(
         cls,
         model: ModelSpec,
-        instance: Instance,
+        place: Place,
         tp: int,
         stages: int,
         runtime: Runtime | None = None,
         calibration: Calibration | None = None,
     ) -> PipelineModel:
-        """Raises DeviceError when the instance has fewer cores than tp x stages, or the model fewer layers."""
-        if tp * stages > instance.num_cores:
+        """Raises DeviceError when the place has fewer cores than tp x stages, a group's instances cannot have as many
+        stages each, or the model has fewer layers."""
+        instance, count = part_of(place), count_of(place)
+        if tp * stages > place.num_cores:
             raise DeviceError(
                 f"tensor_parallel_size {tp} x pipeline_parallel_size {stages} needs {tp * stages} NeuronCores: "
-                f"{instance.name} has {instance.num_cores}"
+                f"{place.name} has {place.num_cores}"
+            )
+        if stages % count or tp * (stages // count) > instance.num_cores:
+            raise DeviceError(
+                f"pipeline_parallel_size is {stages}: {place.name} take as many stages of {tp} cores each"
             )
         layers = stage_layers(model.num_layers, stages)
         uniform = replace(model, windows=(), ropes=())  # nothing that the cost model knows of
@@ -84,7 +97,7 @@ class PipelineModel:
             for start, count in zip(starts, layers, strict=True)
         ]
         known = {part: CostModel.of(part, instance, tp, runtime, calibration) for part in parts}
-        return cls(tuple(known[part] for part in parts), model, instance)
+        return cls(tuple(known[part] for part in parts), model, place)
 
     def decode(self, batch: int, bucket: int) -> PipelineCost:
         """One token for each of `batch` slots, in as many micro-batches as there are stages.
@@ -95,7 +108,8 @@ class PipelineModel:
         """
         micro = min(batch, len(self.stages))
         slots = -(-batch // micro)
-        return self._step([stage.decode(slots, bucket) for stage in self.stages], slots, micro)
+        tokens = slots * self.stages[0].step_work.runtime.tokens_per_slot
+        return self._step([stage.decode(slots, bucket) for stage in self.stages], tokens, micro)
 
     def prefill(self, tokens: int, bucket: int) -> PipelineCost:
         """One prompt through all stages; the next follows a stage behind. The host's work around it counts once."""
@@ -108,22 +122,29 @@ class PipelineModel:
         """How far a step may be from the truth: that of the whole model, as far as stages change nothing of it."""
         first = self.stages[0]
         found = first.calibration.evidence.band(replace(first.point(phase, batch, positions), billions=self._billions))
-        return found if len(self.stages) == 1 else replace(found, provenance="formula")
+        return found.beyond(bool(self._reason) + len(first.unmeasured))
 
     def _step(self, costs: list[StepCost], rows: int, micro: int) -> PipelineCost:
-        sent_s = rows * self._row_bytes * self._byte_s + self._hop_s if len(costs) > 1 else 0.0
-        times = [cost.elapsed_s + sent_s * (stage < len(costs) - 1) for stage, cost in enumerate(costs)]
+        sent_s = [rows * self._row_bytes * byte_s + hop_s for byte_s, hop_s in self._hops]
+        times = [cost.elapsed_s + sent for cost, sent in zip(costs, (*sent_s, 0.0), strict=True)]
         elapsed_s = max(sum(times), micro * max(times))
         bubble = self._bubble(tuple(costs), elapsed_s, micro)
-        reason = costs[0].extrapolated if len(costs) == 1 else PIPELINE_REASON  # a stage is no model of its size
-        return PipelineCost(elapsed_s, max(times), bubble, tuple(costs), reason)
+        return PipelineCost(elapsed_s, max(times), bubble, tuple(costs), self._reason or costs[0].extrapolated)
 
     def _bubble(self, costs: tuple[StepCost, ...], period_s: float, passes: int) -> float:
         return max(0.0, 1 - passes * sum(cost.elapsed_s for cost in costs) / (len(costs) * period_s))
 
 
-def _link(model: CostModel, instance: Instance) -> tuple[float, float]:
+def _link(model: CostModel) -> tuple[float, float]:
     """Seconds a byte, and before the first, between neighbouring groups: NeuronLink, or the memory of one chip."""
+    instance = model.instance
     if instance.link is None:
         return model.calibration.coefficients["weights"] / (instance.chip.bandwidth_gb_s * GB), 0.0
     return 1 / (instance.link.gib_s_per_chip * GIB * LINK_SHARE), HOP_S
+
+
+def _group_link(model: CostModel, group: InstanceGroup) -> tuple[float, float]:
+    """The same between instances: a stage has its cores' share of what its instance can send; of that LINK_SHARE."""
+    share = model.step_work.core.tp / group.instance.num_cores
+    latency_s = HOP_S if group.link.latency_s is None else group.link.latency_s
+    return 1 / (group.link.gb_s * GB * share * LINK_SHARE), latency_s

@@ -12,6 +12,7 @@ from server.device.instances import Instance
 from server.device.parts import GB, GIB, Topology
 from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
+from server.placement.lora import core_lora_weights
 
 HIDDEN_UNIT = 4096  # slot_layer and activation are stated for this hidden size
 OLD_LAUNCH_SDK = 16  # 2.16
@@ -38,6 +39,17 @@ class Runtime:
     weight_dtype: str = "bfloat16"
     is_continuous: bool = True  # continuous batching: slots come and go, so the cache is addressed by slot
     sdk: int = CURRENT_SDK  # minor release of Neuron SDK 2.x
+    tokens_per_slot: int = 1  # of a decode step: with speculative decoding all drafts and one more
+    lora_rank: int = 0  # of the adapter that each slot has of its own; 0: none
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What of it no published measurement has."""
+        reasons = {
+            "no measurement of speculative decoding is in the calibration": self.tokens_per_slot > 1,
+            "no measurement with LoRA adapters is in the calibration": self.lora_rank > 0,
+        }
+        return tuple(reason for reason, holds in reasons.items() if holds)
 
 
 class StepWork:
@@ -53,6 +65,7 @@ class StepWork:
         link = instance.link or chip.link
         self.model, self.runtime, self.core = model, runtime, CoreShape.of(model, tp)
         self.weight_bytes = WEIGHT_BYTES[runtime.weight_dtype]
+        self.lora_weights = core_lora_weights(model, tp, runtime.lora_rank)
         self.flop_s = chip.cores_per_chip / ((chip.tflops["bfloat16"] or 0) * 1e12)
         self.byte_s = chip.cores_per_chip / (chip.bandwidth_gb_s * GB)
         self.link_byte_s = 1 / (link.gib_s_per_chip * GIB) if link else 0.0
@@ -70,7 +83,8 @@ class StepWork:
         """Operations of one core in the matmuls with weights: `tokens` through the layers, `sampled` to the logits."""
         core = self.core
         chosen = sum(group.layers * group.per_token * group.weights for group in core.experts)
-        return 2.0 * (tokens * (core.attention_weights + core.ffn_weights + chosen) + sampled * core.head_weights)
+        every = core.attention_weights + core.ffn_weights + chosen + self.lora_weights
+        return 2.0 * (tokens * every + sampled * core.head_weights)
 
     def link_bytes(self, tokens: int) -> float:
         """Bytes that one core sends in the two all-reduces of every layer (ring: 2 (tp-1)/tp of the message)."""
@@ -85,21 +99,21 @@ class StepWork:
         return 4.0 * pairs * self.model.num_layers * self.core.query_heads * self.model.head_dim
 
     def decode(self, batch: int, bucket: int) -> Work:
-        """One token for each of `batch` slots over the compiled `bucket`, whatever the slots hold."""
-        model, positions = self.model, batch * bucket
-        weights = self.weights_read(batch)
+        """The tokens of each of `batch` slots over the compiled `bucket`, whatever the slots hold."""
+        model, positions, tokens = self.model, batch * bucket, batch * self.runtime.tokens_per_slot
+        weights = self.weights_read(tokens)
         is_gathered = self.runtime.is_continuous and batch > 1
         work = {
-            "weights": weights * self.weight_bytes * self.byte_s,
+            "weights": self._stored_bytes(weights, batch) * self.byte_s,
             "kv": self.kv_bytes(positions) * self.byte_s,
             "layer_launch": float(model.num_layers),
             "collectives": float(model.num_layers) if self.core.tp > 1 else 0.0,
-            "decode_matmul": self.matmul_flops(batch, batch) * self.flop_s,
-            "slot_layer": self._token_layers(batch),
+            "decode_matmul": self.matmul_flops(tokens, tokens) * self.flop_s,
+            "slot_layer": self._token_layers(tokens),
             "kv_gather": positions * model.num_layers / self.engines if is_gathered else 0.0,
             "dequant": self._widened(weights),
-            "expert_load": float(sum(group.layers * group.fetched(batch) for group in self.core.experts)),
-            "decode_link": self.link_bytes(batch) * self.link_byte_s,
+            "expert_load": float(sum(group.layers * group.fetched(tokens) for group in self.core.experts)),
+            "decode_link": self.link_bytes(tokens) * self.link_byte_s,
             "decode_hop": 4 * model.num_layers * self.hops,  # two all-reduces a layer, each a reduce and a broadcast
             "decode_call": 1.0,
         }
@@ -111,7 +125,7 @@ class StepWork:
         weights = self.weights_read(tokens)
         pairs = prompts * float(bucket) * (bucket + behind)
         return {
-            "weights": weights * self.weight_bytes * self.byte_s,
+            "weights": self._stored_bytes(weights, prompts) * self.byte_s,
             "kv": self.kv_bytes(prompts * behind) * self.byte_s,
             "dequant": self._widened(weights),
             "prefill_matmul": self.matmul_flops(tokens, prompts) * self.flop_s,
@@ -122,6 +136,10 @@ class StepWork:
             "expert_prefill": float(sum(group.layers * group.fetched(tokens) for group in self.core.experts)),
             "prefill_link": self.link_bytes(tokens) * self.link_byte_s,
         }
+
+    def _stored_bytes(self, weights: float, adapters: int) -> float:
+        """Bytes of the model's `weights` and of as many adapters: each slot reads its own, gathered beforehand."""
+        return weights * self.weight_bytes + adapters * self.lora_weights * ACTIVATION_BYTES
 
     def _token_layers(self, tokens: int) -> float:
         return tokens * self.model.num_layers * self.model.hidden_size / HIDDEN_UNIT / self.engines

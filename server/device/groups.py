@@ -73,6 +73,19 @@ def instance_group(instance: Instance, count: int) -> InstanceGroup:
     return InstanceGroup(instance, count, _link(instance, count))
 
 
+Place = Instance | InstanceGroup  # of a replica
+
+
+def part_of(place: Place) -> Instance:
+    """The instance, or that of which a group is made."""
+    return place.instance if isinstance(place, InstanceGroup) else place
+
+
+def count_of(place: Place) -> int:
+    """Instances of a place."""
+    return place.count if isinstance(place, InstanceGroup) else 1
+
+
 def _link(instance: Instance, count: int) -> GroupLink:
     server = instance.ultraserver
     if server is not None and count in server.sizes:

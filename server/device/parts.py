@@ -48,6 +48,7 @@ class Chip:
     topology: Topology = "ring"  # how the chips of one instance are linked
     is_user_given: bool = False  # some figure is from a user's file: no measurement stands behind its times
     lnc_choices: tuple[int, ...] = (1,)  # values of `lnc` that the software accepts
+    regrouped_from: int | None = None  # the `lnc` that it comes with, where another was chosen
 
     @property
     def physical_cores(self) -> int:
@@ -62,7 +63,9 @@ class Chip:
         if lnc not in self.lnc_choices:
             choices = " or ".join(map(str, self.lnc_choices))
             raise DeviceError(f"logical NeuronCore configuration is {lnc}: on {self.name} it can be {choices}")
-        return replace(self, cores_per_chip=self.physical_cores // lnc, lnc=lnc)
+        usual = self.regrouped_from or self.lnc
+        regrouped_from = None if lnc == usual else usual
+        return replace(self, cores_per_chip=self.physical_cores // lnc, lnc=lnc, regrouped_from=regrouped_from)
 
 
 INFERENTIA1 = Chip(

@@ -12,8 +12,10 @@ from rich.console import Console
 from server.errors import SettingsError
 from server.planner import references
 from server.planner.emit.folder import Emission, emit
+from server.planner.plan import encoder_table
 from server.planner.plan import table as plan_table
 from server.planner.plan.check import check_plan
+from server.planner.plan.encoders import plan_encoder
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.pareto import write_picture
 from server.planner.plan.search import plan
@@ -22,52 +24,66 @@ from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.simulator import run_simulation
 from server.workload.workload import Workload
 
-WIDTH = 170  # columns of a table that goes to a file or a pipe
+WIDTH = 120  # columns of a table that goes to a file or a pipe
+REPORT_WIDTH = 170  # of a simulation's
 
 
-def _console() -> Console:
+def _console(width: int = WIDTH, is_wide: bool = False) -> Console:
+    """As wide as the terminal, or as `width`; wide lines are left to the terminal to break."""
     console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    if is_wide:
+        return Console(width=max(console.width, plan_table.WIDE))
+    return console if console.is_terminal else Console(width=width)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What is shown beside a plan."""
+class View:
+    """What of a plan is shown."""
 
-    check: bool  # the chosen configuration, simulated
-    gpus: bool  # published figures of GPU instances
+    check: bool = False  # the chosen configuration, simulated
+    gpus: bool = False  # published figures of GPU instances
+    wide: bool = False  # all columns
 
 
 def run_plan(
     options: PlanOptions,
     json_file: Path | None,
     picture: Path | None,
-    beside: Beside,
+    view: View,
     trace: Workload | None = None,
     emission: Emission | None = None,
 ) -> None:
     """Plan and print. Raises as `plan` and `emit` do."""
     report = plan(options, trace)
-    _console().print(plan_table.render(report))
-    check = check_plan(report) if beside.check else ()
-    if beside.check:
-        _console().print(plan_table.render_check(check))
-    if beside.gpus:
-        _console().print(references.render(report))
+    console = _console(is_wide=view.wide)
+    console.print(plan_table.render(report, console.width, view.wide), crop=False)
+    check = check_plan(report) if view.check else ()
+    if view.check:
+        console.print(plan_table.render_check(check))
+    if view.gpus:
+        _console(REPORT_WIDTH, view.wide).print(references.render(report))
     if picture is not None:
         write_picture(report, picture)
-    found = {"check": [asdict(one) | {"error": one.error} for one in check]} if beside.check else {}
-    gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if beside.gpus else {}
+    found = {"check": [asdict(one) | {"error": one.error} for one in check]} if view.check else {}
+    gpus = {"gpus": [row.as_json() for row in references.beside(report)]} if view.gpus else {}
     write_json(json_file, report.as_json() | found | gpus)
     if emission is not None:
         for path in emit(report, emission):
             print(f"written: {path}")
 
 
+def run_encoder_plan(options: PlanOptions, json_file: Path | None, view: View) -> None:
+    """Plan an encoder and print. Raises as `plan_encoder` does."""
+    report = plan_encoder(options)
+    console = _console(is_wide=view.wide)
+    console.print(encoder_table.render(report, console.width), crop=False)
+    write_json(json_file, report.as_json())
+
+
 def run_simulate(options: SimulationOptions, json_file: Path | None) -> None:
     """Simulate and print. Raises StartError as `run_simulation` does."""
     report = run_simulation(options)
-    _console().print(simulate_table.render(report))
+    _console(REPORT_WIDTH).print(simulate_table.render(report))
     write_json(json_file, report.as_json())
 
 

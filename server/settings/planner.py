@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
-from pydantic_settings import CliPositionalArg, CliToggleFlag
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import CliPositionalArg, CliToggleFlag, NoDecode
 
 from server.config import Quantization, StackName
 from server.device.prices import PriceBasis
+from server.errors import SettingsError
+from server.planner.command import View
 from server.planner.emit.folder import Emission
-from server.planner.model_names import resolve_decoder
+from server.planner.model_names import resolve_decoder, resolve_shape
 from server.planner.plan.demand import with_trace
-from server.planner.plan.options import MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.plan.options import DTYPES, LIMITS, MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions, WeightDtype
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
-from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of
+from server.settings.base import File, Numbers, ReportSettings, Texts, slice_of, split_commas
 from server.settings.calibration import TimeSettings
+from server.settings.catalog import CatalogSettings
+from server.settings.deployment import DeploymentSettings
 from server.workload.arrivals import Arrivals
 from server.workload.context import TooLong, fit_context
 from server.workload.length_table import read_lengths
@@ -27,6 +31,13 @@ from server.workload.slo import Slo
 from server.workload.synthetic import SyntheticWorkload
 from server.workload.traces import read_trace
 from server.workload.workload import Workload
+
+DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
+    *("output_tokens", "tpot_ms", "ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms", "max_model_len"),
+    *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "check", "gpus", "picture", "emit", "emit_row"),
+    *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
+)
+Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
 class _PlannerSettings(TimeSettings, ReportSettings):
@@ -48,7 +59,7 @@ class _PlannerSettings(TimeSettings, ReportSettings):
         return read_trace(self.trace) if self.trace else None
 
 
-class PlanSettings(_PlannerSettings):
+class PlanSettings(DeploymentSettings, _PlannerSettings):
     """Settings of `neuronserve plan`. A flag that differs from the name of the option is its alias."""
 
     input_tokens: int = Field(
@@ -60,11 +71,20 @@ class PlanSettings(_PlannerSettings):
     request_rate: float | None = Field(
         None, ge=MIN_RATE, le=MAX_RATE, description="requests a second (default: 1, Poisson; or the trace's own)"
     )
-    ttft_ms: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="limit of the mean time to first token (default: none)"
+    ttft_ms: Limit = Field(None, description="limit of the mean time to first token (default: none)")
+    tpot_ms: Limit = Field(None, description="limit of the mean time per output token (default: none)")
+    ttft_p95_ms: Limit = Field(None, description="limit of the time to first token that 95 % of the requests keep")
+    ttft_p99_ms: Limit = Field(None, description="as --ttft-p95-ms, 99 %")
+    tpot_p95_ms: Limit = Field(None, description="limit of the time per output token that 95 % of the requests keep")
+    tpot_p99_ms: Limit = Field(None, description="as --tpot-p95-ms, 99 %")
+    usd_per_hour: Limit = Field(
+        None, validation_alias="budget", description="the most dollars an hour for all instances (default: any)"
     )
-    tpot_ms: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="limit of the mean time per output token (default: none)"
+    dtypes: Annotated[tuple[WeightDtype, ...], NoDecode, BeforeValidator(split_commas)] = Field(
+        DTYPES, validation_alias="quantization", description="formats of the weights to consider, with commas"
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="positions of a slot (default: the bucket of input and output)"
     )
     devices: Texts = Field(
         (), validation_alias="device", description="instance to consider, may be repeated (default: all)"
@@ -82,8 +102,8 @@ class PlanSettings(_PlannerSettings):
     )
     check: CliToggleFlag[bool] = Field(False, description="simulate the chosen configuration and compare")
     gpus: CliToggleFlag[bool] = Field(False, description="print published GPU figures of models of this size beside")
+    wide: CliToggleFlag[bool] = Field(False, description="all columns of the tables, and what cannot be had")
     picture: File = Field(None, description="write the Pareto front to this .html or .png file")
-
     emit: File = Field(
         None, description="write what deploys the first row into this directory: vLLM, Helm, AWS, a load test"
     )
@@ -92,7 +112,7 @@ class PlanSettings(_PlannerSettings):
     @model_validator(mode="after")
     def _row_of_what(self) -> Self:
         if self.emit_row is not None and self.emit is None:
-            raise ValueError("emit_row chooses what emit writes: give both")
+            raise ValueError("--emit-row chooses what --emit writes: give both")
         return self
 
     @property
@@ -100,14 +120,34 @@ class PlanSettings(_PlannerSettings):
         """Where the files go, if anywhere."""
         return None if self.emit is None else Emission(self.emit, self.emit_row)
 
+    @property
+    def is_encoder(self) -> bool:
+        """Whether requests are one pass without tokens that follow. Raises SettingsError for an unknown model."""
+        return resolve_shape(self.model).is_encoder
+
+    @property
+    def encoder_options(self) -> PlanOptions:
+        """The planner's slice for an encoder. Raises SettingsError for what was given and means nothing for one."""
+        fields = type(self).model_fields
+        given = [str(fields[name].validation_alias or name) for name in DECODER_ONLY if name in self.model_fields_set]
+        if given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise SettingsError(f"{flags}: {self.model} is an encoder: a request is one pass, and no tokens follow")
+        return self.options(None)
+
+    @property
+    def view(self) -> View:
+        """What is shown."""
+        return slice_of(View, self)
+
     def options(self, trace: Workload | None) -> PlanOptions:
         """The planner's slice, with the lengths of a trace over those given."""
         options = slice_of(
             PlanOptions,
             self,
+            regions=self.regions,
             request_rate=1.0 if self.request_rate is None else self.request_rate,
-            ttft_s=_seconds(self.ttft_ms),
-            tpot_s=_seconds(self.tpot_ms),
+            **{name: _seconds(getattr(self, name.removesuffix("_s") + "_ms")) for name in LIMITS},
         )
         return options if trace is None else with_trace(options, trace, self.request_rate)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field
 from pydantic_settings import CliToggleFlag
 
-from server.api.config import ApiConfig, OtlpProtocol, ToolCallParser
+from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ToolCallParser
 from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
@@ -42,6 +42,9 @@ class ServeSettings(EngineSettings):
     tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
     engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")
     chat_template: str | None = Field(None, description="file with a chat template, or the template itself")
+    trust_request_chat_template: CliToggleFlag[bool] = Field(
+        False, description="render the chat_template of a request, in a limited process"
+    )
     api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
         (), description="key that clients must send to /v1; may be repeated"
     )
@@ -50,6 +53,9 @@ class ServeSettings(EngineSettings):
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
+    context_overflow: ContextOverflow = Field(
+        "clip", description="max_tokens beyond the context that is left: cut it, or refuse the request"
+    )
     enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool it is given")
     tool_call_parser: ToolCallParser = Field(
         "auto", description="form in which the model writes tool calls; auto is as the chat template has it"

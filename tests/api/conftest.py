@@ -10,7 +10,15 @@ import openai
 import pytest
 
 from server.settings.model import DEFAULT_MODEL
+from tests.api.openai_schema import validated_answers
 from tests.api.serving import Server, running_server, write_checkpoint
+
+
+@pytest.fixture(scope="session", autouse=True)
+def openai_schema() -> Iterator[None]:
+    """Every answer that any of these tests gets is held to OpenAI's schema."""
+    with validated_answers():
+        yield
 
 
 @pytest.fixture(scope="session")

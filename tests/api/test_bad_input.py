@@ -12,11 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.serving import MAX_MODEL_LEN, VOCAB_SIZE, Server
+from tests.api.bad_requests import BAD_REQUESTS, CHAT, HELLO, TEXT
+from tests.api.serving import Server
 
-CHAT = "/v1/chat/completions"
-TEXT = "/v1/completions"
-HELLO = [{"role": "user", "content": "hi"}]
 LIMIT = 8 * 2**20
 
 
@@ -42,6 +40,12 @@ def bystander(server: Server) -> Iterator[None]:
     assert httpx.get(server.url + "/health/ready").status_code == 200
 
 
+@pytest.fixture(scope="module")
+def pages(server: Server) -> Any:
+    """What /openapi.json has of each path."""
+    return httpx.get(server.url + "/openapi.json").json()["paths"]
+
+
 def error_of(response: httpx.Response) -> dict[str, Any]:
     """The error object, after checking that it is one and nothing else."""
     body = response.json()
@@ -54,127 +58,15 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
-CHAT_CASES: list[tuple[dict[str, Any], str]] = [
-    ({"messages": []}, "messages"),
-    ({"messages": "hi"}, "messages"),
-    ({"messages": [{"content": "hi"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
-    ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role"),
-    ({"messages": [*HELLO, {"role": "user", "content": 5}]}, "messages[1].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "messages[0].content[0].text"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
-    ({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
-    ({"messages": [{"role": "user", "content": "refuse me"}]}, "messages"),
-    ({"messages": [{"role": "user", "content": "x" * MAX_MODEL_LEN}]}, "messages"),
-    ({"messages": [{"role": "user", "content": "x" * 2**20}]}, "messages"),
-    ({"model": 5}, "model"),
-    ({"stream": "yes"}, "stream"),
-    ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-    ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": -1}, "max_tokens"),
-    ({"max_tokens": 1.5}, "max_tokens"),
-    ({"max_tokens": "5"}, "max_tokens"),
-    ({"max_tokens": True}, "max_tokens"),
-    ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"min_tokens": -1}, "min_tokens"),
-    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
-    ({"temperature": -0.1}, "temperature"),
-    ({"temperature": 2.1}, "temperature"),
-    ({"temperature": "hot"}, "temperature"),
-    ({"top_p": 0}, "top_p"),
-    ({"top_p": 1.1}, "top_p"),
-    ({"top_k": -2}, "top_k"),
-    ({"min_p": 1.5}, "min_p"),
-    ({"n": 0}, "n"),
-    ({"n": 129}, "n"),
-    ({"n": 10**400}, "n"),
-    ({"top_k": 10**400}, "top_k"),
-    ({"seed": 10**400}, "seed"),
-    ({"seed": 2**63}, "seed"),
-    ({"temperature": 10**400}, "temperature"),
-    ({"presence_penalty": 3}, "presence_penalty"),
-    ({"frequency_penalty": -3}, "frequency_penalty"),
-    ({"repetition_penalty": 0}, "repetition_penalty"),
-    ({"logit_bias": {"5": 101}}, "logit_bias"),
-    ({"logit_bias": {"five": 1}}, "logit_bias"),
-    ({"logit_bias": {str(VOCAB_SIZE): 1}}, "logit_bias"),
-    ({"logit_bias": {"9" * 400: 1}}, "logit_bias"),
-    ({"logit_bias": {str(i): 1 for i in range(2000)}}, "logit_bias"),
-    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
-    ({"stop": [""]}, "stop[0]"),
-    ({"stop": ["a", 5]}, "stop[1]"),
-    ({"stop": 5}, "stop"),
-    ({"stop": "x" * 2000}, "stop"),
-    ({"stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids"),
-    ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
-    ({"stop_token_ids": list(range(129))}, "stop_token_ids"),
-    ({"logprobs": 5}, "logprobs"),
-    ({"top_logprobs": 2}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
-    ({"priority": 2**40}, "priority"),
-    ({"cache_salt": ""}, "cache_salt"),
-    ({"cache_salt": "s" * 129}, "cache_salt"),
-    ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
-    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
-    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),  # its chat template knows none
-    ({"tool_choice": "auto"}, "tool_choice"),
-    ({"functions": [{}]}, "functions"),
-    ({"response_format": {"type": "yaml"}}, "response_format.type"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
-    ({"structured_outputs": {"regex": "a+", "choice": ["a"]}}, "structured_outputs"),
-    ({"guided_json": {"$ref": "#"}}, "guided_json"),
-    ({"guided_regex": "(a+)+\\b"}, "guided_regex"),
-    ({"audio": {"voice": "x"}}, "audio"),
-    ({"modalities": ["audio"]}, "modalities"),
-    ({"prompt_logprobs": 0}, "prompt_logprobs"),
-    ({"best_of": 3}, "best_of"),
-    ({"chat_template": "{{ 1 }}"}, "chat_template"),
-    ({"use_beam_search": True}, "use_beam_search"),
-]
-
-
-@pytest.mark.parametrize(("change", "param"), CHAT_CASES, ids=lambda value: str(value)[:60])
-def test_a_bad_chat_field_is_named(http: httpx.Client, change: dict[str, Any], param: str) -> None:
-    body = {"model": "fake", "messages": HELLO, "max_tokens": 1, **change}
-    response = http.post(CHAT, json=body)
+@pytest.mark.parametrize(("path", "body", "status", "param"), BAD_REQUESTS, ids=lambda value: json.dumps(value)[:80])
+def test_a_bad_request_is_named(
+    http: httpx.Client, pages: dict[str, Any], path: str, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    response = http.post(path, json=body)
     error = error_of(response)
-    assert (response.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
-
-
-TEXT_CASES: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": None}, "prompt"),
-    ({"prompt": ""}, "prompt"),
-    ({"prompt": []}, "prompt"),
-    ({"prompt": {}}, "prompt"),
-    ({"prompt": [["a"]]}, "prompt[0][0]"),
-    ({"prompt": ["a", ""]}, "prompt[1]"),
-    ({"prompt": [[1], []]}, "prompt[1]"),
-    ({"prompt": [-1]}, "prompt[0]"),
-    ({"prompt": [1, VOCAB_SIZE]}, "prompt"),
-    ({"prompt": [[1], [10**400]]}, "prompt[1][0]"),
-    ({"prompt": [1] * MAX_MODEL_LEN}, "prompt"),
-    ({"prompt": ["a"] * 2049}, "prompt"),
-    ({"prompt": "a", "logprobs": 21}, "logprobs"),
-    ({"prompt": "a", "logprobs": -1}, "logprobs"),
-    ({"prompt": "a", "logprobs": 1, "echo": True}, "echo"),
-    ({"prompt": "a", "suffix": "b"}, "suffix"),
-    ({"prompt": "a", "best_of": 2}, "best_of"),
-    ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
-]
-
-
-@pytest.mark.parametrize(("body", "param"), TEXT_CASES, ids=lambda value: str(value)[:60])
-def test_a_bad_completion_field_is_named(http: httpx.Client, body: dict[str, Any], param: str) -> None:
-    response = http.post(TEXT, json={"model": "fake", "max_tokens": 1, **body})
-    assert (response.status_code, error_of(response)["param"]) == (400, param)
+    assert (response.status_code, error["param"], error["type"]) == (status, param, "invalid_request_error")
+    if "post" in pages.get(path, {}):
+        assert str(status) in pages[path]["post"]["responses"]
 
 
 def test_more_sequences_than_the_queue_takes_are_refused_at_once(http: httpx.Client) -> None:
@@ -323,23 +215,3 @@ def test_headers_below_the_limit_pass_also_on_a_kept_connection(server: Server) 
 
 def test_bytes_that_are_not_http_are_400(server: Server) -> None:
     assert exchange(server, b"\x16\x03\x01\x02\x00\x01\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("/tokenize", {}, "prompt"),
-        ("/tokenize", {"prompt": "a", "messages": HELLO}, "prompt"),
-        ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"model": "other", "prompt": "a"}, "model"),
-        ("/detokenize", {}, "tokens"),
-        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
-        ("/detokenize", {"tokens": [10**9]}, "tokens"),
-        ("/detokenize", {"tokens": "abc"}, "tokens"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_tokenize_names_bad_fields(http: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:
-    response = http.post(path, json=body)
-    assert response.status_code in {400, 404}
-    assert error_of(response)["param"] == param

@@ -77,7 +77,9 @@ def test_the_length_leaves_json_incomplete_and_says_so(client: openai.OpenAI) ->
         json.loads(choice.message.content)
 
 
+FIVE = {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"], "additionalProperties": False}
 OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": {"type": "json_object", "schema": FIVE}}, r'\{ ?"a" ?: ?5 ?\}'),
     ({"structured_outputs": {"regex": "[0-9]{3}-[0-9]{4}"}}, r"[0-9]{3}-[0-9]{4}"),
     ({"structured_outputs": {"choice": ["left", "right"]}}, "left|right"),
     ({"structured_outputs": {"json": {"type": "boolean"}}}, "true|false"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from server.cost.stacks import STACKS
 from server.device.catalog import instance
 from server.device.prices import Price
 from server.planner.emit.deployment import Deployment, Promise, deployment_of
@@ -53,7 +54,7 @@ _INF2 = Deployment(
     max_model_len=2048,
     prompt_buckets=(512, 1024),
     decode_buckets=(128, 256, 512, 1024, 2048),
-    batching="neuron",
+    stack=STACKS["nxdi-vllm"],
     device_memory_utilization=0.9,
     price_basis="on_demand",
     price=instance("inf2.48xlarge").price("on_demand"),
@@ -77,7 +78,7 @@ CASES = {
         weights="int8",
         prompt_buckets=(2048,),
         decode_buckets=(2048,),
-        batching="continuous",
+        stack=STACKS["ideal"],
         price_basis="spot",
         price=Price(0.25, "invoice", "2026-09-01"),
     ),
@@ -99,8 +100,8 @@ CASES = {
 
 
 PLANS = {
-    "8b, neuron": PlanOptions("llama-8b", 1000, 200, 4.0, tpot_s=0.04, batching="neuron"),
-    "70b, continuous": PlanOptions("llama-70b", 3000, 100, 0.5, price_basis="reserved"),
+    "8b, default stacks": PlanOptions("llama-8b", 1000, 200, 4.0, tpot_s=0.04),
+    "70b, ideal": PlanOptions("llama-70b", 3000, 100, 0.5, price_basis="reserved", stack="ideal"),
 }
 
 

@@ -29,7 +29,7 @@ ROWS = list(rows())
 
 @pytest.fixture(scope="module")
 def report() -> PlanReport:
-    return plan(PLANS["8b, neuron"])
+    return plan(PLANS["8b, default stacks"])
 
 
 @pytest.mark.parametrize("case", CASES)

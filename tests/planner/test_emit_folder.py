@@ -32,7 +32,7 @@ DEFAULT_MODEL = ROOT / "server" / "default_model"
 
 @pytest.fixture(scope="module")
 def report() -> PlanReport:
-    return plan(PLANS["8b, neuron"])
+    return plan(PLANS["8b, default stacks"])
 
 
 def test_the_folder_is_written_again_over_itself_but_over_nothing_else(report: PlanReport, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.planner.command import Beside, run_plan
+from server.config import StackName
+from server.planner.command import View, run_plan
 from server.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.search import plan
@@ -32,12 +33,15 @@ def test_the_chosen_configuration_does_in_a_simulation_what_was_planned(
     assert -0.4 <= found["ttft_s"] <= 0.4, found
 
 
-@pytest.mark.parametrize(("model", "lengths"), list(product(("llama-1b", "llama-8b"), ((1000, 250), (100, 600)))))
-def test_so_does_one_on_neurons_buckets(model: str, lengths: tuple[int, int]) -> None:
-    report = plan(PlanOptions(model, *lengths, 1.0, ttft_s=3.0, tpot_s=0.1, batching="neuron"))
+STACKS = ("nxdi-vllm", "vllm-neuron", "ideal")
+
+
+@pytest.mark.parametrize(("stack", "lengths"), list(product(STACKS, ((1000, 250), (100, 600)))))
+def test_so_does_one_of_each_stack(stack: StackName, lengths: tuple[int, int]) -> None:
+    report = plan(PlanOptions("llama-8b", *lengths, 1.0, ttft_s=3.0, tpot_s=0.1, stack=stack))
     assert report.best is not None
     options = simulation_of(report, report.best)
-    assert (options.batching, options.decode_buckets) == ("neuron", None)
+    assert (options.stack, options.decode_buckets) == (stack, None)
     found = errors(check_plan(report))
     assert all(abs(error) <= LIMIT for name, error in found.items() if name != "ttft_s"), found
     assert abs(found["ttft_s"]) <= 0.4, found
@@ -79,7 +83,7 @@ def test_nothing_within_the_limits_is_nothing_to_simulate() -> None:
 def test_the_command_prints_and_writes_the_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "plan.json"
     options = PlanOptions("llama-1b", 200, 100, 1.0, devices=("inf2.xlarge",))
-    run_plan(options, target, None, Beside(check=True, gpus=False))
+    run_plan(options, target, None, View(check=True))
     assert "simulated" in capsys.readouterr().out
     check = {entry["name"]: entry for entry in json.loads(target.read_text())["check"]}
     assert check["tpot_s"].keys() == {"name", "planned", "simulated", "error"}

@@ -24,6 +24,7 @@ from server.planner.plan.table import render
 
 OPTIONS = PlanOptions("llama-8b", 1000, 201, 5.0, ttft_s=1.0, tpot_s=0.03)
 SVG = "{http://www.w3.org/2000/svg}"
+WITHIN = "Within the limits"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,16 @@ def report() -> PlanReport:
 
 def text_of(report: PlanReport, num_rows: int = 20) -> str:
     out = StringIO()
-    Console(file=out, width=260).print(render(report, num_rows))
+    Console(file=out, width=1000).print(render(report, 1000, is_wide=True, num_rows=num_rows))
     return out.getvalue()
+
+
+def rows_of(text: str, title: str) -> list[list[str]]:
+    """Cells of the table under a title."""
+    below = text.split(f"\n{title}")[1].splitlines()
+    start = next(at for at, line in enumerate(below) if line.startswith("─"))
+    end = next(at for at, line in enumerate(below) if at > start and line.startswith(("...", "by:")))
+    return [line.split() for line in below[start + 1 : end]]
 
 
 def at(report: PlanReport, *figures: tuple[float, float]) -> list[PricedPoint]:
@@ -131,18 +140,17 @@ def test_the_table_leads_with_the_cheapest_and_tells_of_the_rest(report: PlanRep
     text = text_of(report)
     best = report.best
     assert best is not None
-    first = next(line for line in text.splitlines() if line.startswith("│"))
-    assert best.device in first
-    assert f" {best.batch} " in first
-    for title in ("Within the limits, cheapest first", "Fits, but misses the limits", "Cannot be had"):
+    assert rows_of(text, WITHIN)[0][:5] == [best.device, str(best.tp), str(best.dp), "bf16", str(best.batch)]
+    for title in (WITHIN, "Fits, but misses the limits", "Cannot be had"):
         assert title in text
     assert "TTFT at most 1000 ms, TPOT at most 30 ms" in text
     assert "no power figure is published" in text
 
 
-def test_the_table_marks_extrapolation_and_unknown_prices() -> None:
-    text = text_of(plan(replace(OPTIONS, devices=("trn2.48xlarge",))))
-    assert "trn2.48xlarge*" in text
+def test_the_table_says_what_is_a_formula_and_which_prices_are_unknown() -> None:
+    text = text_of(plan(replace(OPTIONS, devices=("trn3-gen1",))))
+    assert {row[-1] for row in rows_of(text, WITHIN)} == {"formula"}
+    assert "- formula only, no decode of an LLM on Trainium3 is among the measurements (trn3-gen1 TP" in text
     assert "unknown" in text
     assert "$" in text
 
@@ -153,7 +161,6 @@ def test_long_tables_are_cut_and_say_so(report: PlanReport) -> None:
 
 
 def test_each_group_is_shown_once_with_its_best_batch(report: PlanReport) -> None:
-    lines = [line.split("│")[1:6] for line in text_of(report, 10_000).split("Cannot")[0].splitlines() if "│" in line]
-    rows = [tuple(cell.strip() for cell in line) for line in lines]
-    assert len(rows) == len(set(rows))
-    assert len(rows) == len({(c.device, c.tp, c.dtype) for c in report.candidates})
+    text = text_of(report, 10_000)
+    within = {(c.device, c.tp, c.dtype) for c in report.candidates if c.meets_slo}
+    assert len(rows_of(text, WITHIN)) == len(within) == len({tuple(row[:4]) for row in rows_of(text, WITHIN)})

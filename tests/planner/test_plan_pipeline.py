@@ -28,8 +28,8 @@ def test_stages_share_the_instance_and_the_weights() -> None:
     one, two = (rows["inf2.48xlarge", 4, stages, "bfloat16", 8] for stages in (1, 2))
     assert (one.dp, two.dp) == (6, 3)
     assert two.memory_bytes < 0.75 * one.memory_bytes
-    assert two.extrapolated == PIPELINE_REASON
-    assert one.extrapolated == ""
+    assert PIPELINE_REASON in two.extrapolated
+    assert PIPELINE_REASON not in one.extrapolated
     assert two.ttft_s > 0
     assert 0 < two.bubble < 0.2
 

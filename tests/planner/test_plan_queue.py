@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.planner.plan.queueing import MAX_LOAD, Replica
+from server.planner.plan.queueing import MAX_LOAD, Limit, Replica
 
 CHAT = Replica(prefill_s=0.1, decode_s=0.02, slots=8, output_tokens=101)
 
@@ -132,16 +132,20 @@ def test_a_simulated_replica_agrees(replica: Replica, slots: int, load: float) -
     assert replica.at(rate).ttft_s == pytest.approx(ttft, rel=0.25)
 
 
+def limits(ttft_s: float, tpot_s: float) -> tuple[Limit, ...]:
+    return Limit("TTFT", ttft_s), Limit("TPOT", tpot_s)
+
+
 def test_limits_that_bind_are_held_with_little_to_spare() -> None:
-    rate = CHAT.rate_within(0.3, 0.025)
+    rate = CHAT.rate_within(limits(0.3, 0.025))
     assert 0 < rate < MAX_LOAD * CHAT.saturation
-    assert CHAT.at(rate).within(0.3, 0.025)
-    assert not CHAT.at(rate * 1.001).within(0.3, 0.025)
+    assert CHAT.at(rate).within(limits(0.3, 0.025))
+    assert not CHAT.at(rate * 1.001).within(limits(0.3, 0.025))
 
 
 def test_limits_below_what_an_empty_replica_needs_allow_no_rate() -> None:
-    assert CHAT.rate_within(0.09, 1.0) == 0
-    assert CHAT.rate_within(1.0, 0.019) == 0
+    assert CHAT.rate_within(limits(0.09, 1.0)) == 0
+    assert CHAT.rate_within(limits(1.0, 0.019)) == 0
 
 
 @given(replicas, loads, loads)
@@ -156,7 +160,8 @@ def test_more_load_is_never_faster(replica: Replica, some: float, other: float) 
 def test_tighter_limits_never_allow_a_higher_rate(
     replica: Replica, ttft_s: float, tpot_s: float, ttft_share: float, tpot_share: float
 ) -> None:
-    assert replica.rate_within(ttft_s * ttft_share, tpot_s * tpot_share) <= replica.rate_within(ttft_s, tpot_s)
+    tight, loose = limits(ttft_s * ttft_share, tpot_s * tpot_share), limits(ttft_s, tpot_s)
+    assert replica.rate_within(tight) <= replica.rate_within(loose)
 
 
 def test_replicas_that_share_a_queue_wait_less_for_a_slot_and_are_no_slower() -> None:

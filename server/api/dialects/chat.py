@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of, documented
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import chat_logprobs
+from server.api.pipeline.logprobs import TokenNames, chat_logprobs
 from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import chat_prompt
+from server.api.pipeline.prompts import chat_prompt, content_text
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
 from server.api.pipeline.stream_options import stream_usage
@@ -34,25 +35,29 @@ from server.api.wire.chat import (
 from server.errors import InvalidRequest
 
 router = APIRouter()
+TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat template, which may know them
+RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
 
 
-@router.post("/v1/chat/completions", response_model=ChatCompletion, openapi_extra=documented(ChatRequest))
+@router.post(
+    "/v1/chat/completions", response_model=ChatCompletion, responses=RESPONSES, openapi_extra=documented(ChatRequest)
+)
 async def create_chat_completion(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
-    adapter = await _prepare(origin_of(request), body, service)
+    adapter = await prepare(origin_of(request), body, service)
     return await respond(request.receive, adapter, bool(body.stream))
 
 
-async def _prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
+async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     name = validate(service, body)
     model = service.model
     require_room(service, body.n or 1)
-    extra = {"reasoning_effort": body.reasoning_effort} if body.reasoning_effort else {}
-    sampling = SamplingBuilder(body, model, _num_logprobs(body, service.config.max_logprobs))
-    tools, output_format = tool_plan(model, service.config, body), requested_format(body)
+    extra = {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
+    sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs))
+    tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     body = keep_tags(model, tools, body)
     prompt = await chat_prompt(model, body, extra, list(tools.offered))
     grammar = await compile_plan(model, tools, output_format)
@@ -68,6 +73,14 @@ def _num_logprobs(body: ChatRequest, most: int) -> int | None:
     return (body.top_logprobs or 0) if body.logprobs else None
 
 
+def _echo(body: ChatRequest) -> str:
+    """What `echo` puts before every choice, as vLLM has it: the last message, where it is the assistant's own."""
+    last = body.messages[-1]
+    if not body.echo or last.role != "assistant":
+        return ""
+    return content_text(last, f"messages[{len(body.messages) - 1}]")
+
+
 class ChatAdapter:
     """Puts deltas into OpenAI's chat shapes."""
 
@@ -81,14 +94,17 @@ class ChatAdapter:
         name: str,
     ) -> None:
         self.generation = generation
-        self._tokenizer = service.model.tokenizer
         self._body = body
         self._usage = stream_usage(body)
         self._tools = tools
         self._readers = [MessageReader(tools.parser()) for _ in generation.prompts]
         self._id = answer_id
         self._model = name
+        self._fingerprint = service.model.fingerprint
+        self._tier: Literal["default"] | None = "default" if body.service_tier else None
+        self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
+        self._echo = _echo(body)
         self._is_begun = False  # the chunk with the role has been sent
 
     def whole(self, deltas: list[Delta]) -> ChatCompletion:
@@ -96,36 +112,49 @@ class ChatAdapter:
             id=self._id,
             created=self._created,
             model=self._model,
+            system_fingerprint=self._fingerprint,
+            service_tier=self._tier,
             choices=[self._choice(delta) for delta in deltas],
             usage=self.generation.usage(),
             prompt_token_ids=self._prompt_ids(),
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk for the deltas, or none; before the first, one with the role of every choice."""
+        """One chunk for each delta that has something to show; before the first, one with the role of each choice."""
         if not self._is_begun:
             self._is_begun = True
-            indexes = range(len(self.generation.prompts))
-            roles = [ChatChunkChoice(index=i, delta=ChatDelta(role="assistant", content="")) for i in indexes]
-            yield self._usage.encode(self._chunk(roles, self._prompt_ids()), self.generation)
-        choices = [choice for delta in deltas if (choice := self._chunk_choice(delta)) is not None]
-        if choices:
-            yield self._usage.encode(self._chunk(choices), self.generation)
+            yield from self._roles()
+        for delta in deltas:
+            choice = self._chunk_choice(delta)
+            if choice is not None:
+                yield self._usage.encode(self._chunk([choice]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._chunk([]), self.generation)
 
+    def _roles(self) -> Iterable[bytes]:
+        for index in range(len(self.generation.prompts)):
+            choice = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=self._echo))
+            chunk = self._chunk([choice], self._prompt_ids() if index == 0 else None)
+            yield self._usage.encode(chunk, self.generation, has_output=False)
+
     def _chunk(self, choices: list[ChatChunkChoice], prompt_ids: list[int] | None = None) -> ChatChunk:
         return ChatChunk(
-            id=self._id, created=self._created, model=self._model, choices=choices, prompt_token_ids=prompt_ids
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            service_tier=self._tier,
+            choices=choices,
+            prompt_token_ids=prompt_ids,
         )
 
     def _choice(self, delta: Delta) -> ChatChoice:
         part = self._readers[delta.index].read(delta.text, is_last=True)
-        calls = whole_calls(part)
+        calls, content = whole_calls(part), self._echo + part.content
         return ChatChoice(
             index=delta.index,
-            message=ChatMessage(content=None if calls and not part.content else part.content, tool_calls=calls),
+            message=ChatMessage(content=None if calls and not content else content, tool_calls=calls),
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta) or "stop",
             stop_reason=delta.stop_reason,
@@ -154,7 +183,7 @@ class ChatAdapter:
         return self._tools.finish_reason(delta.finish_reason, self._readers[delta.index].num_calls)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return chat_logprobs(self._tokenizer, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
+        return chat_logprobs(self._names, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
 
     def _prompt_ids(self) -> list[int] | None:
         return list(self.generation.prompts[0].token_ids) if self._body.return_token_ids else None

@@ -8,10 +8,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.http.body import body_of, documented
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import completion_logprobs
+from server.api.pipeline.logprobs import TokenNames, completion_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
@@ -24,18 +25,21 @@ from server.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
+RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
 
 
-@router.post("/v1/completions", response_model=Completion, openapi_extra=documented(CompletionRequest))
+@router.post(
+    "/v1/completions", response_model=Completion, responses=RESPONSES, openapi_extra=documented(CompletionRequest)
+)
 async def create_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> Response:
     """Continue the prompts, whole or as a stream."""
-    adapter = await _prepare(origin_of(request), body, service)
+    adapter = await prepare(origin_of(request), body, service)
     return await respond(request.receive, adapter, bool(body.stream))
 
 
-async def _prepare(origin: Origin, body: CompletionRequest, service: Service) -> CompletionAdapter:
+async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> CompletionAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     name = validate(service, body)
     model = service.model
@@ -43,8 +47,8 @@ async def _prepare(origin: Origin, body: CompletionRequest, service: Service) ->
         raise InvalidRequest("echo with logprobs needs prompt logprobs, which this server does not compute.", "echo")
     given = split_prompts(body.prompt)
     require_room(service, len(given) * (body.n or 1))
-    sampling = SamplingBuilder(body, model, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
-    output_format = requested_format(body)
+    sampling = SamplingBuilder(service, body, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
+    output_format = requested_format(model, body)
     prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
     grammar = "" if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -64,6 +68,8 @@ class CompletionAdapter:
         self._usage = stream_usage(body)
         self._id = answer_id
         self._model = name
+        self._fingerprint = service.model.fingerprint
+        self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
         self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
@@ -75,15 +81,22 @@ class CompletionAdapter:
         return completion
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk, or none while text is held back. A choice's first delta always has an entry, even without text."""
-        choices = [self._choice(delta) for delta in deltas if self._has_news(delta)]
-        return [self._usage.encode(self._completion(choices), self.generation)] if choices else []
+        """One chunk a delta, none while text is held back. A choice's first delta always has one, even without text."""
+        for delta in deltas:
+            if self._has_news(delta):
+                yield self._usage.encode(self._completion([self._choice(delta)]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._completion([]), self.generation)
 
     def _completion(self, choices: list[CompletionChoice]) -> Completion:
-        return Completion(id=self._id, created=self._created, model=self._model, choices=choices)
+        return Completion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=choices,
+        )
 
     def _choice(self, delta: Delta) -> CompletionChoice:
         is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True
@@ -113,6 +126,6 @@ class CompletionAdapter:
         if self._body.logprobs is None:
             return None
         offset = self._offsets[delta.index]
-        entry = completion_logprobs(self._tokenizer, delta, self._body.logprobs, offset)
-        self._offsets[delta.index] = offset + sum(map(len, entry.tokens))
+        entry = completion_logprobs(self._names, delta, self._body.logprobs, offset)
+        self._offsets[delta.index] = offset + sum(map(self._names.num_chars, delta.token_ids))
         return entry

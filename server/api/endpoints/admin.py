@@ -1,4 +1,4 @@
-"""POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names: for operators.
+"""GET /server_info, POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names: for operators.
 
 They require an API key where one is set. A profile is a trace of the emulated device for Perfetto.
 """
@@ -6,8 +6,11 @@ They require an API key where one is set. A profile is a trace of the emulated d
 from __future__ import annotations
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
+from server import __version__
+from server.api.config import ContextOverflow, ToolCallParser
+from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
 from server.errors import RequestError
 from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
@@ -24,6 +27,24 @@ class ProfileError(RequestError):
 
 class Reset(BaseModel):
     success: bool
+
+
+class ServerInfo(BaseModel):
+    """Limits and switches of this server; what it serves is in /inventory."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    version: str
+    model_names: list[str]
+    max_model_len: int
+    max_num_queued_reqs: int
+    max_body_bytes: int
+    max_logprobs: int
+    context_overflow: ContextOverflow
+    enable_auto_tool_choice: bool
+    tool_call_parser: ToolCallParser
+    trust_request_chat_template: bool
+    shutdown_timeout_s: float
 
 
 class Started(BaseModel):
@@ -43,21 +64,30 @@ class Stopped(BaseModel):
     traces: list[Trace]  # one for each engine, in the order of their ranks
 
 
-@router.post("/reset_prefix_cache")
+@router.post("/reset_prefix_cache", responses=errors_of(401, 503))
 async def reset_prefix_cache(service: ServiceOf) -> Reset:
     """Forget every cached prefix; no request that comes after this answer finds one that was there before it."""
     service.reset_prefix_cache()
     return Reset(success=True)
 
 
-@router.post("/start_profile")
+@router.get("/server_info", responses=errors_of(401, 503))
+async def server_info(service: ServiceOf) -> ServerInfo:
+    """Limits and switches that clients may need to know; no key and no path of the host."""
+    config, info = service.config, service.model.info
+    shared = {name: getattr(config, name) for name in ServerInfo.model_fields if hasattr(config, name)}
+    limits = {"max_model_len": info.max_model_len, "max_num_queued_reqs": info.max_num_queued_reqs}
+    return ServerInfo(version=__version__, **(shared | limits | {"model_names": list(config.model_names)}))
+
+
+@router.post("/start_profile", responses=errors_of(401, 409, 503))
 async def start_profile(service: ServiceOf) -> Started:
     """Record every step from now on."""
     await _send(service, StartTrace())
     return Started(recording=True)
 
 
-@router.post("/stop_profile")
+@router.post("/stop_profile", responses=errors_of(401, 409, 503))
 async def stop_profile(service: ServiceOf) -> Stopped:
     """End the recording; the answer names the files, which are whole by then."""
     return Stopped(traces=[_trace(reply) for reply in await _send(service, StopTrace())])

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from server import __version__
+from server.api.http.openapi import errors_of
 from server.api.service import ServedModel, Service, ServiceOf
 from server.device.catalog import instance
 from server.link.messages import EngineInfo
@@ -19,7 +20,7 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "tokenizers", "transformers")  # thos
 router = APIRouter()
 
 
-@router.get("/inventory")
+@router.get("/inventory", responses=errors_of(503))
 async def get_inventory(service: ServiceOf) -> dict[str, Any]:
     """Description of what serves: model, part, compiled shapes, versions, price and calibration."""
     return inventory(service)

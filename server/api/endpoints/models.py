@@ -7,6 +7,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
+from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
 
 router = APIRouter()
@@ -27,13 +28,14 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
-@router.get("/v1/models")
+@router.get("/v1/models/", include_in_schema=False)  # else it would be the model without a name
+@router.get("/v1/models", responses=errors_of(401, 503))
 async def list_models(service: ServiceOf) -> ModelList:
     """A card for each name that requests may use."""
     return ModelList(data=[_card(service, name) for name in service.config.model_names])
 
 
-@router.get("/v1/models/{model_id:path}")
+@router.get("/v1/models/{model_id:path}", responses=errors_of(401, 404, 503))
 async def get_model(model_id: str, service: ServiceOf) -> ModelCard:
     """The card of one name; 404 for any that is not served."""
     return _card(service, service.require_name(model_id))

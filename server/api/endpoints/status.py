@@ -5,8 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel
+from starlette.responses import PlainTextResponse
 
 from server import __version__
+from server.api.http.openapi import TEXT, Responses
 from server.api.service import Phase, ServiceOf
 
 router = APIRouter()
@@ -14,6 +16,10 @@ router = APIRouter()
 
 class Health(BaseModel):
     status: Phase
+
+
+NOT_NOW: Responses = {503: {"model": Health, "description": "Not in this phase, which `status` names"}}
+METRICS: Responses = {200: {"content": {"text/plain": TEXT, "application/openmetrics-text": TEXT}}}
 
 
 class Version(BaseModel):
@@ -24,7 +30,7 @@ class Load(BaseModel):
     server_load: int
 
 
-@router.get("/health/live")
+@router.get("/health/live", responses=NOT_NOW)
 async def live(service: ServiceOf, response: Response) -> Health:
     """200 as long as this process can still serve one day; 503 when an engine has ended and only a restart helps."""
     phase = service.phase
@@ -32,8 +38,9 @@ async def live(service: ServiceOf, response: Response) -> Health:
     return Health(status=phase)
 
 
-@router.get("/health/ready")
-@router.get("/health")
+@router.get("/health/ready", responses=NOT_NOW)
+@router.get("/health", responses=NOT_NOW)
+@router.get("/ping", responses=NOT_NOW)  # SageMaker's name
 async def ready(service: ServiceOf, response: Response) -> Health:
     """200 when every engine takes requests; 503 while loading, while draining and after the end of an engine."""
     phase = service.phase
@@ -47,7 +54,7 @@ async def version() -> Version:
     return Version(version=__version__)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse, responses=METRICS)
 async def metrics(request: Request, service: ServiceOf) -> Response:
     """All metrics in Prometheus's text format, or OpenMetrics where the scraper accepts it."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -7,15 +7,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.api.http.body import body_of, documented
-from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, documented, errors_of
+from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
 from server.api.service import ServedModel, ServiceOf
 from server.api.tools.plan import require_template
-from server.api.wire.chat import ChatInput, Message
+from server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
 from server.api.wire.generation import TokenId
 from server.api.wire.tools import Tools
 from server.api.wire.usage import optional
 from server.errors import InvalidRequest
+from server.text.tokenizer import read_json
 
 router = APIRouter()
 
@@ -31,6 +33,7 @@ class TokenizeRequest(BaseModel):
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -54,7 +57,7 @@ class DetokenizeResponse(BaseModel):
     prompt: str
 
 
-@router.post("/tokenize", openapi_extra=documented(TokenizeRequest))
+@router.post("/tokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(TokenizeRequest))
 async def tokenize(
     body: Annotated[TokenizeRequest, Depends(body_of(TokenizeRequest))], service: ServiceOf
 ) -> TokenizeResponse:
@@ -71,7 +74,7 @@ async def tokenize(
     )
 
 
-@router.post("/detokenize", openapi_extra=documented(DetokenizeRequest))
+@router.post("/detokenize", responses=errors_of(*OF_BODIES), openapi_extra=documented(DetokenizeRequest))
 async def detokenize(
     body: Annotated[DetokenizeRequest, Depends(body_of(DetokenizeRequest))], service: ServiceOf
 ) -> DetokenizeResponse:
@@ -80,6 +83,15 @@ async def detokenize(
     service.require_name(body.model)
     check_ids(body.tokens, model.tokenizer.vocab_size, "tokens")
     return DetokenizeResponse(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
+
+
+@router.get("/tokenizer_info", responses=errors_of(401, 503))
+async def tokenizer_info(service: ServiceOf) -> dict[str, Any]:
+    """The checkpoint's tokenizer_config.json, and the chat template that is in use."""
+    model = service.model
+    config = read_json(service.config.tokenizer_path / "tokenizer_config.json", dict[str, Any])
+    template = model.template.source if model.template else None
+    return {**config, "vocab_size": model.tokenizer.vocab_size, "chat_template": template}
 
 
 async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
@@ -93,7 +105,8 @@ async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
         tools=body.tools,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
+        chat_template=body.chat_template,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    require_template(model, chat.messages, chat.tools or ())
+    require_template(template_source(model, chat), chat.messages, chat.tools or ())
     return await chat_prompt(model, chat, {}, body.tools, bool(body.add_special_tokens))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from server.api.errors import UnsupportedMediaType, invalid_body
 
+JSON = "application/json"
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -17,12 +18,18 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
     """A FastAPI dependency that reads the body as `model`. Raises RequestError."""
 
     async def read(request: Request) -> M:
-        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-        if kind != "application/json":
-            raise UnsupportedMediaType(f"The content type must be application/json, not {kind[:80]!r}.")
+        content_type(request, JSON)
         return parse(model, await request.body())
 
     return read
+
+
+def content_type(request: Request, *known: str) -> str:
+    """The declared type of the body. Raises UnsupportedMediaType when it is not among those that are known."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind not in known:
+        raise UnsupportedMediaType(f"The content type must be {' or '.join(known)}, not {kind[:80]!r}.")
+    return kind
 
 
 def parse(model: type[M], data: bytes) -> M:
@@ -31,9 +38,3 @@ def parse(model: type[M], data: bytes) -> M:
         return model.model_validate_json(data)
     except ValidationError as error:
         raise invalid_body(error) from error
-
-
-def documented(model: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI description of a body that is read with `body_of`; `app.py` adds the schema it refers to."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

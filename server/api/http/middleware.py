@@ -16,7 +16,9 @@ from server.errors import PayloadTooLarge
 
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
-GUARDED = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
+GUARDED = frozenset(
+    {"/invocations", "/reset_prefix_cache", "/server_info", "/start_profile", "/stop_profile", "/tokenizer_info"}
+)
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 
@@ -45,6 +47,17 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, with_id)
+
+
+class HeadAsGet:
+    """Answers HEAD as GET; the server's HTTP protocol, which knows the real method, leaves out the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
 
 
 class CloseWhileDraining:

@@ -144,12 +144,12 @@ class Generation:
             while stream.is_open:
                 yield self._merge(stream, watch, await stream.next())
 
-    def usage(self) -> Usage:
-        """Token counts and device time so far."""
+    def usage(self, has_output: bool = True) -> Usage:
+        """Token counts and device time so far; without output, as it was before the first token was sent."""
         choices = list(self._choices.values())
         firsts = range(0, len(choices), self._n)
         num_prompt = sum(len(self._sequences[i].prompt.token_ids) for i in firsts)
-        num_generated = sum(choice.num_tokens for choice in choices)
+        num_generated = sum(choice.num_tokens for choice in choices) if has_output else 0
         return Usage(
             prompt_tokens=num_prompt,
             completion_tokens=num_generated,

@@ -1,15 +1,17 @@
-"""The format that a request requires of its output (JSON schema, regex, choice or grammar), and its grammar."""
+"""The format that a request requires of its output (schema, regex, choice, grammar, words, tokens), and its grammar."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from server.api.pipeline.prompts import check_ids
 from server.api.service import ServedModel
 from server.api.wire.generation import GenerationRequest, ResponseFormat, StructuredOutputs
 from server.errors import InvalidRequest
-from server.text.grammar import GrammarError, Kind
+from server.text.grammar import GrammarError, Kind, quoted
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"
@@ -30,12 +32,14 @@ class OutputFormat:
     spec: Any  # a schema, a regex, a list of texts, or a grammar
 
 
-def requested_format(body: GenerationRequest) -> OutputFormat | None:
+def requested_format(model: ServedModel, body: GenerationRequest) -> OutputFormat | None:
     """The format that the request's fields require. Raises InvalidRequest when there are two, or one is not usable."""
     formats = [
         *_response_format(body.response_format),
         *_structured_outputs(body.structured_outputs),
         *(OutputFormat(name, kind, value) for name, kind in _LEGACY if (value := getattr(body, name)) is not None),
+        *_allowed_tokens(model, body.allowed_token_ids),
+        *_bad_words(body.bad_words),
     ]
     if len(formats) > 1:
         raise InvalidRequest(f"{formats[0].param} and {formats[1].param} exclude each other.", formats[1].param)
@@ -51,14 +55,30 @@ async def compile_format(model: ServedModel, required: OutputFormat) -> str:
 
 
 def _response_format(given: ResponseFormat | None) -> list[OutputFormat]:
-    if given is None or given.type == "text":
+    if given is None:
         return []
-    if given.type == "json_object":
+    _refuse_others(given)
+    if given.type == "text":
+        return []
+    if given.type == "json_object" and given.schema_ is None:
         return [OutputFormat("response_format", "json", ANY_OBJECT)]
+    if given.type == "json_object":
+        return [OutputFormat("response_format.schema", "json", given.schema_)]
     param = "response_format.json_schema"
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise InvalidRequest(f"{param}.schema is required for the type 'json_schema'.", f"{param}.schema")
     return [OutputFormat(f"{param}.schema", "json", given.json_schema.schema_)]
+
+
+def _refuse_others(given: ResponseFormat) -> None:
+    """Raise InvalidRequest for a schema in a field that the type does not have: it would be ignored silently."""
+    for name, kind, value in (
+        ("json_schema", "json_schema", given.json_schema),
+        ("schema", "json_object", given.schema_),
+    ):
+        if value is not None and given.type != kind:
+            field = f"response_format.{name}"
+            raise InvalidRequest(f"{field} belongs to the type {kind!r}, not to {given.type!r}.", field)
 
 
 def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:
@@ -82,3 +102,24 @@ def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:
             f"structured_outputs needs exactly one of {names}, not {len(formats)}.", "structured_outputs"
         )
     return formats
+
+
+def _allowed_tokens(model: ServedModel, given: Sequence[int] | None) -> list[OutputFormat]:
+    """Nothing but these tokens; an output without an end token among them has no end but the length."""
+    if given is None:
+        return []
+    ids = set(check_ids(given, model.vocab_size, "allowed_token_ids"))
+    ends = ids & set(model.defaults.eos_token_ids)
+    tokens = f"<[{','.join(map(str, sorted(ids - ends)))}]>" if ids - ends else quoted("")
+    times = "*" if ends else f"{{{model.info.max_model_len}}}"
+    return [OutputFormat("allowed_token_ids", "lark", f"start: {tokens}{times}")]
+
+
+def _bad_words(given: Sequence[str] | None) -> list[OutputFormat]:
+    """Any text with none of the words inside, however they are cut into tokens."""
+    if not given:
+        return []
+    words = " | ".join(map(quoted, dict.fromkeys(given)))
+    # A complement alone has bytes that are no UTF-8 too, after which any word might follow.
+    text = f"start: TEXT\nTEXT: ANY & ~(ANY WORD ANY)\nANY: /(?s:.*)/\nWORD: {words}"
+    return [OutputFormat("bad_words", "lark", text)]

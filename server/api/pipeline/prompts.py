@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic_core import from_json
@@ -58,14 +59,30 @@ async def chat_prompt(
     model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
 ) -> Prompt:
     """The prompt of a conversation with `tools`, whose special tokens the template writes."""
+    text = await asyncio.to_thread(_renderer(model, chat), _conversation(chat, extra, tools))
+    return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
+
+
+def template_source(model: ServedModel, chat: ChatInput) -> str | None:
+    """The template that the conversation is rendered by: the request's own, else the model's, if it has one."""
+    return chat.chat_template or (model.template.source if model.template else None)
+
+
+def _renderer(model: ServedModel, chat: ChatInput) -> Callable[[Conversation], str]:
+    if chat.chat_template:
+        if model.templates is None:
+            raise InvalidRequest(
+                "chat_template is refused: this server was started without --trust-request-chat-template.",
+                "chat_template",
+                "unsupported_parameter",
+            )
+        return functools.partial(model.templates.render, chat.chat_template)
     if model.template is None:
         raise InvalidRequest(
             "This model has no chat template; start the server with --chat-template, or use /v1/completions.",
             "messages",
         )
-    conversation = _conversation(chat, extra, tools)
-    text = await asyncio.to_thread(model.template.render, conversation)
-    return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
+    return model.template.render
 
 
 async def encode(model: ServedModel, text: str, add_special_tokens: bool, param: str) -> tuple[int, ...]:
@@ -95,6 +112,22 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> tuple[int, ...
     return tuple(ids)
 
 
+def truncated(prompt: Prompt, most: int | None, max_model_len: int, num_new: int) -> Prompt:
+    """The last `most` tokens of a prompt; -1 keeps what leaves room for `num_new` tokens of output.
+
+    Raises InvalidRequest when nothing would be left, or `most` is beyond the context.
+    """
+    if most is None:
+        return prompt
+    if most == 0 or most > max_model_len:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {most}; it must be -1, or from 1 to the context of {max_model_len}.",
+            "truncate_prompt_tokens",
+        )
+    kept = max(1, max_model_len - num_new) if most == -1 else most
+    return prompt if len(prompt.token_ids) <= kept else replace(prompt, token_ids=prompt.token_ids[-kept:], text=None)
+
+
 def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -> Conversation:
     kwargs = {**extra, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
@@ -120,7 +153,7 @@ def _message(message: Message, param: str) -> dict[str, Any]:
         if extra.get(name):
             field = f"{param}.{name}"
             raise InvalidRequest(f"{field} is not supported by this server.", field, "unsupported_parameter")
-    content = _content(message, param)
+    content = content_text(message, param)
     rendered = {**extra, "role": message.role, "content": content}
     if message.tool_calls:
         rendered["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
@@ -139,7 +172,8 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     return rendered
 
 
-def _content(message: Message, param: str) -> str:
+def content_text(message: Message, param: str) -> str:
+    """The text of a message whose place in the request is `param`. Raises InvalidRequest for parts of other types."""
     field = f"{param}.content"
     if message.content is None:
         if message.role == "assistant":

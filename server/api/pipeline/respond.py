@@ -52,8 +52,13 @@ async def collect(generation: Generation) -> list[Delta]:
     return [whole[index] for index in sorted(whole)]
 
 
+async def whole_answer(adapter: Adapter) -> BaseModel:
+    """Run a generation to its end: the answer to a client that does not stream."""
+    return adapter.whole(await collect(adapter.generation))
+
+
 async def _whole(adapter: Adapter) -> Response:
-    answer = adapter.whole(await collect(adapter.generation))
+    answer = await whole_answer(adapter)
     return Response(answer.model_dump_json(), media_type="application/json")
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from server.api.config import MAX_LOGIT_BIAS
 from server.api.pipeline.generation import PlannedSequence
-from server.api.pipeline.prompts import Prompt
-from server.api.service import ServedModel
+from server.api.pipeline.prompts import Prompt, truncated
+from server.api.service import Service
 from server.api.wire.generation import GenerationRequest
 from server.errors import InvalidRequest
 from server.scheduler.admission import resolve_max_tokens
@@ -23,9 +23,10 @@ T = TypeVar("T")
 class SamplingBuilder:
     """Builds the sequences of one request, whose parameters differ in seed and room for tokens only."""
 
-    def __init__(self, body: GenerationRequest, model: ServedModel, logprobs: int | None) -> None:
+    def __init__(self, service: Service, body: GenerationRequest, logprobs: int | None) -> None:
         self._body = body
-        self._model = model
+        self._model = model = service.model
+        self._refuses_overflow = service.config.context_overflow == "refuse"
         self._logprobs = logprobs
         self._bias = _logit_bias(body, model.info.vocab_size)
         self._seed = secrets.randbits(63) if body.seed is None else body.seed
@@ -34,9 +35,11 @@ class SamplingBuilder:
     def sequences(self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str) -> list[PlannedSequence]:
         """`n` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
         children = range(self._body.n or 1)
+        asked = self._body.truncate_prompt_tokens
+        kept = [truncated(prompt, asked, self._model.info.max_model_len, max_tokens or 1) for prompt in prompts]
         return [
             PlannedSequence(prompt, self._params(prompt, child, max_tokens, grammar))
-            for prompt in prompts
+            for prompt in kept
             for child in children
         ]
 
@@ -49,6 +52,8 @@ class SamplingBuilder:
             cache=self._model.cache,
             param=prompt.param,
         )
+        if self._refuses_overflow:
+            _require_context(body, len(prompt.token_ids), self._model.info.max_model_len)
         if max_tokens is None and defaults.max_new_tokens is not None:
             room = min(room, defaults.max_new_tokens)
         min_tokens = body.min_tokens or 0
@@ -57,11 +62,12 @@ class SamplingBuilder:
                 f"min_tokens is {min_tokens}, but at most {room} tokens can be generated.", "min_tokens"
             )
         temperature = first(body.temperature, defaults.temperature, 1.0)
+        top_p = first(body.top_p, defaults.top_p, 1.0)
         return SamplingParams(
             max_tokens=room,
             min_tokens=min_tokens,
-            temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-            top_p=first(body.top_p, defaults.top_p, 1.0),
+            temperature=0.0 if temperature < GREEDY_BELOW or top_p == 0 else temperature,
+            top_p=top_p or 1.0,  # 0 leaves the best token alone, which is greedy
             top_k=max(0, first(body.top_k, defaults.top_k, 0)),
             min_p=first(body.min_p, defaults.min_p, 0.0),
             presence_penalty=first(body.presence_penalty, None, 0.0),
@@ -82,6 +88,20 @@ def first(given: T | None, default: T | None, otherwise: T) -> T:
     if given is not None:
         return given
     return otherwise if default is None else default
+
+
+def _require_context(body: GenerationRequest, num_prompt_tokens: int, max_model_len: int) -> None:
+    """Raise InvalidRequest when the tokens that the client itself asks for pass the context."""
+    completion: int | None = getattr(body, "max_completion_tokens", None)
+    param = "max_tokens" if completion is None else "max_completion_tokens"
+    asked = (body.max_tokens or 0) if completion is None else completion
+    if num_prompt_tokens + asked > max_model_len:
+        raise InvalidRequest(
+            f"This model's maximum context length is {max_model_len} tokens, but {num_prompt_tokens + asked} were "
+            f"asked for: {num_prompt_tokens} in the prompt and {asked} in {param}.",
+            param,
+            "context_length_exceeded",
+        )
 
 
 def check_logprobs(num_top: int | None, most: int, param: str) -> int | None:

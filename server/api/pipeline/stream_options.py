@@ -19,11 +19,11 @@ class StreamUsage:
     has_usage: bool = False
     is_continuous: bool = False
 
-    def encode(self, chunk: ChatChunk | Completion, generation: Generation) -> bytes:
-        """A chunk with choices, as an event. Where usage comes last, OpenAI has it as null before."""
+    def encode(self, chunk: ChatChunk | Completion, generation: Generation, has_output: bool = True) -> bytes:
+        """A chunk with choices, as an event. One without output, which has a role alone, counts the prompt alone."""
         if self.is_continuous:
-            chunk.usage = generation.usage()
-        return frame(chunk.model_dump_json(exclude=None if self.has_usage else {"usage"}).encode())
+            chunk.usage = generation.usage(has_output)
+        return frame(chunk.model_dump_json().encode())
 
     def last_frames(self, chunk: ChatChunk | Completion, generation: Generation) -> list[bytes]:
         """`chunk`, which has no choices, with the usage of the whole request; nothing unless usage was requested."""

@@ -1,7 +1,7 @@
 """First stage of the pipeline: the checks of a generation request that hold for every dialect.
 
 A parameter that changes what an answer means and that this server does not have is refused by name, never ignored. Any
-other unknown field is harmless here (user, metadata, store, service_tier and what clients will think of next).
+other unknown field is harmless here (user, metadata, store and what clients will think of next).
 """
 
 from __future__ import annotations
@@ -34,13 +34,8 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "prompt_logprobs": (),
     "use_beam_search": (),
     "length_penalty": (1, 1.0),
-    "bad_words": (),
-    "allowed_token_ids": (),
     "logprob_token_ids": (),
-    "return_tokens_as_token_ids": (),
-    "truncate_prompt_tokens": (),
     "prompt_embeds": (),
-    "chat_template": (),
     "documents": (),
     "thinking_token_budget": (),
     "repetition_detection": (),

@@ -10,7 +10,7 @@ from server.api.telemetry.instruments import Instruments
 from server.clock import Clock
 
 # Polled by machines, so often that users' requests would not show beside them.
-UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/version"})
+UNCOUNTED = frozenset({"/metrics", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})
 
 
 class HttpMetrics:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from server.api.config import ApiConfig
 from server.api.pipeline.output_format import OutputFormat, compile_format
+from server.api.pipeline.prompts import template_source
 from server.api.service import ServedModel
 from server.api.tools.hermes import CLOSE, OPEN, ToolText
 from server.api.wire.chat import ChatRequest, Message
@@ -52,12 +53,13 @@ def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolP
     """Check the fields of a request that are about tools. Raises InvalidRequest."""
     choice = body.tool_choice
     tools = () if choice == "none" else tuple(body.tools or ())
-    require_template(model, body.messages, tools)
+    template = template_source(model, body)
+    require_template(template, body.messages, tools)
     if not tools:
         if choice not in (None, "none"):
             raise InvalidRequest("tool_choice is allowed only when tools are given.", "tool_choice")
         return ToolPlan()
-    _require_parser(model, config)
+    _require_parser(template, config)
     names = [tool.function.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -81,7 +83,11 @@ async def compile_plan(model: ServedModel, plan: ToolPlan, output_format: Output
     """The grammar of an answer that may be, or must be, calls; "" when anything goes. Raises InvalidRequest."""
     if not plan.is_forced and not (plan.mode == "auto" and (output_format or _is_strict(plan))):
         return "" if output_format is None else await compile_format(model, output_format)
-    if output_format is not None and output_format.kind != "json" and not plan.is_forced:
+    if (
+        output_format is not None
+        and output_format.kind != "json"
+        and (not plan.is_forced or output_format.kind == "lark")
+    ):
         raise InvalidRequest(
             f"{output_format.param} and tools exclude each other unless the format is JSON.", output_format.param
         )
@@ -107,9 +113,9 @@ def keep_tags(model: ServedModel, plan: ToolPlan, body: ChatRequest) -> ChatRequ
     return body.model_copy(update={"skip_special_tokens": False})
 
 
-def require_template(model: ServedModel, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+def require_template(template: str | None, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
     """Raise InvalidRequest where the chat template would leave out tools, their calls or their results."""
-    if model.template is None or _TOOLS.search(model.template.source):
+    if template is None or _TOOLS.search(template):
         return
     fields = ["tools"] if tools else []
     for index, message in enumerate(messages):
@@ -124,8 +130,8 @@ def require_template(model: ServedModel, messages: Sequence[Message], tools: Seq
         )
 
 
-def _require_parser(model: ServedModel, config: ApiConfig) -> None:
-    if config.tool_call_parser == "auto" and OPEN not in (model.template.source if model.template else ""):
+def _require_parser(template: str | None, config: ApiConfig) -> None:
+    if config.tool_call_parser == "auto" and OPEN not in (template or ""):
         raise InvalidRequest(
             f"tools: the chat template of this model does not write calls as {OPEN}, the one form this server "
             "reads; --tool-call-parser hermes takes it for that form all the same.",

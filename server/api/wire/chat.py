@@ -10,6 +10,8 @@ from server.api.wire.generation import INT32, GenerationRequest
 from server.api.wire.tools import ToolCall, ToolCallDelta, ToolChoice, Tools
 from server.api.wire.usage import Usage, optional
 
+MAX_TEMPLATE_CHARS = 2**20
+
 
 class ContentPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
@@ -33,7 +35,17 @@ class ChatInput(BaseModel):
     tools: Tools | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Prediction(BaseModel):
+    """OpenAI's guess of the output. It would only make the answer faster, and here it does not."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["content"]
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
 class ChatRequest(GenerationRequest, ChatInput):
@@ -43,6 +55,10 @@ class ChatRequest(GenerationRequest, ChatInput):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0)
     reasoning_effort: str | None = Field(None, max_length=32)
+    echo: bool | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: Prediction | None = None
+    service_tier: str | None = Field(None, max_length=32)
 
 
 class TopLogprob(BaseModel):
@@ -81,9 +97,10 @@ class ChatCompletion(BaseModel):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
+    service_tier: Literal["default"] | None = optional()  # where the request names any: there is one
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: str | None = None
     prompt_token_ids: list[int] | None = optional()
 
 
@@ -107,6 +124,8 @@ class ChatChunk(BaseModel):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
+    system_fingerprint: str
+    service_tier: Literal["default"] | None = optional()
     choices: list[ChatChunkChoice]
-    usage: Usage | None = None
+    usage: Usage | None = optional()
     prompt_token_ids: list[int] | None = optional()

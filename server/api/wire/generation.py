@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.api.config import MAX_ID_CHARS, MAX_N, MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from server.api.config import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_ID_CHARS,
+    MAX_N,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+)
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -18,6 +26,8 @@ MAX_CHOICES = 1024
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
 Choices = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES)]
+
+AllowedTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)]
 
 
 class StreamOptions(BaseModel):
@@ -38,10 +48,11 @@ class JsonSchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: Any = Field(None, alias="schema")  # of a json_object, as other servers have it
 
 
 class StructuredOutputs(BaseModel):
@@ -68,7 +79,7 @@ class GenerationRequest(BaseModel):
     min_tokens: int | None = Field(None, ge=0, le=INT32)
     n: int | None = Field(None, ge=1, le=MAX_N)
     temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=INT32)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-INT64 - 1, le=INT64)
@@ -84,6 +95,10 @@ class GenerationRequest(BaseModel):
     return_token_ids: bool | None = None
     priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARS)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
+    allowed_token_ids: AllowedTokenIds | None = None
+    bad_words: Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
+    return_tokens_as_token_ids: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | bool | None = None

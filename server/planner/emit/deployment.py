@@ -101,10 +101,14 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         raise SettingsError(
             f"emit: the row has {candidate.pp} pipeline stages, and nothing that is written runs more than 1"
         )
+    if report.options.features:
+        raise SettingsError(f"emit: nothing that is written has {' or '.join(report.options.features)}")
     if candidate.device not in _BUILT_IN:
         raise SettingsError(
             f"emit: {candidate.device} is an instance of a catalogue file: no type of EC2 is known for it"
         )
+    if candidate.lnc != _BUILT_IN[candidate.device].chip.lnc:
+        raise SettingsError(f"emit: the row has LNC {candidate.lnc}, and what is written leaves it as it comes")
     options, buckets, stack = report.options, report.buckets, STACKS[candidate.stack]
     part = next(part for part in report.parts if part.name == candidate.device)
     is_checkpoint = "/" in options.model or Path(options.model).expanduser().exists()

@@ -53,7 +53,7 @@ def _flags(d: Deployment) -> dict[str, str]:
         "max-num-seqs": d.slots,
         "max-num-batched-tokens": batched_tokens(d),
         "context-encoding-buckets": ",".join(map(str, d.prompt_buckets)),
-        "batching": d.stack.batching,
+        "stack": d.stack.name,
         "device-memory-utilization": d.device_memory_utilization,
         "pace": "device",
     }

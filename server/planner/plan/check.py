@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.clock import NS
+from server.device.catalog import instance
 from server.errors import DeviceError
 from server.planner.plan.demand import Demand
 from server.planner.plan.memory import QUANTIZATION
@@ -50,10 +51,10 @@ def simulate_candidate(report: PlanReport, candidate: Candidate, seed: int = 0) 
 def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> SimulationOptions:
     """The candidate as a deployment of `simulate`, under the arrivals that the plan is for.
 
-    Raises DeviceError for pipeline stages, which are not simulated.
+    Raises DeviceError for what is not simulated: pipeline stages, speculative decoding, adapters, regrouped cores.
     """
-    if candidate.pp > 1:
-        raise DeviceError(f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage")
+    if reason := why_not_simulated(report, candidate):
+        raise DeviceError(reason)
     options, buckets = report.options, report.buckets
     price = candidate.at_rate[options.price_basis]
     return SimulationOptions(
@@ -73,6 +74,17 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
         price_basis=options.price_basis,
         usd_per_hour=None if price is not None else 0.0,
     )
+
+
+def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
+    """Why a candidate cannot be simulated; empty when it can."""
+    if candidate.pp > 1:
+        return f"pipeline_parallel_size is {candidate.pp}: a simulation has one stage"
+    if report.options.features:
+        return f"a simulation has no {' and no '.join(report.options.features)}"
+    if candidate.lnc != (own := instance(candidate.device).chip.lnc):
+        return f"the row has LNC {candidate.lnc}: a simulation has the {own} of {candidate.device}"
+    return ""
 
 
 def prefill_buckets(report: PlanReport) -> tuple[int, ...]:
@@ -171,6 +183,10 @@ def agreement(report: PlanReport, candidate: Candidate, simulated: SimulationRep
 
 
 def check_plan(report: PlanReport, seed: int = 0) -> tuple[Agreement, ...]:
-    """Simulate the chosen configuration; () when none holds the limits, or when it has pipeline stages."""
+    """Simulate the chosen configuration; () when none holds the limits, or when it has what is not simulated."""
     best = report.best
-    return () if best is None or best.pp > 1 else agreement(report, best, simulate_candidate(report, best, seed))
+    return (
+        ()
+        if best is None or why_not_simulated(report, best)
+        else agreement(report, best, simulate_candidate(report, best, seed))
+    )

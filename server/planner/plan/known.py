@@ -20,12 +20,13 @@ MOST_INSTANCES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a row has to serve, by `count` instances of `dp` replicas each."""
+    """What a row has to serve, by `count` places of `dp` replicas each."""
 
     options: PlanOptions
     demand: Demand
     dp: int
     count: int
+    each: int = 1  # instances of a place: of a group, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Known:
         fast, slow = replica.scaled(prefill.low, decode.low), replica.scaled(prefill.high, decode.high)
         joined = prefill.join(decode)
         early, late = _times(fast, load), _times(slow, load)
-        tokens = (load.dp * each.saturation * load.demand.output_tokens for each in (slow, fast))
+        share = load.dp / load.each * load.demand.output_tokens
+        tokens = (share * each.saturation for each in (slow, fast))
         return cls(
             provenance=joined.provenance,
             num_rows=joined.num_rows,
@@ -62,13 +64,13 @@ class Known:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction."""
+        """Bands as objects of p10 and p90; of prefill and decode as factors of the prediction, with what is behind."""
         pairs = ("ttft_s", "tpot_s", "saturated_output_tokens_s", "instances")
         return {
             "provenance": self.provenance,
             "num_rows": self.num_rows,
             "nearest": self.nearest,
-            **{name: {"p10": band.low, "p90": band.high} for name, band in self._factors().items()},
+            **{name: band.as_json() for name, band in self._factors().items()},
             **{name: dict(zip(("p10", "p90"), getattr(self, name), strict=True)) for name in pairs},
         }
 
@@ -87,11 +89,12 @@ def _count(replica: Replica, load: Load) -> int | None:
     """Instances that the rate takes; None when no number of them holds the limits."""
     if not replica.at(0).within(load.options.limits):
         return None
-    return fewest_instances(replica, load.dp, load.options)
+    fewest = fewest_places(replica, load.dp, load.options)
+    return None if fewest is None else load.each * fewest
 
 
-def fewest_instances(replica: Replica, dp: int, options: PlanOptions) -> int | None:
-    """Instances that hold the limits at the rate: with more, each has less to do and a queue is shared by more.
+def fewest_places(replica: Replica, dp: int, options: PlanOptions) -> int | None:
+    """Places of `dp` replicas that hold the limits at the rate: with more, each has less to do, in a shared queue.
 
     None when not even MOST_INSTANCES do.
     """

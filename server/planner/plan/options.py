@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Literal, get_args
 
 from server.config import StackName
+from server.cost.speculation import Speculation
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.buckets import SMALLEST_BUCKET
 from server.device.instances import Instance
@@ -27,6 +28,8 @@ LIMITS = {  # fields of PlanOptions, and what they limit
 }
 MAX_TOKENS = 1 << 24
 MAX_BATCH = 4096
+SPECULATION = ("speculative_model", "num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
+MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
 MIN_RATE, MAX_RATE = 1e-6, 1e9  # requests a second: beyond, figures stop being finite or meaningful
 
 
@@ -63,6 +66,15 @@ class PlanOptions:
     device_memory_utilization: float = 0.9  # as the server's default
     price_basis: PriceBasis = "on_demand"  # by which candidates are ordered
     chip_watts: float | None = None  # of one chip while it serves; none is published
+    regions: tuple[str, ...] = ()  # whose prices are compared; () = that in force
+    logical_nc_configs: tuple[int, ...] = ()  # physical cores in a logical one; () = as each part comes
+    instances_per_replica: tuple[int, ...] = ()  # () = 1, and if no part in question holds the model, more
+    save_sharded_checkpoint: bool = False  # weights were sharded on another host: loading reads one shard after another
+    speculative_model: str | None = None  # draft, in bfloat16
+    num_speculative_tokens: int | None = None  # guesses of the draft in a step
+    acceptance_rate: float | None = None  # of a guess, all before it being right
+    max_loras: int = 0  # adapters on the cores
+    max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
         for name, most in (("input_tokens", MAX_TOKENS), ("output_tokens", MAX_TOKENS), ("max_batch", MAX_BATCH)):
@@ -94,6 +106,42 @@ class PlanOptions:
                 f"max_model_len is {self.max_model_len}: input_tokens + output_tokens is {self.total_tokens}, "
                 f"at most {MAX_TOKENS} is possible"
             )
+        for name in ("logical_nc_configs", "instances_per_replica"):
+            if any(number < 1 for number in getattr(self, name)):
+                raise SettingsError(f"{name} is {getattr(self, name)}: numbers of at least 1")
+        self._check_features()
+
+    def _check_features(self) -> None:
+        given = [getattr(self, name) is not None for name in SPECULATION]
+        if any(given) and not all(given):
+            raise SettingsError(f"{', '.join(SPECULATION)}: speculative decoding needs all of them, or none is given")
+        if self.num_speculative_tokens is not None and not 1 <= self.num_speculative_tokens <= MAX_GUESSES:
+            raise SettingsError(
+                f"num_speculative_tokens is {self.num_speculative_tokens}: from 1 to {MAX_GUESSES} is possible"
+            )
+        if self.acceptance_rate is not None and not 0 <= self.acceptance_rate <= 1:
+            raise SettingsError(f"acceptance_rate is {self.acceptance_rate}: from 0 to 1 is possible")
+        for name, least, most in (("max_loras", 0, MAX_LORAS), ("max_lora_rank", 1, MAX_LORA_RANK)):
+            if not least <= getattr(self, name) <= most:
+                raise SettingsError(f"{name} is {getattr(self, name)}: from {least} to {most} is possible")
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Guesses of the draft, where there is one."""
+        if self.num_speculative_tokens is None or self.acceptance_rate is None:
+            return None
+        return Speculation(self.num_speculative_tokens, self.acceptance_rate)
+
+    @property
+    def lora_rank(self) -> int:
+        """Of the adapter of each slot; 0 without adapters."""
+        return self.max_lora_rank if self.max_loras else 0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What is in use beside plain decoding, as support.json names it."""
+        used = {"speculation": self.speculation is not None, "lora": self.max_loras > 0}
+        return tuple(name for name, is_used in used.items() if is_used)
 
     @property
     def total_tokens(self) -> int:

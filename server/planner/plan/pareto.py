@@ -32,9 +32,10 @@ class PricedPoint:
     @property
     def label(self) -> str:
         c = self.candidate
-        group = f"{c.device}{'*' * bool(c.extrapolated)} TP{c.tp} PP{c.pp} DP{c.dp}"
+        group = f"{c.device} TP{c.tp} PP{c.pp} DP{c.dp}"
         name = f"{group} {c.dtype} batch {c.batch}, {c.instances} of it"
-        figures = f"TPOT {self.tpot_ms:.1f} ms, TTFT {c.ttft_s * 1e3:.0f} ms, ${self.usd:.4g} per 1M tokens"
+        behind = f"({c.known.decode.provenance})"
+        figures = f"TPOT {self.tpot_ms:.1f} ms {behind}, TTFT {c.ttft_s * 1e3:.0f} ms, ${self.usd:.4g} per 1M tokens"
         return f"{name}: {figures}{''.join(f'; {miss}' for miss in c.misses)}"
 
 

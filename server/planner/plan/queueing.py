@@ -80,11 +80,12 @@ class Replica:
     request_s: float = 0.0  # on the host, before a prompt is in the queue
     host_slot_s: float = 0.0  # that the host adds to a step for each busy slot beyond the first
     padded: tuple[tuple[int, float], ...] = ()  # slots of smaller graphs and seconds of their steps, ascending
+    tokens_per_step: float = 1.0  # that a slot gains in a step: more than one with speculative decoding
 
     @property
     def steps(self) -> float:
         """Decode steps of a request."""
-        return self.output_tokens - 1
+        return (self.output_tokens - 1) / self.tokens_per_step
 
     def step_s(self, busy: float) -> float:
         """Mean seconds of a decode step of `busy` slots: it runs on the bucket that holds the longest of them."""
@@ -115,13 +116,13 @@ class Replica:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s
         if rate == 0:
-            return MeanTimes(self.request_s + alone_s, self.step_s(1) if self.steps else 0.0)
+            return MeanTimes(self.request_s + alone_s, self.step_s(1) / self.tokens_per_step if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
             return MeanTimes(self.request_s + alone_s + self._prefill_wait_s(rate), 0.0)
         busy, idle, queued = _Chain.of(self, rate).means()
         # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
         beside_s = self._beside_s(rate, idle)
-        tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps)
+        tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps) / self.tokens_per_step
         load = rate / self.saturation
         slot_wait_s = queued / rate * _service_factor(self.slots, load, self.steps_cv2)
         slot_wait_s *= _pooling(self.slots, self.peers, load)
@@ -135,7 +136,7 @@ class Replica:
         """
         decoding_s = self.steps * self.step_s(1) / max(1e-9, 1 - self._others_load(rate))
         stalls = self._others_load(rate) / self.prefill_s * decoding_s
-        return sqrt(stalls * (1 + self.prefill_cv2)) * self.prefill_s / self.steps
+        return sqrt(stalls * (1 + self.prefill_cv2)) * self.prefill_s / self.steps / self.tokens_per_step
 
     def scaled(self, prefill: float, decode: float) -> Replica:
         """With prefills and steps that many times as long."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from server.config import StackName
 from server.cost.evidence import Provenance
 from server.device.instances import Instance
-from server.device.prices import PRICE_BASES, PriceBasis
+from server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with
 from server.device.support import Verdict, verdict
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
@@ -21,7 +21,8 @@ from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known
 from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
 
-NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; give chip_watts"
+BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a spot price needs a discount to be missed
+NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; --chip-watts gives one"
 
 
 class MeanTokens(Protocol):
@@ -63,7 +64,7 @@ class Candidate:
     device: str
     tp: int
     pp: int  # pipeline stages of a replica, each of `tp` cores
-    dp: int  # replicas on one instance
+    dp: int  # replicas on one instance, or side by side on one group of them
     dtype: WeightDtype
     batch: int  # slots of one replica
     stack: StackName
@@ -86,6 +87,10 @@ class Candidate:
     extrapolated: str = ""  # why no measurement stands behind the times
     bubble: float = 0.0  # share of its stages' time in which decode leaves them idle
     tokens_per_joule: float | None = None  # output tokens at the rate; None without a power figure
+    region: str = DEFAULT_REGION  # whose prices these are
+    lnc: int = 1  # physical NeuronCores in a logical one
+    instances_per_replica: int = 1  # that its stages are spread over
+    tokens_per_step: float = 1.0  # that a slot gains in a decode step: more than one with speculative decoding
 
     @property
     def meets_slo(self) -> bool:
@@ -128,10 +133,13 @@ _RANK: dict[Provenance, int] = {"measured": 0, "interpolated": 1, "formula": 2}
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A configuration that cannot be built, and why; `lacks_bytes` on each core when memory is the reason."""
+    """A configuration that cannot be built, and why.
 
-    device: str
-    tp: int
+    `lacks_bytes` on each core when memory is the reason; 0 when it is the host's.
+    """
+
+    device: str  # a group of instances with its number: 2 x trn1.32xlarge
+    tp: int | None  # None: whatever the degree
     dtype: WeightDtype | None  # None: whatever the type
     reason: str
     lacks_bytes: int | None = None
@@ -162,13 +170,21 @@ class PlanReport:
         """The part of a row."""
         return next(part for part in self.parts if part.name == name)
 
+    def label(self, row: Candidate) -> str:
+        """The device of a row, with its group, logical cores and region where these were a choice."""
+        options = self.options
+        words = [f"{row.instances_per_replica} x {row.device}" if row.instances_per_replica > 1 else row.device]
+        words += [f"LNC {row.lnc}"] * bool(options.logical_nc_configs)
+        words += [row.region] * (len(options.regions) > 1)
+        return " ".join(words)
+
     @property
     def verdicts(self) -> dict[tuple[str, int, int], Verdict]:
         """What is known of the model on the real part, by device, TP and PP, of all candidates."""
         return {place: self._verdict(*place) for place in dict.fromkeys(row.place for row in self.candidates)}
 
     def _verdict(self, device: str, tp: int, pp: int) -> Verdict:
-        features = ("pipeline_parallelism",) if pp > 1 else ()
+        features = (*("pipeline_parallelism",) * (pp > 1), *self.options.features)
         return verdict(self.options.model, self.part(device), tp, features=features, length=self.buckets.decode)
 
     def as_json(self) -> dict[str, Any]:
@@ -192,13 +208,23 @@ class PlanReport:
 
 def price_notes(instances: tuple[Instance, ...], chip_watts: float | None) -> Iterator[str]:
     """Notes on the sources of prices and power, and on those missing. A spot price needs a discount to be missed."""
-    region = instances[0].prices.region
     for basis in PRICE_BASES:
-        found = [price for instance in instances if (price := instance.prices.of(basis))]
-        for source, date in dict.fromkeys((price.source, price.date) for price in found):
+        sources = dict.fromkeys(
+            (instance.prices.region, price.source, price.date)
+            for instance in instances
+            if (price := instance.prices.of(basis))
+        )
+        for region, source, date in sources:
             yield f"{basis} prices: Linux, {region}, {source}, {date}"
-    for instance in instances:
-        missing = [basis for basis in ("on_demand", "reserved") if instance.usd(basis) is None]
-        if missing:
-            yield f"{instance.name}: no {' and no '.join(missing)} price in {region} is known, nor a cost by it"
+    yield from dict.fromkeys(note for instance in instances for note in _missing_prices(instance))
     yield NO_POWER if chip_watts is None else f"tokens per joule: at the {chip_watts:g} W a chip that were given"
+
+
+def _missing_prices(instance: Instance) -> Iterator[str]:
+    """The bases without a price, and the regions that have one on the first of them."""
+    missing = [basis for basis in BOUGHT_BASES if instance.usd(basis) is None]
+    if missing:
+        elsewhere = regions_with(instance.name, missing[0])
+        known = f"; {missing[0]} is known in {', '.join(elsewhere)}" if elsewhere else ""
+        where = instance.prices.region
+        yield f"{instance.name}: no {' and no '.join(missing)} price in {where} is known, nor a cost by it{known}"

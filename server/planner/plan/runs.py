@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from server.device.support import Outcome, part_status
 from server.planner.plan.report import Candidate, PlanReport
 
-WORDS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "not known"}
-CAPTION = "runs: whether a report of the model on this instance and TP is known, for the SDK that the notes name"
+WORDS: dict[Outcome, str] = {"known to run": "yes", "known not to run": "no", "not known": "?"}
+CAPTION = "runs: whether the model is known to run on this instance and TP, ? where no report was found"
 
 
 def notes(report: PlanReport, rows: Iterable[Candidate]) -> Iterator[str]:

@@ -5,31 +5,30 @@ Memory is by the ledger's arithmetic and times are by the cost model: there are 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
 from server.cost.calibration import default_calibration
-from server.cost.pipeline import PipelineModel, stage_layers
-from server.cost.stacks import Stack
-from server.cost.work import Runtime
-from server.device.buckets import powers_of_two
-from server.device.catalog import instance, instances
+from server.cost.pipeline import stage_layers
+from server.device.groups import Place, count_of, part_of
 from server.device.instances import Instance
 from server.device.ledger import GIB
 from server.device.prices import PRICE_BASES, PriceBasis
+from server.errors import DeviceError
 from server.models.spec import ModelSpec
 from server.placement.fit import budget_bytes
 from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import Demand
-from server.planner.plan.known import Known, Load, fewest_instances
-from server.planner.plan.memory import Memory
-from server.planner.plan.options import LIMITS, Buckets, PlanOptions, WeightDtype, bucket
+from server.planner.plan.known import Known, Load, fewest_places
+from server.planner.plan.loading import loading_notes, why_not_loaded
+from server.planner.plan.memory import Beside, Memory
+from server.planner.plan.options import LIMITS, PlanOptions, WeightDtype
+from server.planner.plan.parts import GROUP_SIZES, parts_in_question, place_of
 from server.planner.plan.queueing import MAX_LOAD, Replica
+from server.planner.plan.replicas import Asked, Group
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
 from server.planner.plan.words import allowed, check_degrees, demand_notes, misses, nothing_fits, over_budget, slo_notes
-from server.scheduler.batching import POLICIES
 from server.workload.workload import Workload
 
 
@@ -37,14 +36,11 @@ def plan(options: PlanOptions, trace: Workload | None = None) -> PlanReport:
     """Plan over the catalogue's parts. With a trace, its lengths take the place of those of `options`.
 
     Raises SettingsError for an unknown model or more tokens than it has positions, CheckpointError for a configuration
-    that cannot be served, DeviceError for an unknown instance, a degree that no part in question allows or a price
-    basis that no instance has a price by, and
-    DeviceMemoryError, with the least that is lacking, when no part in question holds the model.
+    that cannot be served, DeviceError for an unknown instance or region, a degree or logical core configuration that no
+    part in question allows or a price basis that no instance has a price by, and DeviceMemoryError, with the least that
+    is lacking, when no part in question, nor a group of them, holds the model.
     """
-    parts = tuple(instance(name) for name in dict.fromkeys(options.devices)) or instances()
-    if all(part.usd(options.price_basis) is None for part in instances()):
-        parts[0].price(options.price_basis)  # raises: not a price of one part is missing, but all
-    return plan_model(resolve_decoder(options.model), options, parts, trace)
+    return plan_model(resolve_decoder(options.model), options, parts_in_question(options), trace)
 
 
 def plan_model(
@@ -54,106 +50,112 @@ def plan_model(
     check_degrees(options, parts)
     for stages in options.pipeline_parallel_sizes:
         stage_layers(model.num_layers, stages)  # refuses more stages than layers
-    search = _Search.of(model, options, trace)
+    asked = Asked.of(model, options, trace)
+    search = _Search(asked, Memory(model, asked.buckets, Beside.of(options, asked.draft)))
     candidates: list[Candidate] = []
     excluded: list[Excluded] = []
-    for found in (entry for part in parts for entry in search.part(part)):
-        if isinstance(found, Candidate):
-            candidates.append(found)
-        else:
-            excluded.append(found)
+    for count in options.instances_per_replica or (1, *GROUP_SIZES):
+        if candidates and not options.instances_per_replica:
+            break
+        found = search.parts(parts, count)
+        candidates += found[0]
+        excluded += found[1]
     if not candidates:
         raise nothing_fits(model, options, excluded)
     candidates.sort(key=lambda candidate: candidate.order(options.price_basis))
-    notes = (*demand_notes(search.demand), *slo_notes(options, candidates), *price_notes(parts, options.chip_watts))
+    notes = (
+        *demand_notes(asked.demand),
+        *slo_notes(options, candidates),
+        *loading_notes(model, options, parts, candidates),
+        *price_notes(parts, options.chip_watts),
+    )
     version = default_calibration().version
     found_all = tuple(candidates), tuple(excluded)
-    return PlanReport(options, model, search.demand, search.buckets, version, *found_all, notes, parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Replica on one part: a tensor-parallel group for each pipeline stage, and the model's times on it."""
-
-    part: Instance
-    tp: int
-    dtype: WeightDtype
-    stages: int
-    cost: PipelineModel
-    stack: Stack
-
-    @property
-    def dp(self) -> int:
-        return self.part.num_cores // (self.tp * self.stages)
+    return PlanReport(options, model, asked.demand, asked.buckets, version, *found_all, notes, parts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    model: ModelSpec
-    options: PlanOptions
-    demand: Demand
-    buckets: Buckets
+    asked: Asked
     memory: Memory
-    prompts: tuple[tuple[int, float], ...]  # compiled length, share of the requests
 
-    @classmethod
-    def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> _Search:
-        if trace is None:
-            demand, buckets = Demand.fixed(options), Buckets.of(options, model)
-        else:
-            demand = Demand.of_trace(trace, min(options.max_model_len or model.max_position, model.max_position))
-            buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
-        padded: Counter[int] = Counter()
-        for length, count in demand.prompts:
-            padded[bucket(length, buckets.decode) if options.pads_prompts_to_buckets else buckets.decode] += count
-        shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
-        return cls(model, options, demand, buckets, Memory(model, buckets), shares)
+    @property
+    def _options(self) -> PlanOptions:
+        return self.asked.options
 
-    def part(self, part: Instance) -> Iterator[Candidate | Excluded]:
+    def parts(self, parts: tuple[Instance, ...], count: int) -> tuple[list[Candidate], list[Excluded]]:
+        """Candidates and exclusions of all parts, `count` of them together."""
+        candidates: list[Candidate] = []
+        excluded: list[Excluded] = []
+        for found in (entry for part in parts for entry in self._part(part, count)):
+            if isinstance(found, Candidate):
+                candidates.append(found)
+            else:
+                excluded.append(found)
+        return candidates, excluded
+
+    def _part(self, part: Instance, count: int) -> Iterator[Candidate | Excluded]:
         """Candidates and exclusions of one part."""
-        for tp in self.options.tensor_parallel_sizes or part.allowed_tp:
+        try:
+            place = place_of(part, count)
+        except DeviceError as error:
+            yield Excluded(f"{count} x {part.name}", None, None, str(error))
+            return
+        options = self._options
+        for tp in options.tensor_parallel_sizes or part.allowed_tp:
             if tp not in part.allowed_tp:
-                yield Excluded(part.name, tp, None, allowed(part))
+                yield Excluded(place.name, tp, None, allowed(part))
                 continue
-            for dtype in self.options.dtypes:
+            for dtype in options.dtypes:
                 if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
-                    yield Excluded(part.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
+                    yield Excluded(place.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
                     continue
-                for stages in self.options.pipeline_parallel_sizes:
-                    yield from self._batches(part, tp, dtype, stages)
+                for stages in options.pipeline_parallel_sizes:
+                    yield from self._batches(place, tp, dtype, stages * count)
 
-    def _batches(self, part: Instance, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
+    def _batches(self, place: Place, tp: int, dtype: WeightDtype, stages: int) -> Iterator[Candidate | Excluded]:
         """Candidates with batches of powers of two, as long as they fit."""
-        if tp * stages > part.num_cores:
-            reason = f"{stages} stages of {tp} NeuronCores are more than its {part.num_cores}"
-            yield Excluded(part.name, tp, dtype, reason, pp=stages)
+        part, lnc = part_of(place), part_of(place).chip.lnc
+        budget = budget_bytes(part, self._options.device_memory_utilization)
+        unfit = self._unfit(place, tp, dtype, stages, budget)
+        if unfit is not None:
+            yield unfit
             return
-        budget = budget_bytes(part, self.options.device_memory_utilization)
-        lacks = self.memory.needed_bytes(tp, dtype, 1, stages, part.chip.lnc) - budget
-        if lacks > 0:
-            reason = f"one slot of {self.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
-            yield Excluded(part.name, tp, dtype, reason, lacks, stages)
-            return
-        stack = self.options.stack_on(part)
-        runtime = Runtime(dtype, is_continuous=stack.is_continuous)
-        group = _Group(part, tp, dtype, stages, PipelineModel.of(self.model, part, tp, stages, runtime), stack)
+        group = Group.of(self.asked, place, tp, dtype, stages)
         batch = 1
-        most, lnc = self.options.max_batch, part.chip.lnc
-        while batch <= most and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
+        while batch <= self._options.max_batch and self.memory.needed_bytes(tp, dtype, batch, stages, lnc) <= budget:
             yield self._candidate(group, batch)
             batch *= 2
 
-    def _candidate(self, group: _Group, batch: int) -> Candidate:
-        options, part, dp = self.options, group.part, group.dp
-        replica, bubble, extrapolated = self._replica(group, batch)
+    def _unfit(self, place: Place, tp: int, dtype: WeightDtype, stages: int, budget: int) -> Excluded | None:
+        """Why not even one slot can be had; None when it can."""
+        part, count = part_of(place), count_of(place)
+        if tp * stages > place.num_cores:
+            reason = f"{stages // count} stages of {tp} NeuronCores are more than its {part.num_cores}"
+            return Excluded(place.name, tp, dtype, reason, pp=stages)
+        for model in filter(None, (self.asked.model, self.asked.draft)):
+            if stages > model.num_layers:
+                reason = f"{stages} stages are more than the {model.num_layers} layers of {model.architecture}"
+                return Excluded(place.name, tp, dtype, reason, pp=stages)
+        lacks = self.memory.needed_bytes(tp, dtype, 1, stages, part.chip.lnc) - budget
+        if lacks > 0:
+            reason = f"one slot of {self.asked.buckets.decode} positions lacks {lacks / GIB:.2f} GiB on each core"
+            return Excluded(place.name, tp, dtype, reason, lacks, stages)
+        reason = why_not_loaded(self.asked.model, dtype, part, count, self._options)
+        return Excluded(place.name, tp, dtype, reason, 0, stages) if reason else None
+
+    def _candidate(self, group: Group, batch: int) -> Candidate:
+        options, part, dp, each = self._options, group.part, group.dp, group.count
+        demand = self.asked.demand
+        replica, bubble, extrapolated = group.replica(self.asked, batch)
         within = replace(replica, peers=dp).rate_within(options.limits)
-        carried = dp * (within or MAX_LOAD * replica.saturation)  # by one instance, requests a second
-        fewest = fewest_instances(replica, dp, options) if within else None
+        carried = dp * (within or MAX_LOAD * replica.saturation)  # by one place, requests a second
+        fewest = fewest_places(replica, dp, options) if within else None
         count = fewest or ceil(options.request_rate / carried)
         rate = options.request_rate / (count * dp)  # of one replica
         service = replace(replica, peers=count * dp).at(rate)
         share = _prefill_share(replica)
-        at_rate = _prices(part, count, options.request_rate, share, self.demand)
+        at_rate = _prices(part, count * each, options.request_rate, share, demand)
         return Candidate(
             device=part.name,
             tp=group.tp,
@@ -170,12 +172,12 @@ class _Search:
             tpot_s=service.tpot_s,
             quantiles_s={limit.name: limit.of(service) for limit in LIMITS.values() if limit.share is not None},
             load=rate / replica.saturation,
-            saturated_output_tokens_s=dp * replica.saturation * self.demand.output_tokens,
-            slo_request_rate=dp * within,
-            output_tokens_s=dp * rate * self.demand.output_tokens,
-            instances=count,
+            saturated_output_tokens_s=dp / each * replica.saturation * demand.output_tokens,
+            slo_request_rate=dp / each * within,
+            output_tokens_s=dp / each * rate * demand.output_tokens,
+            instances=count * each,
             at_rate=at_rate,
-            at_capacity=_prices(part, 1, carried, share, self.demand),
+            at_capacity=_prices(part, each, carried, share, demand),
             known=self._known(group, batch, replica, count),
             misses=(
                 *(() if within else misses(replica.at(0), service, options)),
@@ -183,53 +185,18 @@ class _Search:
             ),
             bubble=bubble,
             extrapolated=extrapolated,
-            tokens_per_joule=_per_joule(dp * rate * self.demand.output_tokens, part, options.chip_watts),
+            tokens_per_joule=_per_joule(dp / each * rate * demand.output_tokens, part, options.chip_watts),
+            region=part.prices.region,
+            lnc=part.chip.lnc,
+            instances_per_replica=each,
+            tokens_per_step=replica.tokens_per_step,
         )
 
-    def _known(self, group: _Group, batch: int, replica: Replica, count: int) -> Known:
+    def _known(self, group: Group, batch: int, replica: Replica, count: int) -> Known:
         """What stands behind the figures of a row, and how far they may be off."""
-        decode = group.cost.band("decode", batch, self.buckets.decode)
-        prefill = group.cost.band("prefill", 1, self.prompts[-1][0])
-        return Known.of(replica, prefill, decode, Load(self.options, self.demand, group.dp, count))
-
-    def _replica(self, group: _Group, batch: int) -> tuple[Replica, float, str]:
-        """Replica under this demand, the bubble of its decode, and why no measurement stands behind its times."""
-        decode, stack = group.cost.decode(batch, self.buckets.decode), group.stack
-        prefills = [(group.cost.prefill(length, length), share) for length, share in self.prompts]
-        mean_s = sum(cost.interval_s * share for cost, share in prefills)
-        later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
-        cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)
-        reasons = filter(None, (*(cost.extrapolated for cost, _ in prefills), decode.extrapolated))
-        host, vocab = default_calibration().host(stack.name), 0 if stack.samples_on_device else self.model.vocab_size
-        replica = Replica(
-            mean_s,
-            decode.elapsed_s + host.step_s(1, batch, vocab),
-            batch,
-            self.demand.output_tokens,
-            cv2,
-            self.demand.steps_cv2,
-            later_stages_s=later_s,
-            shorter=self._shorter(group, batch),
-            mixes_phases=POLICIES[stack.batching].mixes_phases,
-            request_s=host.request_s,
-            host_slot_s=host.slot_s + host.logit_s * vocab,
-            padded=self._padded(group, batch),
-        )
-        return replica, decode.bubble, "; ".join(dict.fromkeys(reasons))
-
-    def _shorter(self, group: _Group, batch: int) -> tuple[tuple[float, float], ...]:
-        """Seconds on each decode bucket below the longest, and the share of contexts within it."""
-        if group.stack.steps_read == "model length":
-            return ()
-        buckets = powers_of_two(self.buckets.decode)[:-1]
-        return tuple((group.cost.decode(batch, size).elapsed_s, self.demand.share_within(size)) for size in buckets)
-
-    def _padded(self, group: _Group, batch: int) -> tuple[tuple[int, float], ...]:
-        """Slots of the graphs below the largest, and seconds of their steps."""
-        if not group.stack.pads_slots:
-            return ()
-        smaller = (1 << power for power in range(batch.bit_length() - 1))
-        return tuple((slots, group.cost.decode(slots, self.buckets.decode).elapsed_s) for slots in smaller)
+        decode = group.cost.band("decode", batch, self.asked.buckets.decode)
+        prefill = group.cost.band("prefill", 1, self.asked.prompts[-1][0])
+        return Known.of(replica, prefill, decode, Load(self._options, self.asked.demand, group.dp, count, group.count))
 
 
 def _per_joule(tokens_s: float, part: Instance, chip_watts: float | None) -> float | None:

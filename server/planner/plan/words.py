@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from server.device.instances import Instance
 from server.errors import DeviceError, DeviceMemoryError
@@ -11,7 +12,14 @@ from server.models.tensors import num_params
 from server.planner.plan.demand import Demand
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.queueing import MAX_LOAD, MeanTimes
-from server.planner.plan.report import Candidate, Excluded, TokenPrice
+from server.planner.plan.report import Candidate, Excluded
+
+
+class HourlyPrice(Protocol):
+    """A price by the hour, of everything bought."""
+
+    @property
+    def hourly_usd(self) -> float: ...
 
 
 def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterator[str]:
@@ -26,7 +34,7 @@ def misses(alone: MeanTimes, loaded: MeanTimes, options: PlanOptions) -> Iterato
             yield f"{limit.name} is {value * 1e3:.1f} ms {when}: the limit is {limit.seconds * 1e3:.1f} ms"
 
 
-def over_budget(price: TokenPrice | None, options: PlanOptions) -> Iterator[str]:
+def over_budget(price: HourlyPrice | None, options: PlanOptions) -> Iterator[str]:
     if options.usd_per_hour is not None and price is not None and price.hourly_usd > options.usd_per_hour:
         yield f"${price.hourly_usd:.2f} an hour: the limit is ${options.usd_per_hour:.2f}"
 
@@ -38,8 +46,8 @@ def allowed(part: Instance) -> str:
 def check_degrees(options: PlanOptions, parts: tuple[Instance, ...]) -> None:
     for tp in options.tensor_parallel_sizes:
         if not any(tp in part.allowed_tp for part in parts):
-            allowed = "; ".join(allowed(part) for part in parts)
-            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {allowed}")
+            degrees = "; ".join(allowed(part) for part in parts)
+            raise DeviceError(f"tensor_parallel_size is {tp}: no part in question allows it: {degrees}")
 
 
 def nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded]) -> DeviceError:
@@ -47,9 +55,11 @@ def nothing_fits(model: ModelSpec, options: PlanOptions, excluded: list[Excluded
     if not lacking:
         return DeviceError("; ".join(dict.fromkeys(entry.reason for entry in excluded)))
     nearest = min(lacking, key=lambda entry: (entry.lacks_bytes, entry.device))
+    alone = dict.fromkeys(entry.reason.partition(":")[0] for entry in excluded if entry.tp is None)  # not in a group
     return DeviceMemoryError(
         f"{options.model} with {num_params(model) / 1e9:.2f}B parameters fits on no part in question. Nearest is "
         f"{nearest.device} with tensor_parallel_size {nearest.tp} in {nearest.dtype}: {nearest.reason}"
+        f"{''.join(f'; {reason}' for reason in alone)}"
     )
 
 
@@ -64,7 +74,8 @@ def demand_notes(demand: Demand) -> Iterator[str]:
 def slo_notes(options: PlanOptions, candidates: list[Candidate]) -> Iterator[str]:
     if not candidates[0].meets_slo:
         yield "no configuration holds the limits; their rows say which they miss"
-    if any(candidate.extrapolated for candidate in candidates):
-        yield "rows marked * are extrapolated: no measurement stands behind their times"
     if {limit.figure for limit in options.limits} != {"TTFT", "TPOT"}:
-        yield f"without limits on both times the load is bounded by {MAX_LOAD:.0%} of saturation alone"
+        yield (
+            f"without limits on both times (--ttft-ms, --tpot-ms) the load is bounded by {MAX_LOAD:.0%} of saturation "
+            "alone"
+        )

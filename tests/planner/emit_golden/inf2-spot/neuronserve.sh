@@ -11,7 +11,7 @@ exec neuronserve serve "$MODEL" \
   --max-num-seqs 16 \
   --max-num-batched-tokens 2064 \
   --context-encoding-buckets 2048 \
-  --batching continuous \
+  --stack ideal \
   --device-memory-utilization 0.9 \
   --pace device \
   --usd-per-hour 0.25 \

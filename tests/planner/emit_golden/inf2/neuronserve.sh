@@ -11,7 +11,7 @@ exec neuronserve serve "$MODEL" \
   --max-num-seqs 16 \
   --max-num-batched-tokens 1024 \
   --context-encoding-buckets 512,1024 \
-  --batching neuron \
+  --stack nxdi-vllm \
   --device-memory-utilization 0.9 \
   --pace device \
   --price-basis on_demand \

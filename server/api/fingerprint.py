@@ -1,0 +1,32 @@
+"""`system_fingerprint` of answers: equal where the same request with the same seed gets the same tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+
+from server import __version__
+from server.link.messages import EngineInfo
+
+HASH_DIGITS = 12
+
+
+def fingerprint(info: EngineInfo, template: str) -> str:
+    """Version of the server, and a hash of the model, the chat template and the configuration that computes it."""
+    facts = info.facts
+    parts = [
+        facts.config_sha256,
+        facts.weights.sha256,
+        facts.quantization,
+        facts.modules_to_not_convert,
+        asdict(facts.compiled),
+        info.device,
+        info.tensor_parallel_size,
+        info.dtype,
+        info.kv_cache_dtype,
+        info.max_model_len,
+        template,
+    ]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return f"neuronserve-{__version__}-{digest[:HASH_DIGITS]}"

@@ -1,0 +1,70 @@
+"""What the page /openapi.json says of bodies and answers beyond FastAPI's own account: a line for each status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+Responses = dict[int | str, dict[str, Any]]
+
+STATUSES = {
+    400: "The request is malformed, out of range or not supported; `param` names the field",
+    401: "No valid API key, where the server has keys",
+    404: "No such model",
+    409: "Not possible in the present state",
+    413: "The body is larger than --max-body-bytes",
+    415: "The body is not declared as application/json",
+    429: "The queue is full; try again after Retry-After seconds",
+    431: "Request line and headers are too large",
+    500: "The model failed on this request, or the server has a bug, which is logged",
+    503: "Loading, draining or dead; try again after Retry-After seconds",
+}
+EVERYWHERE = (413, 431, 500)
+OF_BODIES = (400, 404, 415, 503)
+TEXT = {"schema": {"type": "string"}}
+STREAM: Responses = {200: {"content": {"text/event-stream": TEXT}}}
+
+
+class ErrorObject(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every error."""
+
+    error: ErrorObject
+
+
+def errors_of(*statuses: int) -> Responses:
+    """The `responses` of a route that may answer with these errors."""
+    return {status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in statuses}
+
+
+def documented(model: type[BaseModel]) -> dict[str, Any]:
+    """The OpenAPI description of a body that is read with `body_of`; `Application` adds the schema it refers to."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+class Application(FastAPI):
+    """FastAPI whose OpenAPI page has the schemas of the bodies that `body_of` reads, and no status that never comes."""
+
+    bodies: tuple[type[BaseModel], ...] = ()
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            page = super().openapi()
+            _, found = models_json_schema(
+                [(model, "validation") for model in self.bodies], ref_template="#/components/schemas/{model}"
+            )
+            page["components"]["schemas"] |= found["$defs"]
+            for operations in page["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)  # FastAPI's own for parameters: `errors.py` makes it 400
+        return super().openapi()

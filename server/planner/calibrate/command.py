@@ -1,0 +1,18 @@
+"""`neuronserve calibrate` in a terminal: run, print tables, write the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from server.planner.calibrate.report import run_calibrate, run_check
+from server.planner.calibrate.table import render
+from server.planner.command import write_json
+
+
+def run_calibration(rows: Path, json_file: Path | None, *, is_fit: bool) -> None:
+    """Fit to a table of published rows, or hold the stored fit against it, and print. Raises SettingsError for none."""
+    report = run_calibrate(rows) if is_fit else run_check(rows)
+    Console().print(render(report))
+    write_json(json_file, report.as_json())

@@ -1,0 +1,160 @@
+"""OpenAI's own schema of every answer, chunk and error: the models of the `openai` package, strict, and no stray null.
+
+`validated_answers` holds to it whatever any httpx client in this process gets from a server, the `openai` client's too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pydantic
+import pytest
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+WHOLE: dict[str, type[pydantic.BaseModel]] = {
+    "chat.completion": ChatCompletion,
+    "chat.completion.chunk": ChatCompletionChunk,
+    "text_completion": Completion,
+    "model": Model,
+}
+# The fields that OpenAI's API reference has as nullable; the package's models take null for whatever is optional.
+NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param", "code"})
+# What this server adds, under vLLM's names.
+EXTRA = frozenset(
+    {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "neuronserve", "system_fingerprint"}
+)
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations")
+
+
+def check_payload(payload: Any) -> None:
+    """Raises AssertionError or pydantic.ValidationError where `payload` is not what OpenAI would send."""
+    if "error" in payload:
+        check_error(payload)
+        return
+    if payload["object"] == "list":
+        for item in payload["data"]:
+            check_payload(item)
+        return
+    _check_nulls(payload)
+    if payload["object"] == "text_completion":
+        # OpenAI's own text chunks have null here until the last one; its package's type knows none.
+        payload = {**payload, "choices": [_finished(choice) for choice in payload["choices"]]}
+    made = WHOLE[payload["object"]].model_validate_json(json.dumps(payload), strict=True)
+    assert unknown_fields(made) <= EXTRA, payload
+
+
+def check_error(payload: Any) -> None:
+    """An OpenAI error object and nothing else."""
+    assert set(payload) == {"error"}, payload
+    error = payload["error"]
+    assert set(error) == {"message", "type", "param", "code"}, payload
+    assert isinstance(error["message"], str)
+    assert isinstance(error["type"], str)
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert error["code"] is None or isinstance(error["code"], str)
+
+
+def check_stream(data: bytes) -> None:
+    """Each whole event of a stream: a chunk with one choice, the usage of the request, or an error."""
+    for event in data.decode().split("\n\n")[:-1]:
+        if event.startswith(":") or event == "data: [DONE]":
+            continue
+        assert event.startswith("data: {"), event
+        payload = json.loads(event.removeprefix("data: "))
+        check_payload(payload)
+        assert len(payload.get("choices", ())) <= 1, event
+
+
+def unknown_fields(made: pydantic.BaseModel) -> set[str]:
+    """Names of all fields, at any depth, that OpenAI's types do not have."""
+    found = set(made.model_extra or ())
+    for name in type(made).model_fields:
+        value = getattr(made, name)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, pydantic.BaseModel):
+                found |= unknown_fields(item)
+    return found
+
+
+def _check_nulls(value: Any, name: str = "") -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_nulls(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_nulls(inner, name)
+    assert value is not None or name in NULLABLE, f"{name} is null"
+
+
+def _finished(choice: dict[str, Any]) -> dict[str, Any]:
+    return {**choice, "finish_reason": choice["finish_reason"] or "stop"}
+
+
+def _check(request: httpx.Request, response: httpx.Response, data: bytes, is_whole: bool) -> None:
+    if not request.url.path.startswith(PATHS) or request.method in {"HEAD", "OPTIONS"}:
+        return
+    kind = response.headers.get("content-type", "")
+    if kind.startswith("text/event-stream"):
+        check_stream(data)
+    elif is_whole:
+        for item in data.splitlines() if kind.startswith("application/jsonlines") else [data]:
+            check_payload(json.loads(item))
+
+
+class _Checked(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The bytes of an answer, checked when the client has read them or closes."""
+
+    def __init__(self, request: httpx.Request, response: httpx.Response) -> None:
+        self._request, self._response, self._inner = request, response, response.stream
+        self._data = b""
+        self._is_whole = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        assert isinstance(self._inner, httpx.SyncByteStream)
+        for part in self._inner:
+            self._data += part
+            yield part
+        self._is_whole = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._inner, httpx.AsyncByteStream)
+        async for part in self._inner:
+            self._data += part
+            yield part
+        self._is_whole = True
+
+    def close(self) -> None:
+        assert isinstance(self._inner, httpx.SyncByteStream)
+        self._inner.close()
+        _check(self._request, self._response, self._data, self._is_whole)
+
+    async def aclose(self) -> None:
+        assert isinstance(self._inner, httpx.AsyncByteStream)
+        await self._inner.aclose()
+        _check(self._request, self._response, self._data, self._is_whole)
+
+
+@contextlib.contextmanager
+def validated_answers() -> Iterator[None]:
+    """While it is open, an answer that OpenAI's schema does not have is an error in the client that gets it."""
+    handle, handle_async = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
+
+    def checked(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        response = handle(self, request)
+        response.stream = _Checked(request, response)
+        return response
+
+    async def checked_async(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        response = await handle_async(self, request)
+        response.stream = _Checked(request, response)
+        return response
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx.HTTPTransport, "handle_request", checked)
+        patch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", checked_async)
+        yield
