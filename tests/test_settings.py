@@ -77,6 +77,23 @@ def test_switches() -> None:
     assert load("--disable-access-log").disable_access_log is True
 
 
+@pytest.mark.parametrize(
+    ("argv", "stack", "batching"),
+    [
+        ([], "ideal", "continuous"),
+        (["--pace", "device"], "nxdi-vllm", "neuron"),
+        (["--pace", "device", "--device", "trn2.48xlarge"], "vllm-neuron", "neuron"),
+        (["--stack", "tgi"], "tgi", "tgi"),
+        (["--stack", "nxd-static"], "nxd-static", "static"),
+        (["--stack", "tgi", "--batching", "continuous"], "tgi", "continuous"),
+        (["--batching", "neuron"], "ideal", "neuron"),
+    ],
+)
+def test_a_stack_brings_its_batching_unless_another_is_given(argv: list[str], stack: str, batching: str) -> None:
+    config = load(*argv).engine_config(DEFAULT_MODEL)
+    assert (config.stack, config.batching) == (stack, batching)
+
+
 def test_features_that_a_real_part_may_lack_are_those_in_use() -> None:
     assert load().features == ("prefix_caching", "chunked_prefill")
     assert load("--no-enable-prefix-caching", "--batching", "neuron").features == ()

@@ -4,8 +4,9 @@ Starts `neuronserve serve --pace device` with the default model and the flags th
 clients, and prints measured TTFT and TPOT beside those of `neuronserve simulate` for the same deployment and workload.
 The figures are only worth something on a host with nothing else to do: late steps are printed too.
 
-Several clients are part of the verdict with `--batching neuron` alone: in continuous batching prompts that are sent at
-once share a step in the simulator, where the server has begun with the first before the second is there.
+Several clients are part of the verdict with `--batching neuron` (that of the vLLM stacks) alone: in continuous batching
+prompts that are sent at once share a step in the simulator, where the server has begun with the first before the second
+is there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from loadtests.local_server import neuronserve_command, running
 from loadtests.plan import make_plan
 from loadtests.scenario import load_scenario
 from loadtests.specs import Scenario
+from server.cost.stacks import STACKS
 from server.planner.model_names import resolve_shape
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.report import SimulationReport
@@ -48,6 +50,7 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
         LengthRange(OUTPUT_LEN, OUTPUT_LEN),
     )
     compiled = inventory["compiled"]
+    has_buckets = STACKS[compiled["stack"]].prompts_fill == "bucket"
     options = SimulationOptions(
         model=resolve_shape(str(DEFAULT_MODEL)),
         instance=inventory["device"]["instance"],
@@ -56,7 +59,7 @@ def simulated(inventory: dict[str, Any], clients: int) -> SimulationReport:
         max_model_len=compiled["max_model_len"],
         max_num_seqs=compiled["max_num_seqs"],
         max_num_batched_tokens=int(EngineSettings.model_fields["max_num_batched_tokens"].default),
-        prefill_buckets=tuple(compiled["context_encoding_buckets"]),
+        prefill_buckets=tuple(compiled["context_encoding_buckets"]) if has_buckets else None,
         decode_buckets=tuple(compiled["token_generation_buckets"]),
         stack=compiled["stack"],
         max_concurrency=clients,

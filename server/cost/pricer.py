@@ -130,6 +130,11 @@ class StepPricer:
         """The software whose steps are priced."""
         return self._host.stack
 
+    @property
+    def request_s(self) -> float:
+        """Seconds of the host's work on a request before it is in the queue."""
+        return self._host.work.request_s
+
     def why_extrapolated(self) -> tuple[str, ...]:
         """Why no measurement stands behind the times of this model on this part; empty when one does."""
         costs = self._decode(self.decode_buckets[-1], self._slots)[1], self._prefill(0, self._prefill_buckets[-1])[1]

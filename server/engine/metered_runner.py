@@ -1,5 +1,6 @@
 """A runner around a runner that says what each step would take on the modelled part, and takes that long if asked to;
-and an outbox around an outbox that says what each request has taken. The engine loop knows nothing of either.
+an outbox around an outbox that says what each request has taken; and an inbox around an inbox that lets requests wait
+as long as the modelled stack's host works on them. The engine loop knows nothing of these.
 
 Prices the plan, never looks at the result. Without pacing a step ends when the host has computed it, and only the time
 without work counts as idle: modelled time and the host's are two accounts.
@@ -9,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from server.clock import NS, Waiter
+from server.clock import NS, Clock, Waiter
 from server.cost.meter import Meter
 from server.cost.pricer import StepCharge, StepPricer
 from server.cost.timeline import Timeline
-from server.engine.loop import Outbox, Runner
-from server.link.messages import Tokens
+from server.engine.loop import Inbox, Outbox, Runner
+from server.link.messages import Abort, Add, Command, Shutdown, Tokens
 from server.types import DeviceStep, StepPlan, StepResult
 
 PUNCTUAL_NS = 100_000  # a step that ends this little after it was due is not late
@@ -47,13 +48,13 @@ class MeteredRunner:
         return 0, self._timeline.lag(now_ns) if self._is_paced else 0
 
     def _begin_of_work(self, plan: StepPlan, now_ns: int) -> int:
-        """When the pause before `plan` ended: if paced, when its first request reached the server.
+        """When the pause before `plan` ended: if paced, when its first request was through the stack's host.
 
         The model's time of a prefill is one that clients measured, with the host's work before the device starts in it.
         """
         if not self._is_paced or plan.received_time is None:
             return now_ns
-        return max(round(plan.received_time * NS), now_ns - MAX_HOST_NS)
+        return max(round((plan.received_time + self._pricer.request_s) * NS), now_ns - MAX_HOST_NS)
 
     def _end(self, due_ns: int) -> int | None:
         """Hold a paced step until it is due; returns by how much the host missed that, in computing or in waking up."""
@@ -66,6 +67,40 @@ class MeteredRunner:
 
     def _now_ns(self) -> int:
         return round(self._clock.now() * NS)
+
+
+class PacedInbox:
+    """An inbox that hands over a request `request_s` seconds after its receipt, and everything else at once."""
+
+    def __init__(self, inbox: Inbox, request_s: float, clock: Clock) -> None:
+        self._inbox, self._request_s, self._clock = inbox, request_s, clock
+        self._held: dict[str, tuple[float, Add]] = {}  # by request: when its time comes
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        """All whose time has come; an empty list may also mean that one's is near."""
+        until_s = min((due_s - self._clock.now() for due_s, _ in self._held.values()), default=timeout_s)
+        ready: list[Command] = []
+        for command in self._inbox.drain(max(0.0, min(timeout_s, until_s))):
+            if isinstance(command, Add) and command.request.received_time is not None:
+                due_s = command.request.received_time + self._request_s
+                self._held[command.request.request_id] = due_s, command
+                continue
+            ready += self._ended(command)
+            ready.append(command)
+        now_s = self._clock.now()
+        due = [request_id for request_id, (due_s, _) in self._held.items() if due_s <= now_s]
+        return ready + [self._held.pop(request_id)[1] for request_id in due]
+
+    def _ended(self, command: Command) -> list[Command]:
+        """The held requests that `command` ends: the engine must know a request to say that it ended."""
+        match command:
+            case Abort(request_id):
+                ended = [request_id] if request_id in self._held else []
+            case Shutdown():
+                ended = list(self._held)
+            case _:
+                ended = []
+        return [self._held.pop(request_id)[1] for request_id in ended]
 
 
 class MeteredOutbox:

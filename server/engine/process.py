@@ -16,7 +16,7 @@ from server.cost.meter import Meter
 from server.cost.pricer import StepPricer
 from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
-from server.engine.metered_runner import MeteredOutbox, MeteredRunner
+from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
 from server.engine.trace.files import require_directory, traced
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
@@ -93,8 +93,10 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
             meter = Meter()
-            runner = MeteredRunner(seams.runner, loaded.pricer, meter, clock, is_paced=config.pace == "device")
-            EngineLoop(scheduler, runner, clock, seams.inbox, MeteredOutbox(seams.outbox, meter), gate).run()
+            is_paced = config.pace == "device"
+            runner = MeteredRunner(seams.runner, loaded.pricer, meter, clock, is_paced)
+            paced = PacedInbox(seams.inbox, loaded.pricer.request_s if is_paced else 0.0, clock)
+            EngineLoop(scheduler, runner, clock, paced, MeteredOutbox(seams.outbox, meter), gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

@@ -46,12 +46,16 @@ class PromptGate:
     def is_open(self, num_busy: int, num_waiting: int) -> bool:
         """Whether those that wait are enough for so many busy sequences, or have waited long enough."""
         policy = self._policy
-        return self._steps_waited >= policy.max_waiting_steps or num_waiting + 1 > num_busy * policy.waiting_ratio
+        has_waited = self._steps_waited >= policy.max_waiting_steps
+        return has_waited or num_busy == 0 or num_waiting + 1 > num_busy * policy.waiting_ratio
 
-    @property
-    def opens_with_company(self) -> bool:
-        """Whether one more that waits may open it."""
-        return self._policy.waiting_ratio > 0
+    def heeds_arrivals(self, num_waiting: int) -> bool:
+        """Whether one more may be let in before the sequences that decode have ended; so many wait already.
+
+        They do for blocks where only those can hold them, and nobody overtakes them; else one more may open the gate.
+        """
+        policy = self._policy
+        return policy.max_waiting_steps < inf and (num_waiting == 0 or policy.waiting_ratio > 0)
 
     @property
     def steps_left(self) -> float:

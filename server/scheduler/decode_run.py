@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from server.kv_cache.manager import KVCacheManager
+from server.scheduler.finish import LENGTH
 from server.scheduler.sequence import Sequence
-from server.types import SampledToken
+from server.types import SampledToken, TokenEvent
 
 
 def count_repeats(
@@ -47,6 +48,12 @@ def compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps
             for seq in filling[step]:
                 is_allocated = cache.allocate(seq.blocks, seq.num_computed_tokens - later + 1)
                 assert is_allocated, "more steps than are sure to follow"
+
+
+def last_event(seq: Sequence, now: float) -> TokenEvent:
+    """Of the last token of `seq`, which is as long as it may be."""
+    request_id, index, num_cached = seq.request.request_id, seq.num_generated - 1, seq.num_cached_tokens
+    return TokenEvent(request_id, seq.token_ids[-1], index, now, *LENGTH, num_cached)
 
 
 def _steps_to_full_block(seq: Sequence, cache: KVCacheManager) -> int:

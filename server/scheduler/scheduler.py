@@ -4,7 +4,7 @@ One order of service rules everything: priority, then arrival, then id. Running 
 waiting ones are admitted in that order with no overtaking, and whoever must give up blocks is the last in it. A
 sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot block each other, and
 only decode can run out of blocks. Hence a victim is never placed yet. What a step may hold together is the batching
-policy's: under "continuous" the first that runs advances in every step, under "neuron" in every step without a prompt.
+policy's: under "continuous" the first that runs advances in every step, under the others in every one without a prompt.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from server.config import SchedulerConfig
-from server.kv_cache.audit import audit
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler import decode_run
+from server.scheduler.audit import audit
 from server.scheduler.batching import POLICIES, PromptGate
-from server.scheduler.finish import LENGTH, check_finish
+from server.scheduler.finish import check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
 from server.scheduler.step import StepDraft, report_of
@@ -115,7 +115,7 @@ class Scheduler:
     @property
     def takes_arrivals(self) -> bool:
         """Whether a request that comes now, last in the order of service, may be admitted by the next `schedule`."""
-        return (not self._waiting or self._gate.opens_with_company) and len(self._running) < self._config.max_num_seqs
+        return len(self._running) < self._config.max_num_seqs and self._gate.heeds_arrivals(len(self._waiting))
 
     def count_repeats(self, plan: StepPlan) -> int:
         """How many plans like `plan`, which was scheduled and not applied, are sure to follow it.
@@ -150,7 +150,7 @@ class Scheduler:
         ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, most)]
         for seq in ended:
             self._close(seq)
-        return events + [self._last_event(seq, now) for seq in ended]
+        return events + [decode_run.last_event(seq, now) for seq in ended]
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         """The state after `apply`."""
@@ -158,14 +158,7 @@ class Scheduler:
 
     def audit(self) -> list[str]:
         """What is wrong with the books, one line each; O(blocks + open requests). For tests and debugging."""
-        problems = audit(self._cache, [seq.blocks for seq in self._open.values()])
-        if {*self._running, *self._waiting} != {*self._open.values()}:
-            problems.append("running + waiting is not open")
-        for seq in self._open.values():
-            covered = len(seq.blocks.ids) * self._cache.config.block_size
-            if seq.num_pending < 1 or seq.num_computed_tokens > covered or (covered > 0) != seq.is_running:
-                problems.append(f"{seq.request.request_id}: {seq.num_computed_tokens} computed, {covered} covered")
-        return problems
+        return audit(self._cache, self._open.values(), (*self._running, *self._waiting))
 
     def _apply(
         self, placed: Iterable[ScheduledSeq], sampled: Mapping[str, SampledToken], now: float
@@ -238,8 +231,7 @@ class Scheduler:
                     step.place(seq)
             elif self._running:
                 return  # nobody overtakes; those who run will free blocks
-            else:
-                # Alone in an empty cache and still too long: it has all it can ever get.
+            else:  # alone in an empty cache and still too long: it has all it can ever get
                 self._pending_events.append(self._end(seq, now, "length"))
 
     def _fits(self, seq: Sequence) -> bool:
@@ -289,15 +281,8 @@ class Scheduler:
         if finish is not None:
             self._close(seq)
         reason, stop_reason = finish or (None, None)
-        num_cached, logprobs = seq.num_cached_tokens, sampled.logprobs
-        return TokenEvent(
-            request.request_id, token_id, num_generated - 1, now, reason, stop_reason, num_cached, logprobs
-        )
-
-    def _last_event(self, seq: Sequence, now: float) -> TokenEvent:
-        """Of the last token of `seq`, which is as long as it may be."""
-        request_id, index, num_cached = seq.request.request_id, seq.num_generated - 1, seq.num_cached_tokens
-        return TokenEvent(request_id, seq.token_ids[-1], index, now, *LENGTH, num_cached)
+        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs)
+        return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End with no token."""

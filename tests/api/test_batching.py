@@ -35,11 +35,12 @@ def test_it_gives_the_answers_of_continuous_batching(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--batching", "static"), "--batching: must be 'continuous' or 'neuron', not 'static'"),
+        (("--batching", "wave"), "--batching: must be 'continuous', 'neuron', 'tgi' or 'static', not 'wave'"),
+        (("--stack", "wave"), "--stack: must be "),
         (("--context-encoding-buckets", "128,x"), "--context-encoding-buckets: "),
         (("--token-generation-buckets", "128,1.5"), "--token-generation-buckets: "),
         (("--pace", "fast"), "--pace: must be 'host' or 'device', not 'fast'"),
-        (("--price-basis", "spot"), "no spot price of inf2.xlarge in us-east-1 is known: give --spot-discount"),
+        (("--price-basis", "capacity_block"), "no capacity_block price of inf2.xlarge in us-east-1 is known: give one"),
         (("--usd-per-hour", "-1"), "--usd-per-hour: must be greater than or equal to 0, not '-1'"),
     ],
 )

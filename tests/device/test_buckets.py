@@ -9,14 +9,15 @@ from server.errors import SettingsError
 
 AHEAD = BucketLists((128, 512), (256, 1024))
 NOTHING = BucketLists()
+FULL_LENGTH = BucketLists(has_full_length=True)
 
 
-def test_automatic_buckets_are_powers_of_two_and_continuous_batching_decodes_over_the_full_length() -> None:
+def test_automatic_buckets_are_powers_of_two_or_for_decode_the_full_length_alone() -> None:
     powers = (128, 256, 512, 1000)
     assert powers_of_two(1000) == powers
     assert (powers_of_two(128), powers_of_two(64)) == ((128,), (64,))
     assert compiled_shapes("neuron", 8, 1000, NOTHING, None) == CompiledShapes("neuron", 8, powers, powers)
-    assert compiled_shapes("continuous", 8, 1000, NOTHING, None) == CompiledShapes("continuous", 8, powers, (1000,))
+    assert compiled_shapes("continuous", 8, 1000, FULL_LENGTH, None) == CompiledShapes("continuous", 8, powers, (1000,))
 
 
 def test_what_is_asked_is_ordered_and_decode_reaches_the_full_length() -> None:
@@ -25,16 +26,21 @@ def test_what_is_asked_is_ordered_and_decode_reaches_the_full_length() -> None:
     assert shapes.longest_chunk == 512
 
 
+def test_asked_decode_buckets_come_before_the_full_length_alone() -> None:
+    asked = BucketLists((), (300,), has_full_length=True)
+    assert compiled_shapes("neuron", 8, 1000, asked, None).token_generation == (300, 1000)
+
+
 def test_what_was_compiled_ahead_of_time_is_what_there_is() -> None:
     shapes = compiled_shapes("neuron", 8, 1024, NOTHING, AHEAD)
     assert (shapes.context_encoding, shapes.token_generation) == ((128, 512), (256, 1024))
-    assert compiled_shapes("continuous", 8, 1024, NOTHING, AHEAD).token_generation == (1024,)
+    assert compiled_shapes("continuous", 8, 1024, FULL_LENGTH, AHEAD).token_generation == (1024,)
     some = compiled_shapes("neuron", 8, 1024, BucketLists((128,), (256,)), AHEAD)
     assert (some.context_encoding, some.token_generation) == ((128,), (256, 1024))
 
 
 def test_a_shorter_context_runs_on_the_graph_that_holds_it() -> None:
-    assert compiled_shapes("continuous", 8, 200, NOTHING, AHEAD).token_generation == (256,)
+    assert compiled_shapes("continuous", 8, 200, FULL_LENGTH, AHEAD).token_generation == (256,)
     assert compiled_shapes("neuron", 8, 700, BucketLists((), (256,)), AHEAD).token_generation == (256, 1024)
 
 

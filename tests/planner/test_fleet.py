@@ -181,7 +181,7 @@ def test_whatever_comes_and_goes_no_request_is_lost_and_no_dollar(
 
 def test_the_same_driver_scales_other_engines() -> None:
     load, scaling = bursts(0, 5, 30, 90), Autoscaling("reactive", 1, 3, startup_delay_s=5)
-    records, times = Records(len(load)), SlotTimes(NS // 10, NS // 20, 0, 0)
+    records, times = Records(len(load)), SlotTimes(NS // 10, NS // 20, (0,) * 5, 0)
 
     def replica() -> list[SlotEngine]:
         return [SlotEngine(4, RouterPolicy(0.0, 20), times, load, records)]

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.planner.plan.queueing import MAX_LOAD, Limit, Replica
+from server.planner.plan.batches import gated, longest_of
+from server.planner.plan.queueing import MAX_LOAD, Replica
+from server.planner.plan.times import Limit, MeanTimes, Wait
+from server.scheduler.batching import POLICIES
 
 CHAT = Replica(prefill_s=0.1, decode_s=0.02, slots=8, output_tokens=101)
 
@@ -20,8 +23,12 @@ replicas = st.builds(
     decode_s=st.floats(1e-3, 0.5),
     slots=st.sampled_from([1, 2, 4, 16, 64, 256]),
     output_tokens=st.integers(1, 2000),
-    mixes_phases=st.booleans(),
+    policy=st.sampled_from([POLICIES["neuron"], POLICIES["continuous"]]),
 )
+
+
+def limits(ttft_s: float, tpot_s: float) -> tuple[Limit, ...]:
+    return Limit("TTFT", ttft_s), Limit("TPOT", tpot_s)
 
 
 loads = st.just(0.0) | st.floats(1e-12, 0.99)  # of saturation
@@ -68,7 +75,7 @@ def test_a_step_runs_on_the_bucket_of_the_longest_of_its_contexts() -> None:
 
 
 def test_mixed_steps_keep_a_slot_for_one_more_decode_which_the_first_token_waits_for() -> None:
-    mixed = replace(CHAT, mixes_phases=True)
+    mixed = replace(CHAT, policy=POLICIES["continuous"])
     assert mixed.completions(1) == CHAT.completions(1)
     assert mixed.saturation == pytest.approx(8 / (8 * 0.1 + 101 * 0.02))
     assert mixed.at(0) == CHAT.at(0)
@@ -109,6 +116,38 @@ def test_two_slots_worked_by_hand() -> None:
     assert pair.at(1.0).ttft_s == pytest.approx(chain_wait * constant + step_under_way)
 
 
+def test_a_static_batch_that_nobody_fills_is_an_m_d_1_queue_with_one_slot_and_half_a_batch_with_many() -> None:
+    static = replace(CHAT, policy=POLICIES["static"])
+    assert static.at(0) == CHAT.at(0)
+    assert replace(static, slots=1).at(0.2) == replace(CHAT, slots=1).at(0.2)
+    wide = replace(static, slots=1000, prefill_s=1e-9)  # batches of 2 s, one after the other
+    service = wide.at(10.0)
+    assert service.wait_s == pytest.approx(1.0, rel=1e-3)
+    assert service.tpot_s == CHAT.decode_s
+    assert [service.ttft_quantile_s(share) for share in (0.5, 0.95)] == pytest.approx([1.0, 1.9], rel=1e-3)
+
+
+def test_the_longest_of_a_batch_is_exact_for_constant_and_exponential_lengths() -> None:
+    assert longest_of(50, 0.0) == 1
+    assert longest_of(50, 1.0) == pytest.approx(sum(1 / n for n in range(1, 51)), rel=0.005)
+
+
+def test_prompts_wait_for_company_or_for_the_most_steps() -> None:
+    policy = POLICIES["tgi"]
+    alone, together = gated(policy, 1.0, 2.0, 1e-9, 0.02)  # two that decode wait for nobody
+    assert (alone, together) == (pytest.approx(0.01), 1)
+    # 36 +- 6 decode: 9 or 12 of them must wait, and never for longer than 20 steps, half of it in the mean
+    assert gated(policy, 1e4, 36.0, 1e-9, 0.02)[0] == pytest.approx(0.01 + (8 + 11) / 2 / 2e4)
+    assert gated(policy, 10.0, 36.0, 1e-9, 0.02)[0] == pytest.approx(0.2, rel=0.05)
+
+
+@pytest.mark.parametrize("is_even", [True, False])
+def test_a_quantile_is_what_the_others_exceed(is_even: bool) -> None:
+    times = MeanTimes(3.0, 0.0, 2.0, (Wait(0.5, 1.0, is_even=is_even), Wait(0.25, 2.0, 4.0, is_even=is_even)))
+    for share in (0.2, 0.6, 0.9):
+        assert times.ttft_beyond(times.ttft_quantile_s(share)) == pytest.approx(min(1 - share, 0.75), abs=1e-4)
+
+
 def test_a_rate_at_saturation_is_no_question() -> None:
     with pytest.raises(ValueError, match="not below the saturation"):
         CHAT.at(CHAT.saturation)
@@ -130,10 +169,6 @@ def test_a_simulated_replica_agrees(replica: Replica, slots: int, load: float) -
     ttft, tpot = simulate(replica, rate, 3000)
     assert replica.at(rate).tpot_s == pytest.approx(tpot, rel=0.06)
     assert replica.at(rate).ttft_s == pytest.approx(ttft, rel=0.25)
-
-
-def limits(ttft_s: float, tpot_s: float) -> tuple[Limit, ...]:
-    return Limit("TTFT", ttft_s), Limit("TPOT", tpot_s)
 
 
 def test_limits_that_bind_are_held_with_little_to_spare() -> None:
@@ -160,8 +195,8 @@ def test_more_load_is_never_faster(replica: Replica, some: float, other: float) 
 def test_tighter_limits_never_allow_a_higher_rate(
     replica: Replica, ttft_s: float, tpot_s: float, ttft_share: float, tpot_share: float
 ) -> None:
-    tight, loose = limits(ttft_s * ttft_share, tpot_s * tpot_share), limits(ttft_s, tpot_s)
-    assert replica.rate_within(tight) <= replica.rate_within(loose)
+    tighter = limits(ttft_s * ttft_share, tpot_s * tpot_share)
+    assert replica.rate_within(tighter) <= replica.rate_within(limits(ttft_s, tpot_s))
 
 
 def test_replicas_that_share_a_queue_wait_less_for_a_slot_and_are_no_slower() -> None:

@@ -13,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from server.config import StackName
+from server.cost.calibration import default_calibration
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer
+from server.cost.stacks import STACKS, Stack
+from server.cost.work import Runtime
 from server.device.catalog import instance
 from server.errors import DeviceError, DeviceMemoryError, SettingsError
 from server.models.spec import ModelSpec
@@ -23,6 +27,7 @@ from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.simulator import run_simulation
 from server.planner.simulate.statistics import Spread
 from server.planner.simulate.table import render
+from server.scheduler.batching import POLICIES
 from server.workload.arrivals import Arrivals
 from server.workload.lengths import LengthRange
 from server.workload.slo import Slo
@@ -32,7 +37,7 @@ from server.workload.workload import Workload
 MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)
 CHAT = SyntheticWorkload(120, Arrivals(4.0), LengthRange(50, 600), LengthRange(1, 80), seed=5)
-BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), max_model_len=1024, max_num_seqs=8)
+BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), max_model_len=1024, max_num_seqs=8, stack="ideal")
 
 
 def workload(*requests: tuple[float, int, int], **fields: Any) -> Workload:
@@ -69,11 +74,28 @@ def test_two_prompts_follow_each_other_and_never_share_a_charge_with_decode() ->
     assert max(report.records.gaps) / 1e6 == pytest.approx(decode_ms, abs=1e-5)
 
 
-def test_with_neurons_batching_each_prompt_has_a_step_of_its_own() -> None:
-    asked = replace(BASE, workload=workload((0.0, 100, 3), (0.0, 100, 3)), batching="neuron")
-    report = run_simulation(asked)
-    prefill_ms = COST.prefill(100, 128).elapsed_s * 1e3
-    assert report.ttft_ms == pytest.approx([prefill_ms, 2 * prefill_ms], abs=1e-5)
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_one_request_alone_under_each_stack(stack: Stack) -> None:
+    """What its host does first, its prompt and its steps as the stack pads them, and the host's work in each."""
+    options = replace(BASE, workload=workload((0.0, 300, 11)), stack=stack.name)
+    report, host = run_simulation(options), default_calibration().host(stack.name)
+    cost = CostModel.of(MODEL, instance("inf2.xlarge"), 2, Runtime(is_continuous=stack.is_continuous))
+    prompt, context = (1024 if fill == "model length" else 512 for fill in (stack.prompts_fill, stack.steps_read))
+    slots = 1 if stack.pads_slots else 8
+    ttft_ms = 1e3 * (host.request_s + cost.prefill(300, prompt).elapsed_s)
+    sampled = 0 if stack.samples_on_device else MODEL.vocab_size
+    step_ms = 1e3 * (cost.decode(slots, context).elapsed_s + host.step_s(1, slots, sampled))
+    assert report.ttft_ms[0] == pytest.approx(ttft_ms, abs=1e-5)
+    assert report.tpot_ms[0] == pytest.approx(step_ms, abs=1e-5)
+    assert report.queue_ms[0] == pytest.approx(1e3 * host.request_s, abs=1e-5)
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_prompts_that_come_together_are_encoded_as_the_stack_does(stack: Stack) -> None:
+    report = run_simulation(replace(BASE, workload=workload((0.0, 100, 3), (0.0, 100, 3)), stack=stack.name))
+    first, second = report.ttft_ms - 1e3 * default_calibration().host(stack.name).request_s
+    goes_alone = POLICIES[stack.batching].max_prompts == 1
+    assert second == pytest.approx(2 * first if goes_alone else first, abs=1e-5)
 
 
 def test_decode_is_charged_for_the_bucket_of_the_longest_context() -> None:
@@ -153,6 +175,22 @@ def test_a_closed_loop_never_has_more_open_than_its_clients() -> None:
     assert report.e2el_ms.max() < run_simulation(replace(BASE, workload=report.options.workload)).e2el_ms.max()
 
 
+@pytest.mark.parametrize("clients", [None, 1, 3])
+def test_the_host_works_on_a_request_between_its_sending_and_the_queue(clients: int | None) -> None:
+    options = replace(BASE, workload=workload(*[(0.0, 100, 9)] * 12), max_concurrency=clients, stack="tgi")
+    records, request_ns = run_simulation(options).records, default_calibration().host("tgi").request_s * 1e9
+    assert min(np.array(records.scheduled_ns) - records.sent_ns) == pytest.approx(request_ns, abs=1)
+    begun = [records.sent_ns[0]] * (clients or 12)
+    assert sorted(records.sent_ns) == sorted([*begun, *sorted(records.finish_ns)][:12])  # when a client is free again
+
+
+def test_a_refusal_lets_its_client_send_the_next() -> None:
+    requests = workload(*[(0.0, 1024, 1)] * 3, (0.0, 5, 5), (9.0, 5, 5))
+    report = run_simulation(replace(BASE, workload=requests, max_concurrency=1, stack="tgi"))
+    request_ns = round(default_calibration().host("tgi").request_s * 1e9)
+    assert list(report.records.sent_ns) == [-1, -1, -1, 3 * request_ns, 9 * 10**9]
+
+
 def test_a_shared_prefix_is_computed_once() -> None:
     requests = workload((0.0, 600, 2), (1.0, 600, 2), (2.0, 600, 2), prefixes=((5,), (5,), (6,)))
     report = run_simulation(replace(BASE, workload=requests))
@@ -184,22 +222,23 @@ def test_a_workload_that_is_refused_as_a_whole_has_figures() -> None:
 
 
 def test_a_part_without_measurements_is_marked() -> None:
-    known = replace(BASE, model=NAMED["llama-8b"])
-    options = replace(known, instance="trn2.48xlarge", usd_per_hour=10.0)
+    known = replace(BASE, model=NAMED["llama-8b"], instance="inf2.48xlarge", tensor_parallel_size=8)
+    options = replace(known, instance="trn3-gen1", usd_per_hour=10.0)
     assert run_simulation(options).as_json()["is_extrapolated"]
     assert "EXTRAPOLATED" in text(options)
     assert "EXTRAPOLATED" not in text(known)
 
 
 def test_a_model_smaller_than_all_measured_ones_is_marked() -> None:
-    assert run_simulation(BASE).extrapolated[0].endswith("are outside of the 6.7B to 70.6B of the measured models")
+    assert any("B parameters: measured are" in reason for reason in run_simulation(BASE).extrapolated)
     assert "EXTRAPOLATED" in text(BASE)
 
 
 def test_the_table_shows_the_figures() -> None:
     shown, figures = text(replace(BASE, slo=Slo(ttft_ms=500))), run_simulation(BASE).as_json()
-    for figure in (figures["output_throughput"], figures["p99_ttft_ms"], figures["utilization"] * 100):
-        assert f"{figure:,.1f}" in shown
+    throughput, p99_ms, used = (figures[key] for key in ("output_throughput", "p99_ttft_ms", "utilization"))
+    for figure in (f"{throughput:,.1f} /s", f"{p99_ms:,.2f}", f"{used:.1%}"):
+        assert figure in shown
     assert "within the limits" in shown
 
 
@@ -238,10 +277,14 @@ def test_counted_percentiles_are_those_of_the_values_written_out(counts: dict[in
         assert getattr(counted, field) == pytest.approx(getattr(plain, field), rel=1e-9, abs=1e-6)
 
 
-def test_neurons_batching_runs_prompts_apart_and_conserves_cost() -> None:
-    mixed, apart = (run_simulation(replace(BASE, batching=batching)) for batching in ("continuous", "neuron"))
-    assert apart.completed == mixed.completed == len(BASE.workload)
-    assert apart.total_output_tokens == mixed.total_output_tokens
-    assert apart.cost.conservation_error < 1e-9
-    assert sum(one.num_steps for one in apart.engines) > sum(one.num_steps for one in mixed.engines)
-    assert sum(apart.records.prefill_shares) >= sum(mixed.records.prefill_shares)
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stack_serves_all_and_conserves_cost(stack: StackName) -> None:
+    report = run_simulation(replace(BASE, stack=stack))
+    assert report.completed == len(BASE.workload)
+    assert report.total_output_tokens == int(BASE.workload.output_len.sum())
+    assert report.cost.conservation_error < 1e-9
+
+
+def test_the_stack_is_what_one_would_run_on_the_part() -> None:
+    assert replace(BASE, stack=None).serving_stack.name == "nxdi-vllm"
+    assert replace(BASE, stack=None, instance="trn2.48xlarge").serving_stack.name == "vllm-neuron"

@@ -17,6 +17,7 @@ from server.models.spec import ModelSpec
 from server.planner.simulate.records import NEVER, EngineTotals, Records
 from server.planner.simulate.scheduled_engine import ScheduledEngine
 from server.planner.simulate.simulator import Driver
+from server.scheduler.batching import POLICIES
 from server.workload.workload import Workload
 
 # Deep and narrow: a prompt takes as long as a few decode steps, so that arrivals fall into runs of them.
@@ -59,7 +60,7 @@ def cases(draw: st.DrawFn) -> Case:
             max_num_seqs=seqs,
             max_num_batched_tokens=draw(st.one_of(st.integers(seqs, 20), st.just(max_model_len + seqs))),
             max_num_queued_reqs=draw(st.sampled_from([3, 1000])),
-            batching=draw(st.sampled_from(["continuous", "continuous", "neuron"])),
+            batching=draw(st.sampled_from(["continuous", *POLICIES])),
         ),
         cache=CacheConfig(draw(st.integers(one_full // 2 + 1, 3 * one_full)), block_size, draw(st.booleans())),
         decode_buckets=draw(st.sampled_from([(max_model_len,), (8, max_model_len), (4, 8, 12, max_model_len)])),

@@ -8,6 +8,7 @@ from typing import Any
 from server.config import Batching, CacheConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner, expected_tokens
 from server.kv_cache.manager import KVCacheManager
+from server.scheduler.batching import POLICIES
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 
@@ -92,9 +93,11 @@ class Bench:
         assert not set(ids) & {*plan.preempted}
         running = self.scheduler.running_ids
         assert set(ids) <= set(running)
-        if self.config.batching == "neuron":
+        policy = POLICIES[self.config.batching]
+        if not policy.mixes_phases:
             assert not (plan.prefill and plan.decode), "prompts and decodes are different graphs"
-            assert len(plan.prefill) <= 1, "context encoding has a batch of 1"
+        if policy.max_prompts is not None:
+            assert len(plan.prefill) <= policy.max_prompts
         if self.config.batching == "continuous" or plan.decode:
             assert not running or running[0] in ids, "the first in order did not advance"
         chunk = self.config.max_prompt_chunk or self.config.max_num_batched_tokens

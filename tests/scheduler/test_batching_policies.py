@@ -1,12 +1,17 @@
-"""Neuron's way to fill steps, beside the continuous one: who goes first, alone, and in how many steps."""
+"""The ways to fill steps: who goes first, alone, in how many steps, and who waits for whom."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_harness import bench, request
+from scheduler_harness import Bench, bench, request
 
 from server.config import Batching
+from server.scheduler.batching import POLICIES
+from server.types import StepPlan
 
 
 def shapes(batching: Batching, chunk: int | None = None) -> list[tuple[int, int]]:
@@ -56,15 +61,80 @@ def test_a_preempted_sequence_comes_back_in_a_step_of_its_own() -> None:
     assert one.tokens("b") == one.expected("b")
 
 
+def test_tgi_encodes_all_that_wait_in_one_step() -> None:
+    assert shapes("tgi") == [(6, 0), (9, 0), (0, 3), (0, 3)]
+
+
+def test_a_static_batch_ends_before_the_next_begins() -> None:
+    assert shapes("static") == [(6, 0), (0, 1), (0, 1), (9, 0), (0, 2), (0, 2)]
+
+
+@pytest.mark.parametrize(("num_waiting", "steps"), [(1, 20), (2, 20), (3, 0)])
+def test_tgi_lets_prompts_wait_for_company_or_for_twenty_steps(num_waiting: int, steps: int) -> None:
+    """Of ten that decode, three are the share that others may wait for."""
+    one = bench(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=64, batching="tgi")
+    one.add(*(request(f"a{i}", [i] * 3, 40) for i in range(10)))
+    one.step()
+    one.add(*(request(f"b{i}", [i] * 4, 2) for i in range(num_waiting)))
+    plans = [one.step() for _ in range(steps + 1)]
+    assert [len(plan.prefill) for plan in plans] == [0] * steps + [num_waiting]
+    one.finish()
+
+
+Arrival = tuple[int, int, int]  # steps after the one before, prompt, output
+arrivals = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9), st.integers(1, 40)), min_size=1, max_size=14)
+
+
+def served(batching: Batching, load: list[Arrival], num_slots: int) -> Iterator[tuple[Bench, StepPlan, int]]:
+    """Each step of requests that come while others are served, with how many waited before it; blocks for all."""
+    one = bench(400, max_num_seqs=num_slots, max_num_batched_tokens=64, batching=batching)
+    queue = [request(f"r{i:02}", [1] * prompt, output, cache_salt=f"{i}") for i, (_, prompt, output) in enumerate(load)]
+    for (pause, _, _), each in zip(load, queue, strict=True):
+        for _ in range(pause):
+            if one.scheduler.has_work:
+                waiting = one.scheduler.num_waiting
+                yield one, one.step(), waiting
+        one.add(each)
+    while one.scheduler.has_work:
+        waiting = one.scheduler.num_waiting
+        yield one, one.step(), waiting
+
+
+@given(load=arrivals, num_slots=st.integers(1, 12))
+def test_tgi_starves_nobody_for_whom_there_is_a_slot(load: list[Arrival], num_slots: int) -> None:
+    waited, most, busy = 0, int(POLICIES["tgi"].max_waiting_steps), 0
+    for one, plan, waiting in served("tgi", load, num_slots):
+        waited = waited + 1 if waiting and busy < num_slots and not plan.prefill else 0
+        assert waited <= most
+        busy = one.scheduler.num_running
+
+
+@given(load=arrivals, num_slots=st.integers(1, 6))
+def test_nobody_joins_a_static_batch(load: list[Arrival], num_slots: int) -> None:
+    busy = 0
+    for one, plan, waiting in served("static", load, num_slots):
+        assert bool(plan.prefill) == (busy == 0)
+        if plan.prefill:
+            assert len(plan.prefill) == min(waiting, num_slots)  # of at most 9 tokens: the budget holds all
+        busy = one.scheduler.num_running
+
+
+@given(load=arrivals, num_slots=st.integers(1, 6), batching=st.sampled_from(list(POLICIES)))
+def test_no_request_is_lost_under_any_policy(load: list[Arrival], num_slots: int, batching: Batching) -> None:
+    *_, (one, _, _) = served(batching, load, num_slots)
+    assert [one.tokens(name) for name in one.requests] == [one.expected(name) for name in one.requests]
+    assert one.cache.num_free_blocks == one.cache.config.num_blocks - 1
+
+
 @given(
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=6),
     num_blocks=st.integers(8, 30),
 )
-def test_both_ways_give_the_same_tokens(prompts: list[list[int]], num_blocks: int) -> None:
+def test_all_ways_give_the_same_tokens(prompts: list[list[int]], num_blocks: int) -> None:
     tokens = []
-    for batching in ("continuous", "neuron"):
+    for batching in POLICIES:
         one = bench(num_blocks, batching=batching)
         one.add(*(request(f"r{i}", prompt, 5) for i, prompt in enumerate(prompts)))
         one.finish()
         tokens.append([one.tokens(f"r{i}") for i in range(len(prompts))])
-    assert tokens[0] == tokens[1]
+    assert all(those == tokens[0] for those in tokens)

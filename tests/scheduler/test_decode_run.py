@@ -13,6 +13,7 @@ from server.config import CacheConfig, SchedulerConfig
 from server.errors import InvalidRequest
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.admission import resolve_max_tokens
+from server.scheduler.batching import POLICIES
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, SampledToken, StepPlan, StepResult
 
@@ -34,7 +35,7 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
         MAX_MODEL_LEN,
         max_num_seqs,
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 40)),
-        batching=draw(st.sampled_from(["continuous", "neuron"])),
+        batching=draw(st.sampled_from(list(POLICIES))),
     )
     scheduler = Scheduler(config, KVCacheManager(cache))
     for index in range(draw(st.integers(1, 8))):
@@ -61,7 +62,8 @@ def state(scheduler: Scheduler) -> Any:
         [(seq.request.request_id, seq.token_ids, seq.num_computed_tokens, seq.blocks.ids) for seq in queue]
         for queue in (scheduler._running, scheduler._waiting)
     ]
-    return queues, list(pool.free_blocks()), pool.ref_counts, pool.digests, pool.cached
+    steps_left = None if scheduler._policy.mixes_phases else scheduler._gate.steps_left
+    return steps_left, queues, list(pool.free_blocks()), pool.ref_counts, pool.digests, pool.cached
 
 
 def sample(plan: StepPlan) -> StepResult:

@@ -9,6 +9,7 @@ from scheduler_harness import Bench, bench, request
 from server.config import CacheConfig
 from server.errors import InvalidRequest
 from server.scheduler.admission import resolve_max_tokens
+from server.scheduler.batching import POLICIES
 from server.types import Request
 
 MAX_MODEL_LEN = 24
@@ -30,7 +31,7 @@ def benches(draw: st.DrawFn) -> Bench:
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 8)),
         max_model_len=MAX_MODEL_LEN,
         enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
-        batching=draw(st.sampled_from(["continuous", "neuron"])),
+        batching=draw(st.sampled_from(list(POLICIES))),
         max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
     )
 
@@ -84,7 +85,8 @@ def test_every_request_ends_once_with_the_tokens_of_a_model_without_a_cache(benc
 def bound(bench: Bench) -> int:
     """Steps that must do. The first that runs advances by a token a step and is only ever restarted by the arrival
     of one before it, of which there are none any more; so each request in turn costs at most all of its tokens.
-    Where prompts go first, all slots may be filled between two of its tokens, a token of each prompt at a time."""
+    Where prompts go first, all slots may be filled between two of its tokens, a token of each prompt at a time; what
+    waits until the others have waited enough, or ended, costs no more: they advance meanwhile."""
     tokens = [len(one.prompt_token_ids) + one.sampling.max_tokens for one in bench.requests.values()]
     between = 1 if bench.config.batching == "continuous" else 1 + bench.config.max_num_seqs * max(tokens, default=0)
     return 1 + 2 * sum(tokens) * between

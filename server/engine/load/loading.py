@@ -231,7 +231,8 @@ class _Loading:
     def _pricer(self) -> StepPricer:
         """The pricer of steps, which is the simulator's."""
         formats, compiled = self._model.formats, self._compiled
-        runtime = Runtime("int8" if formats.quantization else formats.dtype)
+        dtype = "int8" if formats.quantization else formats.dtype
+        runtime = Runtime(dtype, is_continuous=self._stack.is_continuous)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
         contexts, stack = compiled.token_generation, self._stack
         prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]

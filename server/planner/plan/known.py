@@ -13,7 +13,8 @@ from typing import Any
 from server.cost.evidence import Band, Provenance
 from server.planner.plan.demand import Demand
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.queueing import MAX_LOAD, MeanTimes, Replica
+from server.planner.plan.queueing import MAX_LOAD, Replica
+from server.planner.plan.times import MeanTimes
 
 MOST_INSTANCES = 1 << 30
 

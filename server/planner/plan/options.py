@@ -14,7 +14,7 @@ from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
-from server.planner.plan.queueing import Limit
+from server.planner.plan.times import Limit
 
 WeightDtype = Literal["bfloat16", "int8", "fp8"]
 DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)

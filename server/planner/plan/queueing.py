@@ -7,60 +7,20 @@ Formulas with their reasons: docs/plan.md. Neither hardware nor prices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import log, sqrt
-from statistics import NormalDist
-from typing import Literal
+from functools import lru_cache
+from math import hypot, inf, log, sqrt
+
+import numpy as np
+
+from server.planner.plan.batches import StaticBatches, gated, longest_of
+from server.planner.plan.formulas import pooling, service_factor
+from server.planner.plan.times import Limit, MeanTimes, Wait
+from server.scheduler.batching import POLICIES, BatchingPolicy
+from server.workload.workload import FloatArray
 
 MAX_LOAD = 0.9  # share of saturation above which no plan is made: mean waits there grow without bound
-BISECTIONS = 30
-HUGE = 1e200  # weights of the chain are scaled down from here
-
-
-@dataclass(frozen=True, slots=True)
-class MeanTimes:
-    """Mean times that requests meet at one load."""
-
-    ttft_s: float
-    tpot_s: float  # 0 when requests have one output token
-    wait_s: float = 0.0  # of the TTFT, for others
-    waiting: float = 0.0  # share of the requests that wait at all
-    tpot_sd_s: float = 0.0  # of the requests' own means
-
-    def ttft_quantile_s(self, share: float) -> float:
-        """TTFT that `share` of the requests do not exceed: waits are exponential, as far as there are any."""
-        if self.wait_s <= 0 or share <= 1 - self.waiting:
-            return self.ttft_s - self.wait_s
-        return self.ttft_s - self.wait_s + self.wait_s / self.waiting * log(self.waiting / (1 - share))
-
-    def tpot_quantile_s(self, share: float) -> float:
-        """Time per token that `share` of the requests do not exceed, by the normal law."""
-        return self.tpot_s + self.tpot_sd_s * NormalDist().inv_cdf(share)
-
-    def within(self, limits: Iterable[Limit]) -> bool:
-        return all(limit.of(self) <= limit.seconds for limit in limits)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The most that a mean, or a quantile, of a time may be."""
-
-    figure: Literal["TTFT", "TPOT"]
-    seconds: float
-    share: float | None = None  # of the requests that keep it; None: their mean does
-
-    @property
-    def name(self) -> str:
-        """Such as `TTFT` and `TTFT p95`."""
-        return self.figure if self.share is None else f"{self.figure} p{self.share * 100:g}"
-
-    def of(self, times: MeanTimes) -> float:
-        """The figure that is limited, in seconds."""
-        if self.share is None:
-            return times.ttft_s if self.figure == "TTFT" else times.tpot_s
-        quantile = times.ttft_quantile_s if self.figure == "TTFT" else times.tpot_quantile_s
-        return quantile(self.share)
+BISECTIONS = 20  # to a millionth of saturation
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +36,7 @@ class Replica:
     peers: int = 1  # replicas, this one included, among which a request goes to the least loaded
     later_stages_s: float = 0.0  # of a prompt, beyond `prefill_s`, in which others may be encoded already
     shorter: tuple[tuple[float, float], ...] = ()  # seconds of a step on each bucket below, share of contexts within it
-    mixes_phases: bool = False  # prompts share steps with decodes, which then have one bucket
+    policy: BatchingPolicy = POLICIES["neuron"]  # where it mixes phases, decodes have one bucket
     request_s: float = 0.0  # on the host, before a prompt is in the queue
     host_slot_s: float = 0.0  # that the host adds to a step for each busy slot beyond the first
     padded: tuple[tuple[int, float], ...] = ()  # slots of smaller graphs and seconds of their steps, ascending
@@ -102,7 +62,9 @@ class Replica:
 
     def completions(self, busy: int) -> float:
         """Requests a second with `busy` slots always busy: they take their prefills in turn and share their steps."""
-        steps = self.steps + (self.mixes_phases and busy > 1 and self.steps > 0)  # others decode beside the prompt
+        steps = self.steps + (
+            self.policy.mixes_phases and busy > 1 and self.steps > 0
+        )  # others decode beside the prompt
         return busy / (busy * self.prefill_s + self.later_stages_s + steps * self.step_s(busy))
 
     @property
@@ -111,7 +73,10 @@ class Replica:
         return self.completions(self.slots)
 
     def at(self, rate: float) -> MeanTimes:
-        """Mean times at `rate`, from 0 to below saturation. They never fall as the rate grows."""
+        """Mean times at `rate`, from 0 to below saturation.
+
+        They never fall as the rate grows, except for the TTFT of a policy by which prompts wait for company.
+        """
         if not 0 <= rate < self.saturation:
             raise ValueError(f"a rate of {rate} is not below the saturation of {self.saturation}")
         alone_s = self.prefill_s + self.later_stages_s
@@ -119,23 +84,73 @@ class Replica:
             return MeanTimes(self.request_s + alone_s, self.step_s(1) / self.tokens_per_step if self.steps else 0.0)
         if not self.steps:  # prefills alone: M/D/1
             return MeanTimes(self.request_s + alone_s + self._prefill_wait_s(rate), 0.0)
-        busy, idle, queued = _Chain.of(self, rate).means()
+        if self.policy.max_waiting_steps == inf and self.slots > 1:
+            return self._static(rate)
+        chain = _Chain.of(self, rate)
+        busy, idle, queued = chain.means()
+        turn_s, beside_s = self._turn_wait_s(rate, busy, idle), self._beside_s(rate, idle)
+        if self.policy.waiting_ratio and self.slots > 1:
+            gate_s, together = gated(self.policy, rate, busy / (1 - idle), self.prefill_s, self.step_s(max(1.0, busy)))
+            turn_s, beside_s = gate_s * (1 - idle), (together - 1) * self.prefill_s * (1 - idle)
         # Little's law gives the time in a slot. Of this, prefill and what shares its step come before the first token.
-        beside_s = self._beside_s(rate, idle)
         tpot_s = max(self.step_s(1), (busy / rate - alone_s - beside_s) / self.steps) / self.tokens_per_step
         load = rate / self.saturation
-        slot_wait_s = queued / rate * _service_factor(self.slots, load, self.steps_cv2)
-        slot_wait_s *= _pooling(self.slots, self.peers, load)
-        wait_s = slot_wait_s + self._turn_wait_s(rate, busy, idle) + beside_s
-        return MeanTimes(self.request_s + wait_s + alone_s, tpot_s, wait_s, 1 - idle, self._stall_s(rate))
+        slot_wait_s = queued / rate * service_factor(self.slots, load, self.steps_cv2)
+        slot_wait_s *= pooling(self.slots, self.peers, load)
+        # As many wait for a slot as the pool of all slots lets; each of them waits for its turn as others do.
+        held = min(1 - idle, queued * (1 - load) / load * pooling(self.slots, self.peers, load) * self.peers)
+        soon_s = (turn_s + beside_s) / (1 - idle)
+        waits = (
+            *self._turn_waits(1 - idle - held, soon_s, rate),
+            Wait(held, slot_wait_s / held if held else 0.0, soon_s),
+        )
+        wait_s = slot_wait_s + turn_s + beside_s
+        tpot_sd_s = hypot(self._stall_s(rate), self._step_spread_s(busy, chain.spread))
+        return MeanTimes(self.request_s + wait_s + alone_s, tpot_s, wait_s, waits, tpot_sd_s)
+
+    def _turn_waits(self, share: float, mean_s: float, rate: float) -> tuple[Wait, ...]:
+        """Waits of mean `mean_s` of those with a slot in hand: for a step, and where phases are apart for prompts."""
+        stopped = 0.0 if self.policy.mixes_phases else share * self._others_load(rate)
+        if self.policy.waiting_ratio or not stopped:
+            return (Wait(share, mean_s),)
+        step_s = min(mean_s, 0.5 * self.step_s(1))
+        more_s = (mean_s - step_s) * share / stopped
+        return Wait(share - stopped, step_s, is_even=True), Wait(stopped, more_s, step_s, is_even=True)
+
+    def _step_spread_s(self, busy: float, spread: float) -> float:
+        """Standard deviation of the mean step of a request by how many slots are busy, of standard deviation `spread`.
+
+        Their mean over the time of one service has 2/3 of their variance, services being alike as in M/D/inf.
+        """
+        sd = sqrt(2 / 3) * spread
+        few, many = max(1.0, busy - sd), min(float(self.slots), busy + sd)
+        return max(0.0, self.step_s(many) - self.step_s(few)) / 2 / self.tokens_per_step
+
+    def _static(self, rate: float) -> MeanTimes:
+        """Mean times where a batch ends before the next begins."""
+
+        def batch_s(size: float) -> float:
+            steps = self.steps * longest_of(size, self.steps_cv2)
+            return size * self.prefill_s + self.later_stages_s + steps * self.step_s(size)
+
+        batches = StaticBatches.at(rate, self.slots, batch_s)
+        size, waits = batches.seen_size, batches.waits
+        wait_s = sum(wait.share * (wait.least_s + wait.mean_s) for wait in waits)
+        first_s = size * self.prefill_s + self.later_stages_s
+        spread_s = self.step_s(min(float(self.slots), size + sqrt(size))) - self.step_s(size)
+        tokens = self.tokens_per_step
+        return MeanTimes(
+            self.request_s + wait_s + first_s, self.step_s(size) / tokens, wait_s, waits, spread_s / tokens
+        )
 
     def _stall_s(self, rate: float) -> float:
         """Standard deviation of the mean time per token of a request: prompts of others stop it now and then.
 
-        They come while it decodes as a Poisson process does, each for one prefill: sqrt(n) prefills over its steps.
+        They come while it decodes as a Poisson process does, each for one prefill, in which more of them come: the
+        variance is that of a busy period that begins with all its steps, rate E[P^2] steps / (1 - load)^3.
         """
-        decoding_s = self.steps * self.step_s(1) / max(1e-9, 1 - self._others_load(rate))
-        stalls = self._others_load(rate) / self.prefill_s * decoding_s
+        left = max(1e-3, 1 - self._others_load(rate))
+        stalls = self._others_load(rate) / self.prefill_s * self.steps * self.step_s(1) / left**3
         return sqrt(stalls * (1 + self.prefill_cv2)) * self.prefill_s / self.steps / self.tokens_per_step
 
     def scaled(self, prefill: float, decode: float) -> Replica:
@@ -154,14 +169,14 @@ class Replica:
         """Mean wait, with a slot in hand, for prompts of the other slots and for the end of the step under way."""
         if self.slots == 1:
             return 0.0
-        if self.mixes_phases:
+        if self.policy.mixes_phases:
             return 0.5 * self._mixed_step_s(rate, idle)
         others = rate * (self.slots - 1) / self.slots
         return self._prefill_wait_s(others) + 0.5 * self.step_s(max(1.0, busy)) * (1 - idle)
 
     def _beside_s(self, rate: float, idle: float) -> float:
         """Mean time, in a step that mixes phases, of the decode and the other prompts that a prompt shares it with."""
-        if not self.mixes_phases or self.slots == 1:
+        if not self.policy.mixes_phases or self.slots == 1:
             return 0.0
         return self.decode_s * (1 - idle) + self._others_load(rate) * self._mixed_step_s(rate, idle)
 
@@ -196,58 +211,36 @@ class Replica:
         return low
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Chain:
     """Birth-death chain of the requests present: births at `rate`, deaths as the slots that are busy complete."""
 
     load: float  # of saturation
-    weight: float = 1.0  # of all slots busy and none waiting, as are all of these, up to one common factor
-    total: float = 1.0
-    busy: float = 0.0  # slots times weight
-    empty: float = 1.0
+    weight: float  # share of the time with all slots busy and none waiting
+    busy: float  # mean slots
+    spread: float  # standard deviation of them
+    idle: float  # share of the time with none busy
 
     @classmethod
     def of(cls, replica: Replica, rate: float) -> _Chain:
-        chain = cls(rate / replica.saturation)
-        for n in range(1, replica.slots + 1):
-            chain.weight *= rate / replica.completions(n)
-            chain.total += chain.weight
-            chain.busy += n * chain.weight
-            if chain.total > HUGE:
-                chain._scale(1 / chain.total)
-        tail = chain.weight * chain.load / (1 - chain.load)  # all busy and some waiting: a geometric series
-        chain.total += tail
-        chain.busy += replica.slots * tail
-        return chain
-
-    def _scale(self, factor: float) -> None:
-        self.weight *= factor
-        self.total *= factor
-        self.busy *= factor
-        self.empty *= factor
+        load = rate / replica.saturation
+        numbers, deaths = _deaths(replace(replica, peers=1))
+        logs = numbers * log(rate) - deaths  # of the weights of 0, 1, ... slots busy and none waiting
+        weights = np.exp(logs - logs.max())
+        full = float(weights[-1])
+        tail = full * load / (1 - load)  # all busy and some waiting: a geometric series
+        total = float(weights.sum()) + tail
+        busy = (float(numbers @ weights) + replica.slots * tail) / total
+        squares = (float((numbers * numbers) @ weights) + replica.slots**2 * tail) / total
+        return cls(load, full / total, busy, sqrt(max(0.0, squares - busy**2)), float(weights[0]) / total)
 
     def means(self) -> tuple[float, float, float]:
         """Slots busy, the share of time with none busy, and requests that wait for a slot."""
-        queued = self.weight * self.load / (1 - self.load) ** 2
-        return self.busy / self.total, self.empty / self.total, queued / self.total
+        return self.busy, self.idle, self.weight * self.load / (1 - self.load) ** 2
 
 
-def _service_factor(servers: int, load: float, cv2: float) -> float:
-    """Wait of M/G/c as a share of that of M/M/c: constant and exponential service mixed; beyond these (1 + cv2) / 2."""
-    if cv2 >= 1:
-        return 0.5 * (1 + cv2)
-    return (1 - cv2) * _constant_service(servers, load) + cv2
-
-
-def _pooling(slots: int, peers: int, load: float) -> float:
-    """Wait for a slot as a share of that at one replica alone, the slots of all being nearly one pool.
-
-    M/M/c waits load ** (sqrt(2 (c + 1)) - 1) / (c (1 - load)) services (Sakasegawa 1977).
-    """
-    return float(load ** (sqrt(2 * (slots * peers + 1)) - sqrt(2 * (slots + 1)))) / peers
-
-
-def _constant_service(servers: int, load: float) -> float:
-    """Wait of M/D/c as a share of that of M/M/c (Cosmetatos 1975); exactly one half for one server."""
-    more = (1 - load) * (servers - 1) * (sqrt(4 + 5 * servers) - 2) / (16 * load * servers)
-    return 0.5 * (1 + min(1.0, more))
+@lru_cache(maxsize=1024)  # a replica is asked at many rates
+def _deaths(replica: Replica) -> tuple[FloatArray, FloatArray]:
+    """0, 1, ... slots busy, and the logarithm of the product of the completions of as many."""
+    logs = [log(replica.completions(n)) for n in range(1, replica.slots + 1)]
+    return np.arange(replica.slots + 1, dtype=np.float64), np.concatenate(([0.0], np.cumsum(logs)))

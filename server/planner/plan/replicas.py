@@ -118,7 +118,7 @@ class Group:
             asked.demand.steps_cv2,
             later_stages_s=later_s,
             shorter=self._shorter(asked, batch),
-            mixes_phases=POLICIES[stack.batching].mixes_phases,
+            policy=POLICIES[stack.batching],
             request_s=host.request_s,
             host_slot_s=host.slot_s + host.logit_s * vocab,
             padded=self._padded(asked, batch),

@@ -11,8 +11,9 @@ from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.planner.plan.demand import Demand
 from server.planner.plan.options import PlanOptions
-from server.planner.plan.queueing import MAX_LOAD, MeanTimes
+from server.planner.plan.queueing import MAX_LOAD
 from server.planner.plan.report import Candidate, Excluded
+from server.planner.plan.times import MeanTimes
 
 
 class HourlyPrice(Protocol):

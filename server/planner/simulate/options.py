@@ -17,6 +17,7 @@ from server.placement.fit import budget_bytes, require_fit
 from server.placement.footprint import ServingShape, StepLimits
 from server.planner.simulate.autoscaling import MAX_REPLICAS, Autoscaling
 from server.planner.simulate.routing import ROUTINGS, Routing
+from server.scheduler.batching import POLICIES
 from server.workload.slo import Slo
 from server.workload.workload import Workload
 
@@ -35,7 +36,7 @@ class SimulationOptions:
     replicas: int = 1  # instances; where they scale, those at the start, as far as the limits allow
     max_model_len: int = 4096
     max_num_seqs: int = 16  # slots that decode is compiled for
-    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts beside all decodes
+    max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts, or all where they go together
     max_num_queued_reqs: int = 1024  # of each group
     block_size: int = 32
     num_blocks: int | None = None  # None: what the memory of the part has left
@@ -71,11 +72,15 @@ class SimulationOptions:
 
     @property
     def scheduler(self) -> SchedulerConfig:
-        tokens = self.max_num_batched_tokens
+        tokens, policy = self.max_num_batched_tokens, POLICIES[self.serving_stack.batching]
+        if tokens is None:
+            is_whole = policy.waiting_ratio > 0  # all that waited go together, however long they are
+            prompts = max(LONGEST_CHUNK, self.max_num_seqs * self.max_model_len) if is_whole else LONGEST_CHUNK
+            tokens = prompts + self.max_num_seqs
         return SchedulerConfig(
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=LONGEST_CHUNK + self.max_num_seqs if tokens is None else tokens,
+            max_num_batched_tokens=tokens,
             max_num_queued_reqs=self.max_num_queued_reqs,
             batching=self.serving_stack.batching,
             max_prompt_chunk=self.compiled_prompts[-1],

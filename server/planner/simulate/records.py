@@ -16,7 +16,7 @@ class Records:
     """One entry for each request of the workload, by its index."""
 
     def __init__(self, size: int) -> None:
-        self.sent_ns = array("q", [NEVER]) * size  # handed to an engine: its arrival, or when a client was free
+        self.sent_ns = array("q", [NEVER]) * size  # by its client: its arrival, or when the client was free
         self.scheduled_ns = array("q", [NEVER]) * size  # first placed in a step
         self.first_token_ns = array("q", [NEVER]) * size
         self.finish_ns = array("q", [NEVER]) * size

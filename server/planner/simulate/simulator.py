@@ -110,7 +110,8 @@ class Driver:
         self._next = 0  # the next arrival
         self._num_open = 0
         self._max_open = 0
-        self.request_ns = 0  # how long before an arrival, which is that at a queue, its request was sent
+        self.request_ns = 0  # between the sending of a request and its being in a queue: the host's work on it
+        self._coming: deque[tuple[int, int]] = deque()  # (when it is in a queue, request) of those sent, in order
         self._first_waiting = 0  # no request before it waits for its first step
         for number in range(len(self._engines)):
             self._open(number)
@@ -134,10 +135,12 @@ class Driver:
     def _next_event(self) -> int:
         """When something happens next; NEVER when all is done."""
         now_ns = self._ends[0][0] if self._ends else NEVER
-        is_arriving = self._next < len(self._arrival_ns) and self._num_open < self._max_open
-        if is_arriving and (now_ns == NEVER or self._arrival_ns[self._next] < now_ns):
+        is_sending = self._is_sending
+        if is_sending and (now_ns == NEVER or self._arrival_ns[self._next] < now_ns):
             now_ns = self._arrival_ns[self._next]
-        if self._fleet is not None and (is_arriving or self._num_open):
+        if self._coming and (now_ns == NEVER or self._coming[0][0] < now_ns):
+            now_ns = self._coming[0][0]
+        if self._fleet is not None and (is_sending or self._num_open):
             scale_ns = self._fleet.next_ns
             if scale_ns != NEVER and (now_ns == NEVER or scale_ns < now_ns):
                 return scale_ns
@@ -190,18 +193,27 @@ class Driver:
         return len(waits)
 
     def _arrive(self, now_ns: int) -> set[int]:
-        """Route what arrives now; the engines that it found idle."""
+        """Take what clients send now, and route what has passed the host by now; the engines that this found idle."""
         idle: set[int] = set()
-        arrivals = self._arrival_ns
-        while self._next < len(arrivals) and arrivals[self._next] <= now_ns and self._num_open < self._max_open:
-            index, self._next = self._next, self._next + 1
-            self._num_open += 1
-            self._records.sent_ns[index] = now_ns - self.request_ns
-            if self._num_routable:
-                self._route(index, now_ns, idle)
+        while True:
+            if self._is_sending and self._arrival_ns[self._next] <= now_ns:
+                index, self._next = self._next, self._next + 1
+                self._num_open += 1
+                self._records.sent_ns[index] = now_ns
+                self._coming.append((now_ns + self.request_ns, index))
+            elif self._coming and self._coming[0][0] <= now_ns:  # one that is refused lets its client send the next
+                index = self._coming.popleft()[1]
+                if self._num_routable:
+                    self._route(index, now_ns, idle)
+                else:
+                    self._held.append(index)
             else:
-                self._held.append(index)
-        return idle
+                return idle
+
+    @property
+    def _is_sending(self) -> bool:
+        """Whether a client waits for nothing but the time of the next arrival."""
+        return self._next < len(self._arrival_ns) and self._num_open < self._max_open
 
     def _route(self, index: int, now_ns: int, idle: set[int]) -> None:
         """Give a request to an engine, or count its refusal; an engine that was idle joins `idle`."""

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from server.config import DataParallel, EngineConfig, RuntimeCores
+from server.cost.calibration import default_calibration
+from server.cost.stacks import STACKS, Stack
 from server.device import host
 from server.device.buckets import CompiledShapes
 from server.engine.load.inventory import weights_identity
@@ -170,18 +172,28 @@ def test_eight_bit_weights_are_priced_as_such(config_of: Any) -> None:
     plain, int8 = (load_engine(config_of("tiny-qwen2", quantization=kind), silent) for kind in (None, "int8"))
     for loaded in (plain, int8):
         loaded.runner.close()
-    assert plain.pricer.decode_ns(10) != int8.pricer.decode_ns(10)
+    assert plain.pricer.decode_ns(10, 1) != int8.pricer.decode_ns(10, 1)
 
 
 def test_a_part_without_measurements_is_told_as_extrapolated(config_of: Any) -> None:
     loaded = load_engine(config_of("tiny-qwen2", device="inf1.xlarge"), silent)
     loaded.runner.close()
-    part, *of_model = loaded.info.facts.extrapolated
-    assert part == "no LLM measurement on Inferentia1 was published"
-    assert [reason.partition(" outside of the ")[2] for reason in of_model] == [
-        "6.7B to 70.6B of the measured models",
-        "4096 to 8192 of the measured models",
-    ]
+    assert "no decode of an LLM on Inferentia1 is among the measurements" in loaded.info.facts.extrapolated
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_the_engine_is_priced_as_its_stack_pads_and_hosts(config_of: Any, stack: Stack) -> None:
+    loaded = load_engine(config_of("tiny-qwen2", stack=stack.name, batching=stack.batching), silent)
+    loaded.runner.close()
+    facts, pricer, host = loaded.info.facts, loaded.pricer, default_calibration().host(stack.name)
+    longest = facts.compiled.token_generation[-1]
+    assert (facts.stack, pricer.stack, pricer.request_s) == (stack.name, stack.name, host.request_s)
+    assert (loaded.scheduler.batching, facts.compiled.batching) == (stack.batching, stack.batching)
+    reads_all, fills_all = (fill == "model length" for fill in (stack.steps_read, stack.prompts_fill))
+    assert (len(facts.compiled.token_generation) == 1) == reads_all
+    assert (pricer.prefill_ns(0, 1) == pricer.prefill_ns(0, longest)) == fills_all
+    grows = host.slot_s > 0 or (host.logit_s > 0 and not stack.samples_on_device) or stack.pads_slots
+    assert (pricer.decode_ns(1, 4) > pricer.decode_ns(1, 1)) == grows
 
 
 def test_the_group_takes_the_visible_cores_and_the_account_names_them(config_of: Any) -> None:

@@ -1,0 +1,70 @@
+"""CPU time of a simulated request under each stack: `python -m tools.simulate_speed [--requests N] [--replicas N]`.
+
+Serves Llama-3-8B's shape on instances of inf2.xlarge at a share of what they can carry, which is measured first by
+giving one of them more than it can. Prints CPU seconds of this process, which do not count what others do on the host,
+though a busy host still slows them, and what a million such requests would take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import replace
+
+from server.config import StackName
+from server.cost.stacks import STACK_NAMES
+from server.models.public import NAMED
+from server.planner.simulate.options import SimulationOptions
+from server.planner.simulate.simulator import run_simulation
+from server.workload.arrivals import Arrivals
+from server.workload.lengths import LengthRange
+from server.workload.synthetic import SyntheticWorkload
+
+MILLION = 1_000_000
+LIMIT_MINUTES = 10.0  # of CPU time, for a million requests
+LOAD = SyntheticWorkload(1_000, Arrivals(float("inf")), LengthRange(128, 1024), LengthRange(64, 512), seed=1)
+
+
+def deployment(stack: StackName) -> SimulationOptions:
+    """One replica, with all of LOAD at once."""
+    return SimulationOptions(NAMED["llama-8b"], "inf2.xlarge", LOAD.generate(), max_model_len=2048, stack=stack)
+
+
+def loaded(stack: StackName, load: float, replicas: int, requests: int) -> SimulationOptions:
+    """As many replicas, at `load` of the requests a second that all their slots can serve."""
+    one = deployment(stack)
+    saturated = run_simulation(one)
+    rate = load * replicas * saturated.completed / saturated.duration_s
+    workload = replace(LOAD, num_requests=requests, arrivals=Arrivals(rate)).generate()
+    return replace(one, workload=workload, replicas=replicas)
+
+
+def main(arguments: list[str]) -> int:
+    """0 when a million requests take at most LIMIT_MINUTES under every stack that was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tools.simulate_speed", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--replicas", type=int, default=100)
+    parser.add_argument("--load", type=float, default=0.8, help="share of saturation")
+    parser.add_argument("--stack", choices=STACK_NAMES, nargs="+", default=STACK_NAMES)
+    asked = parser.parse_args(arguments)
+    slowest = 0.0
+    for stack in asked.stack:
+        options = loaded(stack, asked.load, asked.replicas, asked.requests)
+        begin = time.process_time()
+        report = run_simulation(options)
+        cpu_s = time.process_time() - begin
+        minutes = cpu_s / asked.requests * MILLION / 60
+        slowest = max(slowest, minutes)
+        steps = sum(engine.num_steps for engine in report.engines) / asked.requests
+        print(
+            f"{stack:12} {options.workload.rate:8.1f} requests/s {steps:7.1f} steps a request {cpu_s:7.1f} CPU s, "
+            f"{cpu_s / asked.requests * 1e3:.3f} ms a request, a million in {minutes:.1f} min"
+        )
+    print(f"host: {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f} over the last minute")
+    return 0 if slowest <= LIMIT_MINUTES else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""Plan against simulation under each stack: `python -m tools.stack_agreement [--load 0.6] [--stack tgi ...]`.
+
+Three deployments at a share of what they can carry, each planned and then simulated with the same arrivals. Prints the
+plan's error of each figure relative to the simulation, and of each stack the mean of the absolute errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from server.config import StackName
+from server.cost.stacks import STACK_NAMES
+from server.planner.plan.check import agreement, simulate_candidate
+from server.planner.plan.options import LIMITS, PlanOptions
+from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.search import plan
+from server.planner.simulate.report import SimulationReport
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A deployment of one instance, and its requests."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    instance: str
+    tp: int
+    slots: int
+
+    def planned(self, stack: StackName, load: float) -> tuple[PlanReport, Candidate]:
+        """The plan at `load` of saturation, and its row for so many slots."""
+        asked = PlanOptions(
+            self.model,
+            self.input_tokens,
+            self.output_tokens,
+            devices=(self.instance,),
+            tensor_parallel_sizes=(self.tp,),
+            dtypes=("bfloat16",),
+            max_batch=self.slots,
+            stack=stack,
+        )
+        saturated = self._row(plan(asked)).saturated_output_tokens_s
+        report = plan(replace(asked, request_rate=load * saturated / self.output_tokens))
+        return report, self._row(report)
+
+    def _row(self, report: PlanReport) -> Candidate:
+        (row,) = (candidate for candidate in report.candidates if candidate.batch == self.slots)
+        return row
+
+
+SHAPES = (
+    Shape("llama-8b", 700, 200, "inf2.48xlarge", 8, 16),
+    Shape("llama-8b", 200, 400, "inf2.xlarge", 2, 8),
+    Shape("llama-70b", 1500, 237, "inf2.48xlarge", 24, 32),
+)
+
+
+def errors(shape: Shape, stack: StackName, load: float) -> dict[str, float]:
+    """Of the plan relative to the simulation: means, and the quantiles that can be limited."""
+    report, row = shape.planned(stack, load)
+    simulated = simulate_candidate(report, row)
+    means = {one.name: one.error for one in agreement(report, row, simulated) if one.name != "usd_per_million_tokens"}
+    return means | {name: row.quantiles_s[name] / seconds - 1 for name, seconds in quantiles_s(simulated).items()}
+
+
+def quantiles_s(simulated: SimulationReport) -> dict[str, float]:
+    """Those that a plan can limit, without the first fifth of the requests, which fill the deployment."""
+    times = {"TTFT": simulated.ttft_ms, "TPOT": simulated.tpot_ms}
+    return {
+        limit.name: float(np.percentile(times[limit.figure][len(times[limit.figure]) // 5 :], limit.share * 100)) / 1e3
+        for limit in LIMITS.values()
+        if limit.share is not None
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Always 0: what is right enough is for the reader to say."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.stack_agreement", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--load", type=float, default=0.6, help="share of saturation")
+    parser.add_argument("--stack", choices=STACK_NAMES, nargs="+", default=STACK_NAMES)
+    asked = parser.parse_args(arguments)
+    for stack in asked.stack:
+        found = [errors(shape, stack, asked.load) for shape in SHAPES]
+        for shape, of_shape in zip(SHAPES, found, strict=True):
+            print(_line(f"{stack}, {shape.model} {shape.input_tokens} + {shape.output_tokens}", of_shape))
+        means = {name: float(np.mean([abs(one[name]) for one in found])) for name in found[0]}
+        print(_line(f"{stack}, mean of absolute errors", means))
+    return 0
+
+
+def _line(title: str, figures: dict[str, float]) -> str:
+    return f"{title:40}" + "".join(f"  {name} {error:+.1%}" for name, error in figures.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
