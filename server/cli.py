@@ -81,6 +81,9 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("neuronserve: interrupted", file=sys.stderr)
+        return 130  # as of a process that SIGINT has ended
 
 
 def serve(call: Call) -> None:
@@ -90,7 +93,6 @@ def serve(call: Call) -> None:
     from server.settings.serve import ServeSettings
 
     settings = call.settings(ServeSettings)
-    _log_to_stderr(settings.log_level)
     settings.require_price()
     log_support(
         settings.model, settings.device, settings.tensor_parallel_size, settings.max_model_len, settings.features
@@ -264,6 +266,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
 def _parser() -> _Parser:
     """Knows the names of the commands alone; what is behind a name is left to it."""
     parser = _Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
+    parser.add_argument("--version", action="version", version=__version__)
     groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
     for name, (run_command, what) in COMMANDS.items():
         group, _, last = name.rpartition(" ")
@@ -285,12 +288,3 @@ def _model_path(settings: ModelSettings) -> Path:
     from server.checkpoint.hub import resolve_model
 
     return resolve_model(settings.model, settings.revision)
-
-
-def _log_to_stderr(level: str) -> None:
-    import logging
-
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
-    )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

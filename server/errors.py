@@ -6,7 +6,8 @@ NeuronserveError
 │   ├── CheckpointError        the checkpoint: which file, which tensor, why
 │   ├── DeviceError            no such part, or the part cannot do that
 │   │   └── DeviceMemoryError  the model does not fit on the part; carries the account
-│   └── HostMemoryError        the host has less memory than the emulation needs
+│   ├── HostMemoryError        the host has less memory than the emulation needs
+│   └── EngineLost             an engine has died while it served: exit code 1 at the server's end
 ├── StepTooLarge               a step is beyond what the runner has room for: our own mistake, never a request's
 ├── RequestError               one request is refused; nothing else notices (4xx)
 │   ├── InvalidRequest         400, with the offending field
@@ -56,6 +57,12 @@ class DeviceMemoryError(DeviceError):
 
 class HostMemoryError(StartError):
     """The host running the emulation has too little memory, whatever the emulated part would have had."""
+
+
+class EngineLost(StartError):
+    """An engine has died while the server ran. The server ends as asked, but not with exit code 0."""
+
+    exit_code = 1
 
 
 class StepTooLarge(NeuronserveError):

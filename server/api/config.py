@@ -35,6 +35,7 @@ class ApiConfig:
     trust_request_chat_template: bool = False  # render templates that requests bring along
     api_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
     context_overflow: ContextOverflow = "clip"  # what becomes of max_tokens beyond the context that is left

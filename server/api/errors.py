@@ -51,6 +51,14 @@ class HeadersTooLarge(RequestError):
     status = 431
 
 
+class TooManyConnections(RequestError):
+    """The server holds as many connections as its open files allow."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "too_many_connections"
+
+
 class _InternalError(RequestError):
     status = 500
     kind = "server_error"

@@ -21,9 +21,12 @@ import uvloop
 from server.api.app import build_app
 from server.api.config import ApiConfig
 from server.api.endpoints.inventory import inventory
+from server.api.http.access_log import leave_out_probes
+from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
-from server.errors import StartError
+from server.device.open_files import REFUSED_CONNECTIONS
+from server.errors import EngineLost, StartError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 
@@ -34,7 +37,29 @@ POLL_S = 0.05
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handling."""
+    """uvicorn without its signal handling, and without sockets of its own: `connections` accepts."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        del sockets
+        await super().startup(sockets=[])
+        self._connections.open(self._protocol)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._connections.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self, is_surplus: bool) -> LimitedHttpProtocol:
+        return LimitedHttpProtocol(
+            self._connections,
+            is_surplus,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -47,17 +72,20 @@ class ApiServer:
     def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
         self.service = Service(config, EngineGroups(engines))
         self._listener = listener
+        leave_out_probes()
+        count_refusal = self.service.telemetry.refused_connections.inc
+        connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 build_app(self.service),
-                http=LimitedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=config.has_access_log,
                 server_header=False,
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
-            )
+            ),
+            connections,
         )
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s
@@ -65,7 +93,10 @@ class ApiServer:
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Listen and load, then serve until `shutdown` is done. Raises StartError when loading fails."""
+        """Listen and load, then serve until `shutdown` is done.
+
+        Raises StartError when loading fails, EngineLost at the end when an engine has died meanwhile.
+        """
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
         logging_stats = asyncio.create_task(self._log_stats())
@@ -80,6 +111,8 @@ class ApiServer:
             logging_stats.cancel()
             await asyncio.gather(loading, logging_stats, serving, return_exceptions=True)
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
+        if (loss := self.service.engine.loss) is not None:
+            raise EngineLost(f"an engine was lost while the server ran: {loss}")
 
     def shutdown(self) -> None:
         """First call: drain, then end. Second call: end what still runs at once."""
@@ -94,7 +127,8 @@ class ApiServer:
         for note in info.notes:
             log.info("%s", note)
         names = ", ".join(self.service.config.model_names)
-        log.info("serving %s on %s (TP=%d, %s)", names, info.device, info.tensor_parallel_size, info.dtype)
+        weights = info.facts.quantization or info.dtype
+        log.info("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights)
         _print_inventory(self.service)
         log.info("ready: %s", address(self._listener))
 
@@ -108,6 +142,9 @@ class ApiServer:
         if is_serving:
             log.info("draining: %d sequences open, at most %g s", self.service.engine.num_open, self._timeout_s)
             await self._wait_until_idle()
+            if left := self.service.engine.num_open:
+                why = "a second signal" if self._abort_now.is_set() else f"{self._timeout_s:g} s are over"
+                log.warning("draining ends: %s; %d open sequences end with an error", why, left)
             self.service.abort_all()
         self._uvicorn.should_exit = True
 
@@ -144,7 +181,7 @@ def address(listener: socket.socket) -> str:
 
 
 def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
-    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError."""
+    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
     uvloop.run(_serve(config, engines, listener))
 
 

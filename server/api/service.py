@@ -117,10 +117,13 @@ class Service:
         return self._model
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Read the text files while the engine loads. Raises StartError from either."""
-        files = asyncio.create_task(asyncio.to_thread(load_text_files, self.config))
-        info = await self.engine.start(report)
-        self._files = text = await files
+        """Read the text files while the engine loads. Raises StartError from either as soon as it fails."""
+        starting = asyncio.ensure_future(self.engine.start(report))
+        try:
+            info, text = await asyncio.gather(starting, asyncio.to_thread(load_text_files, self.config))
+        finally:
+            starting.cancel()
+        self._files = text
         _require_embeddings(text.tokenizer, info)
         price = self.config.price_basis, self.config.usd_per_hour
         num_engines = len(self.engine.infos)

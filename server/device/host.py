@@ -1,4 +1,4 @@
-"""Memory of the host that runs the emulation: how much is available, and the refusal when it is too little."""
+"""Memory of the host that runs the emulation: how much is available, and what happens when it is too little."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class _Controller:
     limit: str
     usage: str  # of the group and those below it, file cache included
     cache: tuple[str, ...]  # lines of memory.stat: file cache that the kernel drops before it runs out
+    events: str  # file with the line "oom_kill N": processes that were killed because the group ran out
 
 
 _V1 = _Controller(
@@ -29,8 +30,9 @@ _V1 = _Controller(
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
+    "memory.oom_control",
 )
-_V2 = _Controller("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"))
+_V2 = _Controller("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"), "memory.events")
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -44,6 +46,15 @@ def available_bytes(root: Path = Path("/")) -> int:
         left = _left(controller, folder)
         least = least if left is None else min(least, left)
     return least
+
+
+def num_oom_kills(root: Path = Path("/")) -> int:
+    """Processes of the own memory group that the kernel has killed because memory ran out; 0 where no group says."""
+    texts = (_text(folder / controller.events) for controller, folder in _groups(root))
+    lines = next(
+        filter(None, texts), ""
+    ).splitlines()  # the nearest group that can be seen; those above count others too
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 def _groups(root: Path) -> Iterator[tuple[_Controller, Path]]:

@@ -7,6 +7,7 @@ its own request may generate; the engine and the other requests never wait for i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -34,6 +35,7 @@ from server.link.messages import (
 from server.types import Charge, Request, StepReport, TokenEvent
 
 Observer = Callable[[Tokens], None]
+log = logging.getLogger("neuronserve.engine")
 
 
 class Stream:
@@ -99,7 +101,7 @@ class Stream:
 class EngineClient:
     """Client of one engine. `info` is set once `start` has returned."""
 
-    def __init__(self, engine: EngineHandle) -> None:
+    def __init__(self, engine: EngineHandle, on_loss: Callable[[], None] = lambda: None) -> None:
         self._engine = engine
         self._streams: dict[str, Stream] = {}
         self._decoder = msgspec.msgpack.Decoder(Output)
@@ -107,6 +109,9 @@ class EngineClient:
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._report_progress: Callable[[str], None] = lambda _: None
         self._end_reason: str | None = None
+        self.loss: str | None = None  # why an engine that served has ended, unless it was stopped
+        self._on_loss = on_loss
+        self._is_stopping = False
         self._observers: list[Observer] = []
         self._pending_replies: deque[asyncio.Future[TraceReply]] = deque()  # in the order of the commands
         self.info: EngineInfo | None = None
@@ -177,6 +182,7 @@ class EngineClient:
 
     async def stop(self, timeout_s: float) -> None:
         """Shut the engine down, and kill it after `timeout_s`; one that still loads is killed at once."""
+        self._is_stopping = True
         if self.info is not None and self._engine.is_alive and self.is_alive:
             self._send(Shutdown())
             await asyncio.to_thread(self._engine.join, timeout_s)
@@ -188,7 +194,8 @@ class EngineClient:
         try:
             self._engine.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
         except zmq.Again:  # nobody is connected
-            self._end("the engine process does not answer")
+            is_alive = self._engine.is_alive
+            self._end(f"{self._engine.name} does not answer" if is_alive else self._engine.death())
             self._require_alive()
 
     def _read(self) -> None:
@@ -231,9 +238,8 @@ class EngineClient:
         """Read what the ended process still sent, then end every stream."""
         self._read()
         self._engine.join(1.0)  # its pipe closes an instant before its exit code is there
-        code = self._engine.process.exitcode if self._engine.process is not None else None
         self._close_readers()
-        self._end(f"the engine process has ended with exit code {code}")
+        self._end(self._engine.death())
 
     def _end(self, message: str, exit_code: int = 1) -> None:
         if self._end_reason is not None:
@@ -241,6 +247,10 @@ class EngineClient:
         self._end_reason = message
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(_start_error(message, exit_code))
+        elif self.info is not None and not self._is_stopping:
+            self.loss = message
+            log.error("%s; %d open sequences end with an error", message, len(self._streams))
+            self._on_loss()
         for reply in self._pending_replies:
             if not reply.done():
                 reply.set_exception(EngineDead(message))

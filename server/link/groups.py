@@ -7,6 +7,7 @@ end with its error; the others go on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from server.link.messages import EngineInfo, Tokens, TraceCommand, TraceReply
 from server.scheduler.router import Router
 from server.types import Request
 
+log = logging.getLogger("neuronserve.engine")
 RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a router chose itself
 
 
@@ -26,7 +28,7 @@ class EngineGroups:
     """Clients of one engine or several, in the order of their ranks."""
 
     def __init__(self, engines: Sequence[EngineHandle]) -> None:
-        self.clients = tuple(EngineClient(engine) for engine in engines)
+        self.clients = tuple(EngineClient(engine, self._report_loss) for engine in engines)
         self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._router: Router | None = None  # with one engine there is no choice
 
@@ -39,6 +41,11 @@ class EngineGroups:
     def is_whole(self) -> bool:
         """True while all engines are alive."""
         return all(client.is_alive for client in self.clients)
+
+    @property
+    def loss(self) -> str | None:
+        """How engines have ended that served and were not stopped; None when there is none."""
+        return "; ".join(client.loss for client in self.clients if client.loss is not None) or None
 
     @property
     def num_open(self) -> int:
@@ -113,6 +120,11 @@ class EngineGroups:
     async def stop(self, timeout_s: float) -> None:
         """Shut the engines down; kill those alive after `timeout_s`, and at once those that still load."""
         await asyncio.gather(*(client.stop(timeout_s) for client in self.clients))
+
+    def _report_loss(self) -> None:
+        left = sum(client.is_alive for client in self.clients)
+        phase = "degraded" if left else "dead"
+        log.error("the server is %s: %d of %d engines left; it must be restarted", phase, left, len(self.clients))
 
     def _with_name(self, report: Callable[[str], None], rank: int) -> Callable[[str], None]:
         """`report`, with the engine's rank before each line where there are several engines."""

@@ -22,6 +22,7 @@ from typing import Literal
 import zmq
 
 from server.config import EngineConfig
+from server.device.host import num_oom_kills
 
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
@@ -55,6 +56,9 @@ class EngineHandle:
         self._context = zmq.Context()
         self.commands = bound_socket(self._context, zmq.PUSH, self.addresses.commands)
         self.outputs = bound_socket(self._context, zmq.PULL, self.addresses.outputs)
+        rank, size = config.data_parallel.rank, config.data_parallel.size
+        self.name = "the engine" if size == 1 else f"engine {rank}"
+        self._oom_kills = num_oom_kills()
         self._thread: threading.Thread | None = None
         self.process: SpawnProcess | None = None
         if mode == "thread":
@@ -83,6 +87,16 @@ class EngineHandle:
             runner.join(timeout_s)
         return not self.is_alive
 
+    def death(self) -> str:
+        """How the engine's process has ended: its exit code or signal, and whether memory ran out meanwhile."""
+        code = self.process.exitcode if self.process is not None else None
+        who = f"{self.name} (pid {self.pid})"
+        if code is None or code >= 0:
+            return f"{who} has ended with exit code {code}"
+        is_oom = -code == signal.SIGKILL and num_oom_kills() > self._oom_kills
+        why = ", because memory ran out: its control group counts an OOM kill since the start" if is_oom else ""
+        return f"{who} was killed by {_signal_name(-code)}{why}"
+
     def close(self) -> None:
         """End the engine if it still runs, and remove sockets and directory. May be called twice."""
         if self.process is not None:
@@ -107,6 +121,13 @@ def _end_with_parent(addresses: Addresses) -> None:
     parent.join()
     shutil.rmtree(addresses.directory, ignore_errors=True)
     os._exit(1)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _private_directory() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,6 +12,8 @@ from server.device.catalog import instance
 from server.device.instances import Instance
 from server.device.ledger import core_name
 from server.monitor.scrape import Scrape
+
+SECRET_FLAGS = frozenset({"--api-key"})
 
 # Memory by use and core: the second name is read where the first is not there.
 MEMORY = ("neuronserve:hbm_bytes", "neuronserve:device_memory_bytes")
@@ -90,8 +92,17 @@ def local_process(pid: int | None, is_local: bool) -> psutil.Process | None:
 
 
 def command_of(process: psutil.Process | None) -> str:
-    """The command line; empty where it cannot be read."""
+    """The command line, without the secrets in it; empty where it cannot be read."""
     if process is not None:
         with suppress(psutil.Error):
-            return " ".join(process.cmdline())
+            return " ".join(_without_secrets(process.cmdline()))
     return ""
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """`words` with `***` for the value of each flag in `SECRET_FLAGS`, which stands behind it or behind a `=`."""
+    flags = [word.partition("=") for word in words]
+    return [
+        f"{flag}=***" if equals and flag in SECRET_FLAGS else "***" if before in SECRET_FLAGS else word
+        for word, (flag, equals, _), before in zip(words, flags, ["", *words], strict=False)
+    ]

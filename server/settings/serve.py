@@ -13,10 +13,13 @@ from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ToolCall
 from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
+from server.device.open_files import max_connections, raise_open_files
 from server.device.prices import DEFAULT_REGION, PriceBasis
+from server.errors import SettingsError
 from server.link.handle import EngineMode
-from server.settings.base import Texts, slice_of
+from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
+from server.settings.logs import log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.sources import traces_protocol
 
@@ -45,6 +48,7 @@ class ServeSettings(EngineSettings):
     api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
         (), description="key that clients must send to /v1; may be repeated"
     )
+    api_key_file: File = Field(None, description="file with such keys, one a line, which no list of processes shows")
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
@@ -73,6 +77,26 @@ class ServeSettings(EngineSettings):
         None, description="how to speak with it (default: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, else grpc)"
     )
 
+    def put_in_force(self) -> None:
+        """Also the log, and the system's limit of open files. Raises StartError when that is too small to serve."""
+        super().put_in_force()
+        log_to_stderr(self.log_level)
+        raise_open_files()
+        max_connections(self.data_parallel_size)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        asked, possible = self.max_num_queued_reqs, self._max_open
+        if asked <= possible:
+            return super().notices
+        why = "the process may open no more files (ulimit -n)"
+        return (*super().notices, f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
+
+    @property
+    def _max_open(self) -> int:
+        """Sequences that can be open at once, with connections left for probes."""
+        return max_connections(self.data_parallel_size) * 15 // 16
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names clients may use, the first of which is written into answers."""
@@ -98,7 +122,9 @@ class ServeSettings(EngineSettings):
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with the tokenizer that grammars are followed with."""
         trace = TraceConfig(self.trace_dir, self.trace_max_events)
-        return replace(super().engine_config(model_path), tokenizer_path=self.tokenizer, trace=trace)
+        most = min(self.max_num_queued_reqs, self._max_open)
+        engine = super().engine_config(model_path)
+        return replace(engine, tokenizer_path=self.tokenizer, trace=trace, max_num_queued_reqs=most)
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads and memory are divided between them."""
@@ -117,6 +143,18 @@ class ServeSettings(EngineSettings):
             for rank in range(size)
         )
 
+    def _keys_of_file(self) -> tuple[str, ...]:
+        """Raises SettingsError when there is none in the file, or no such file: that would let everybody in."""
+        if self.api_key_file is None:
+            return ()
+        try:
+            lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"--api-key-file: cannot read {str(self.api_key_file)!r}: {error}") from error
+        if keys := tuple(line.strip() for line in lines if line.strip()):
+            return keys
+        raise SettingsError(f"--api-key-file: {self.api_key_file} has no key: that would let everybody in")
+
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""
         return slice_of(
@@ -125,7 +163,8 @@ class ServeSettings(EngineSettings):
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            api_keys=self.api_key,
+            api_keys=(*self.api_key, *self._keys_of_file()),
+            max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,

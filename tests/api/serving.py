@@ -107,7 +107,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     if config.device == "crash":
         os._exit(7)
     if config.device == "hang":
-        time.sleep(60)
+        time.sleep(3600)
     cache = CacheConfig(config.num_blocks_override or 256, config.block_size, config.enable_prefix_caching)
     max_model_len = config.max_model_len or MAX_MODEL_LEN
     scheduler = SchedulerConfig(
@@ -150,9 +150,19 @@ def run_fake(config: EngineConfig, addresses: Addresses) -> int:
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
     pricer = small_pricer(config.max_num_seqs, max_model_len)
+    quantization = None if config.quantization == "none" else config.quantization
     compiled = CompiledShapes(config.batching, config.max_num_seqs, powers_of_two(max_model_len), (max_model_len,))
     return EngineFacts(
-        "Fake", 7, None, (), WeightsIdentity("00", "manifest"), "11", compiled, pricer.calibration, (), config.pace
+        "Fake",
+        7,
+        quantization,
+        (),
+        WeightsIdentity("00", "manifest"),
+        "11",
+        compiled,
+        pricer.calibration,
+        (),
+        config.pace,
     )
 
 
@@ -184,6 +194,11 @@ class Server:
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         return self.process.wait(timeout_s)
 
+    def last_words(self) -> str:
+        """What the server has written after its start, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
 
 def command(*args: str, program: str = "tests.api.serve_fake") -> list[str]:
     return [sys.executable, "-m", program, *args]
@@ -195,14 +210,20 @@ def environment(**extra: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_server(
-    model: Path, *args: str, env: dict[str, str] | None = None, program: str = "tests.api.serve_fake"
+    model: Path,
+    *args: str,
+    env: dict[str, str] | None = None,
+    program: str = "tests.api.serve_fake",
+    under: Sequence[str] = (),
 ) -> Iterator[Server]:
     """Start a server on a free port, wait until it is ready, and end it by its pid afterwards.
+
+    `under` is a command that runs the rest of its arguments, such as prlimit.
 
     The program `server` has the real engine, which may have to compile its kernels first.
     """
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
-    process = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
+    process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
     try:
         log = read_until(process, rb"ready: (http://\S+)", PATIENCE_S if program == "tests.api.serve_fake" else 600)
         found = re.search(r"ready: (http://\S+)", log)

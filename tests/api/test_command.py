@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -14,12 +15,14 @@ import pytest
 
 from tests.api.serving import (
     PATIENCE_S,
+    ROOT,
     VOCAB_SIZE,
     command,
     environment,
     read_until,
     run_command,
     running_server,
+    until,
     write_checkpoint,
 )
 
@@ -40,8 +43,37 @@ def test_a_tokenizer_that_knows_more_than_the_embedding_is_refused_at_start(tmp_
         ) in ended.stderr
 
 
+def test_ctrl_c_is_one_line_and_no_traceback() -> None:
+    argv = command("simulate", "--num-prompts", "10000000", program="server")
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
+        until(lambda: "_umath_linalg" in Path(f"/proc/{process.pid}/maps").read_text())  # it is at work
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        words = process.stderr.read().decode()
+        assert words.splitlines()[-1:] == ["neuronserve: interrupted"]
+        assert "Traceback" not in words
+        assert process.wait(PATIENCE_S) == 130
+
+
+def test_probes_and_scrapes_are_not_in_the_access_log(checkpoint: Path) -> None:
+    with running_server(checkpoint) as server:
+        for path in ("/health", "/health/ready?a=b", "/metrics", "/v1/models"):
+            assert httpx.get(server.url + path).status_code == 200
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        lines = [line for line in server.last_words().splitlines() if "HTTP/1.1" in line]
+    assert len(lines) == 1
+    assert re.fullmatch(r'\d{4}-\d\d-\d\d [\d:]{8} INFO 127.0.0.1:\d+ - "GET /v1/models HTTP/1.1" 200', lines[0])
+
+
+@pytest.mark.parametrize(("flags", "weights"), [((), "bfloat16"), (("--quantization", "int8"), "int8")])
+def test_the_log_says_what_the_weights_are(checkpoint: Path, flags: tuple[str, ...], weights: str) -> None:
+    with running_server(checkpoint, *flags) as server:
+        assert f"serving fake on inf2.xlarge (TP=1, weights {weights})" in server.log
+
+
 def test_version_and_help() -> None:
-    assert run_command("version").stdout.strip()
+    assert run_command("version").stdout.strip() == run_command("--version").stdout.strip() != ""
     page = run_command("serve", "--help").stdout
     for flag in (
         "--tensor-parallel-size N",
@@ -64,6 +96,13 @@ def test_version_and_help() -> None:
         (["--chat-template", "{% for %}"], "cannot be compiled"),
         (["--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
         (["--host", "203.0.113.1"], "cannot listen there"),
+        # said while the engine loads, which here has no end
+        (["--device", "hang", "--chat-template", "/no/such/file"], "--chat-template: cannot read '/no/such/file'"),
+        (["--device", "hang", "--tokenizer", "/nowhere"], "tokenizer.json: is missing"),
+        (["--device", "fail", "--tokenizer", "/nowhere"], ""),  # whichever is first, and no traceback of the other
+        (["--api-key", ""], "--api-key: must have at least 1 character, not ''"),
+        (["--api-key-file", "/dev/null"], "--api-key-file: /dev/null has no key: that would let everybody in"),
+        (["--api-key-file", "/nowhere"], "--api-key-file: cannot read '/nowhere'"),
     ],
 )
 def test_what_stops_the_start_is_one_line_and_exit_code_2(checkpoint: Path, args: list[str], complaint: str) -> None:
@@ -86,7 +125,7 @@ def test_a_port_in_use_is_said_at_once(checkpoint: Path) -> None:
 def test_an_engine_that_dies_while_loading_is_exit_code_1(checkpoint: Path) -> None:
     ended = run_command("serve", str(checkpoint), "--port", "0", "--device", "crash")
     assert ended.returncode == 1
-    assert "the engine process has ended with exit code 7" in ended.stderr
+    assert ") has ended with exit code 7" in ended.stderr
 
 
 def test_sigterm_while_loading_ends_the_start(checkpoint: Path) -> None:

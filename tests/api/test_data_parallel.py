@@ -101,7 +101,8 @@ def test_every_engine_has_its_own_series(pair: Server) -> None:
         assert by_engine(seen, family) == [0, 0]
     engines = {sample.labels["engine"] for sample in seen.samples if "engine" in sample.labels}
     assert engines == {"0", "1"}
-    (rejections,) = (s for s in seen.samples if s.name == "vllm:admission_rejections_total")
+    name, reason = "vllm:admission_rejections_total", "max_num_queued_reqs"
+    (rejections,) = (s for s in seen.samples if s.name == name and s.labels["reason"] == reason)
     assert "engine" not in rejections.labels
 
 
@@ -185,6 +186,12 @@ def test_the_death_of_one_ends_its_requests_and_the_others_go_on(checkpoint: Pat
         until(lambda: httpx.get(server.url + "/health").json() == {"status": "dead"})
         refused = httpx.post(server.url + TEXT, json=LONG)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        words = server.last_words()
+    assert f"engine 1 (pid {second}) was killed by SIGKILL; 1 open sequences end with an error" in words
+    assert "the server is degraded: 1 of 2 engines left" in words
+    assert "the server is dead: 0 of 2 engines left" in words
 
 
 def test_a_request_with_choices_at_a_dead_engine_ends_and_leaves_nothing_at_the_other(checkpoint: Path) -> None:

@@ -138,6 +138,15 @@ def test_keys_guard_v1_and_nothing_else(checkpoint: Path) -> None:
         assert status(server.url, "/version") == 200
 
 
+def test_keys_of_a_file_are_keys_too(checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("second\n\n third \n")
+    with running_server(checkpoint, "--api-key", "first", "--api-key-file", str(file)) as server:
+        for key, code in {"first": 200, "second": 200, "third": 200, "fourth": 401}.items():
+            header = {"Authorization": f"Bearer {key}"}
+            assert httpx.get(server.url + "/v1/models", headers=header).status_code == code
+
+
 def test_browsers_may_call_only_from_allowed_origins(checkpoint: Path, server: Server) -> None:
     ask = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in httpx.options(server.url + TEXT, headers=ask).headers
@@ -169,7 +178,8 @@ def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
         with httpx.stream("POST", server.url + TEXT, json={**LONG, "stream": True}, timeout=60) as response:
             lines = events(response)
             next(lines)
-            os.kill(server.engine_pid, signal.SIGKILL)
+            pid = server.engine_pid
+            os.kill(pid, signal.SIGKILL)
             rest = list(lines)
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["error"]["code"] == "engine_dead"
@@ -179,7 +189,12 @@ def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
         refused = httpx.post(server.url + TEXT, json=LONG)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
         server.signal(signal.SIGTERM)
-        assert server.wait() == 0
+        assert server.wait() == 1
+        words = server.last_words()
+    death = f"the engine (pid {pid}) was killed by SIGKILL"
+    assert f" ERROR {death}; 1 open sequences end with an error" in words
+    assert " ERROR the server is dead: 0 of 1 engines left" in words
+    assert words.splitlines()[-1] == f"neuronserve: error: an engine was lost while the server ran: {death}"
 
 
 def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> None:
@@ -239,4 +254,6 @@ def test_what_does_not_finish_is_ended_with_an_error(checkpoint: Path, how: str)
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["error"]["code"] == "draining"
         assert server.wait() == 0
+        why = "0.2 s are over" if how == "timeout" else "a second signal"
+        assert f" WARNING draining ends: {why}; 1 open sequences end with an error" in server.last_words()
         until(lambda: not any(map(is_running, pids)))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.host import SPARE_BYTES, available_bytes, host_kv_blocks, require_host_memory
+from server.device.host import SPARE_BYTES, available_bytes, host_kv_blocks, num_oom_kills, require_host_memory
 from server.device.ledger import GIB
 from server.errors import DeviceError, HostMemoryError, StartError
 
@@ -141,3 +141,18 @@ def test_without_control_groups_the_host_itself_counts(tmp_path: Path) -> None:
 
 def test_the_real_host_has_memory() -> None:
     assert 0 < available_bytes() <= psutil.virtual_memory().total
+
+
+def test_oom_kills_are_those_of_the_nearest_group_that_can_be_seen(tmp_path: Path) -> None:
+    assert num_oom_kills(tmp_path) == 0
+    write(tmp_path / "proc/self/cgroup", "0::/pod/container\n")
+    write(tmp_path / "sys/fs/cgroup/pod/memory.events", "oom 9\noom_kill 8\noom_group_kill 0\n")
+    assert num_oom_kills(tmp_path) == 8
+    write(tmp_path / "sys/fs/cgroup/pod/container/memory.events", "oom 2\noom_kill 1\noom_group_kill 7\n")
+    assert num_oom_kills(tmp_path) == 1
+
+
+def test_oom_kills_of_the_first_version_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "4:memory:/docker/1\n0::/\n")
+    write(tmp_path / "sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert num_oom_kills(tmp_path) == 3

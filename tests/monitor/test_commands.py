@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from server.cli import main
-from tests.api.serving import PATIENCE_S, ROOT, Server, environment, running_server, write_checkpoint
+from tests.api.serving import PATIENCE_S, ROOT, Server, environment, run_command, running_server, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,21 @@ def complete(url: str, max_tokens: int = 16) -> None:
 def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert main(list(argv)) == 0
     return capsys.readouterr().out
+
+
+def test_a_server_of_this_host_is_asked_past_a_proxy(server: Server) -> None:
+    proxies = {name: "http://127.0.0.1:9" for name in ("http_proxy", "HTTP_PROXY", "all_proxy")}
+    for name in ("ls", "top", "monitor"):
+        flags = ("--once", "--interval", "0.1") if name != "ls" else ()
+        ended = run_command(name, "--url", server.url, *flags, env=environment(**proxies, no_proxy=""))
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_ls_shows_no_key_of_the_servers_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_server(write_checkpoint(tmp_path), "--api-key", "s3cret", "--api-key=s3cret2") as server:
+        (device,) = json.loads(output(capsys, "ls", "--url", server.url, "--json"))
+        assert device["neuron_processes"][0]["command"].endswith("--served-model-name fake --api-key *** --api-key=***")
+        assert "s3cret" not in output(capsys, "ls", "--url", server.url)
 
 
 def test_ls_has_the_fields_of_neuron_ls(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

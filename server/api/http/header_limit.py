@@ -1,27 +1,47 @@
-"""Limit on header bytes, counted as they arrive by a subclass of uvicorn's httptools protocol.
+"""Limits on header bytes, counted as they arrive, and on connections, by a subclass of uvicorn's httptools protocol.
 
 httptools itself keeps an unfinished header of any size in memory, and uvicorn's h11 limits do nothing when it is used.
 """
 
 from __future__ import annotations
 
+import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server.api.config import MAX_HEADER_BYTES
-from server.api.errors import HeadersTooLarge, error_bytes
+from server.api.errors import RETRY_AFTER_S, HeadersTooLarge, TooManyConnections, error_bytes
+from server.api.http.connections import Connections
+from server.errors import RequestError
+
+SURPLUS_S = 5.0  # that a refused connection may take for its request
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """Answers 431 and closes as soon as request line and headers together pass `MAX_HEADER_BYTES`."""
+    """Answers 431 and closes as soon as request line and headers together pass `MAX_HEADER_BYTES`.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    A connection above the server's number gets 429 for its first request, or is closed when none comes.
+    """
+
+    def __init__(self, connections: Connections, is_surplus: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._all = connections
+        self._is_surplus = is_surplus
         self._raw_bytes = 0  # received since the last request's end while headers are unfinished
         self._parsed_bytes = 0  # of the request line and the headers that are complete
         self._is_in_body = False
         self._is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._is_surplus:
+            self.loop.call_later(SURPLUS_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._all.closed()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -31,7 +51,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_in_body:
             self._raw_bytes = 0
         elif self._raw_bytes > MAX_HEADER_BYTES:
-            self._refuse()
+            self._refuse(_too_large())
 
     def on_message_begin(self) -> None:
         self._parsed_bytes = 0
@@ -47,7 +67,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_body = True
-        if not self._is_refused:
+        if self._is_surplus:
+            self._refuse(TooManyConnections(f"The server has {self._all.limit} connections open, as many as it can."))
+        elif not self._is_refused:
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -66,19 +88,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._parsed_bytes += size
         if self._parsed_bytes > MAX_HEADER_BYTES:
-            self._refuse()
+            self._refuse(_too_large())
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: RequestError) -> None:
         if self._is_refused:
             return
         self._is_refused = True
-        error = HeadersTooLarge(
-            f"Request line and headers are larger than the {MAX_HEADER_BYTES} bytes this server reads."
-        )
         body = error_bytes(error)
+        retry = f"retry-after: {RETRY_AFTER_S}\r\n" if error.status == HTTPStatus.TOO_MANY_REQUESTS else ""
         head = (
-            "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def _too_large() -> RequestError:
+    return HeadersTooLarge(f"Request line and headers are larger than the {MAX_HEADER_BYTES} bytes this server reads.")

@@ -81,7 +81,7 @@ REJECTIONS = MetricFamily(
     "vllm:admission_rejections",
     "counter",
     "requests",
-    "HTTP requests refused with 429, by the limit they met",
+    "HTTP requests refused with 429, by the limit they met: max_num_queued_reqs, or max_connections (open files)",
     ("model_name", "reason"),
 )
 REQUEST_PROMPT_TOKENS = MetricFamily("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")

@@ -10,7 +10,7 @@ from server.api.config import ApiConfig
 from server.api.telemetry import device_families as f
 from server.api.telemetry.device_account import device_account, show_device
 from server.api.telemetry.engine_metrics import EngineMetrics
-from server.api.telemetry.families import ALIASES
+from server.api.telemetry.families import ALIASES, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
 from server.api.telemetry.request_metrics import RequestMetrics
@@ -34,6 +34,7 @@ class Telemetry:
         self._instruments = Instruments(self.registry, {"model_name": name})
         self._clock = clock
         self.http = HttpMetrics(self._instruments, clock)
+        self.refused_connections = self._instruments.counter(REJECTIONS, reason="max_connections")
         self.throughput = ThroughputLog(clock)
         self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:

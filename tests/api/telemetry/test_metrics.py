@@ -225,7 +225,8 @@ def test_a_stop_string_ends_with_stop_and_a_full_queue_is_a_rejection(checkpoint
         seen = scrape(server.url)
         assert seen.value("vllm:request_success_total", finished_reason="stop") == 1
         assert seen.value("vllm:request_success_total", finished_reason="length") == 1
-        (rejection,) = (s for s in seen.samples if s.name == "vllm:admission_rejections_total")
+        name, reason = "vllm:admission_rejections_total", "max_num_queued_reqs"
+        (rejection,) = (s for s in seen.samples if s.name == name and s.labels["reason"] == reason)
         assert rejection.labels == {"model_name": "fake", "reason": "max_num_queued_reqs"}
         assert rejection.value == 1
 
@@ -296,6 +297,6 @@ async def test_a_server_that_still_loads_can_be_scraped(checkpoint: Path) -> Non
         seen = Scrape((await http.get("/metrics")).text)
     assert seen.value("http_requests_total", handler=TEXT, status="5xx") == 1
     assert seen.value("process_open_fds") > 0
-    assert not [name for name in seen.metrics if name.startswith("vllm:")]
+    assert [name for name in seen.metrics if name.startswith("vllm:")] == ["vllm:admission_rejections"]  # connections
     api.shutdown()
     await asyncio.wait_for(running, PATIENCE_S)

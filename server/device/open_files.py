@@ -1,0 +1,28 @@
+"""Open files of this process: as many as the system allows, and how many of them are left for clients' connections."""
+
+from __future__ import annotations
+
+import resource
+
+from server.errors import StartError
+
+OF_SERVER = 64  # files, pipes and sockets that a server has open beside connections (37 when it is ready), and to spare
+OF_ENGINE = 16  # that each engine adds to them (13: sockets, their wake-ups, the process)
+LEAST_CONNECTIONS = 16
+REFUSED_CONNECTIONS = 32  # at once, on their way out
+
+
+def raise_open_files() -> None:
+    """Raise the soft limit (RLIMIT_NOFILE) to the hard one; processes that are started later have it too."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def max_connections(num_engines: int) -> int:
+    """Connections that a server with so many engines can hold. Raises StartError when they are too few to serve."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = OF_SERVER + OF_ENGINE * num_engines + REFUSED_CONNECTIONS
+    if limit - used < LEAST_CONNECTIONS:
+        least = used + LEAST_CONNECTIONS
+        raise StartError(f"this process may have {limit} files open (ulimit -n): the server needs at least {least}")
+    return limit - used
