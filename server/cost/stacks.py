@@ -50,12 +50,13 @@ STACKS: dict[StackName, Stack] = {
     for stack in (
         Stack(
             "nxdi-vllm",
-            "vLLM on NxD Inference: a free slot is filled with one prompt at once, then all slots decode together",
-            "aws-neuron-sdk libraries/nxd-inference/developer_guides/vllm-user-guide-v1.rst, feature-guide.rst",
+            "vLLM on NxD Inference: a free slot is filled with one prompt at once, then all slots decode together; "
+            "prompts and steps are padded to the compiled length, as in every published load test of it",
+            "aws-neuron-sdk libraries/nxd-inference/developer_guides/vllm-user-guide-v1.rst; optimum-neuron's servers",
             AT_ONCE,
             "neuron",
-            "bucket",
-            "bucket",
+            "model length",
+            "model length",
         ),
         Stack(
             "vllm-neuron",

@@ -125,7 +125,7 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         weights=candidate.dtype,
         core_bytes=candidate.memory_bytes,
         max_model_len=buckets.decode,
-        prompt_buckets=prefill_buckets(report),
+        prompt_buckets=prefill_buckets(report, candidate),
         decode_buckets=powers_of_two(buckets.decode) if stack.steps_read == "bucket" else (buckets.decode,),
         stack=stack,
         device_memory_utilization=options.device_memory_utilization,

@@ -44,7 +44,7 @@ def _values(d: Deployment, pods: int, servers: int) -> Values:
         "tensorParallelSize": d.tp,
         "dataParallelSize": servers,
         "engine": {
-            "batching": d.stack.batching,
+            "stack": d.stack.name,
             "pace": "device",
             "contextEncodingBuckets": list(d.prompt_buckets),
             "maxNumSeqs": d.slots,

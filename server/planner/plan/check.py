@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.clock import NS
+from server.cost.stacks import STACKS
 from server.device.catalog import instance
 from server.errors import DeviceError
 from server.planner.plan.demand import Demand
@@ -69,7 +70,7 @@ def simulation_of(report: PlanReport, candidate: Candidate, seed: int = 0) -> Si
         max_num_queued_reqs=MAX_REQUESTS,
         device_memory_utilization=options.device_memory_utilization,
         quantization=QUANTIZATION[candidate.dtype],
-        prefill_buckets=prefill_buckets(report),
+        prefill_buckets=prefill_buckets(report, candidate),
         stack=candidate.stack,
         price_basis=options.price_basis,
         usd_per_hour=None if price is not None else 0.0,
@@ -87,9 +88,9 @@ def why_not_simulated(report: PlanReport, candidate: Candidate) -> str:
     return ""
 
 
-def prefill_buckets(report: PlanReport) -> tuple[int, ...]:
+def prefill_buckets(report: PlanReport, candidate: Candidate) -> tuple[int, ...]:
     """Compiled prompt lengths that the plan's prompts are padded to, ascending."""
-    if not report.options.pads_prompts_to_buckets:
+    if STACKS[candidate.stack].prompts_fill == "model length":
         return (report.buckets.decode,)
     return tuple(sorted({bucket(length, report.buckets.decode) for length, _ in report.demand.prompts}))
 

@@ -150,8 +150,8 @@ class PlanOptions:
 
     @property
     def pads_prompts_to_buckets(self) -> bool:
-        """False: each prompt is padded to the compiled length. The stacks that are run by default have buckets."""
-        return self.stack is None or STACKS[self.stack].prompts_fill == "bucket"
+        """False: prompts are padded to the compiled length, on one part at least where each has a stack of its own."""
+        return self.stack is not None and STACKS[self.stack].prompts_fill == "bucket"
 
     def stack_on(self, part: Instance) -> Stack:
         """The serving software on `part`."""

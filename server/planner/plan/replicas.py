@@ -32,7 +32,7 @@ class Asked:
     options: PlanOptions
     demand: Demand
     buckets: Buckets
-    prompts: tuple[tuple[int, float], ...]  # compiled length, share of the requests
+    prompts: tuple[tuple[int, float], ...]  # bucket, share of the requests
 
     @classmethod
     def of(cls, model: ModelSpec, options: PlanOptions, trace: Workload | None) -> Asked:
@@ -44,7 +44,7 @@ class Asked:
             buckets = Buckets.holding(options, model, demand.longest_prompt, demand.longest)
         padded: Counter[int] = Counter()
         for length, count in demand.prompts:
-            padded[bucket(length, buckets.decode) if options.pads_prompts_to_buckets else buckets.decode] += count
+            padded[bucket(length, buckets.decode)] += count
         shares = tuple((length, count / padded.total()) for length, count in sorted(padded.items()))
         return cls(model, _draft(model, options), options, demand, buckets, shares)
 
@@ -99,10 +99,14 @@ class Group:
         """Replicas on the part, or on the group: each has as many stages on every instance."""
         return self.part.num_cores // (self.tp * self.stages // self.count)
 
+    def prompts(self, asked: Asked) -> tuple[tuple[int, float], ...]:
+        """Compiled lengths that prompts are padded to, ascending, and the share of the requests that are."""
+        return asked.prompts if self.stack.prompts_fill == "bucket" else ((asked.buckets.decode, 1.0),)
+
     def replica(self, asked: Asked, batch: int) -> tuple[Replica, float, str]:
         """Under this demand, with the bubble of its decode, and why no measurement stands behind its times."""
         decode, stack = self.cost.decode(batch, asked.buckets.decode), self.stack
-        prefills = [(self.cost.prefill(length, length), share) for length, share in asked.prompts]
+        prefills = [(self.cost.prefill(length, length), share) for length, share in self.prompts(asked)]
         mean_s = sum(cost.interval_s * share for cost, share in prefills)
         later_s = sum((cost.elapsed_s - cost.interval_s) * share for cost, share in prefills)
         cv2 = max(0.0, sum(cost.interval_s**2 * share for cost, share in prefills) / mean_s**2 - 1)

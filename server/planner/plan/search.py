@@ -195,7 +195,7 @@ class _Search:
     def _known(self, group: Group, batch: int, replica: Replica, count: int) -> Known:
         """What stands behind the figures of a row, and how far they may be off."""
         decode = group.cost.band("decode", batch, self.asked.buckets.decode)
-        prefill = group.cost.band("prefill", 1, self.asked.prompts[-1][0])
+        prefill = group.cost.band("prefill", 1, group.prompts(self.asked)[-1][0])
         return Known.of(replica, prefill, decode, Load(self._options, self.asked.demand, group.dp, count, group.count))
 
 
