@@ -43,7 +43,9 @@ def test_so_does_one_of_each_stack(stack: StackName, lengths: tuple[int, int]) -
     assert (options.stack, options.decode_buckets) == (stack, None)
     found = errors(check_plan(report))
     assert all(abs(error) <= LIMIT for name, error in found.items() if name != "ttft_s"), found
-    assert abs(found["ttft_s"]) <= 0.4, found
+    assert abs(found["ttft_s"]) <= (0.5 if stack == "nxd-static" else 0.4), (
+        found
+    )  # a lone static replica begins at once
 
 
 @pytest.mark.parametrize("stack", STACK_NAMES)

@@ -120,7 +120,7 @@ def test_conversations_find_their_past_where_they_were_served() -> None:
     by_prefix, by_load, by_turn = (served(name) for name in ("prefix-aware", "least-loaded", "round-robin"))
     found, found_by_load, found_by_turn = (sum(report.records.num_cached) for report in (by_prefix, by_load, by_turn))
     shareable = sum(len(prefix) - 1 for prefix in TALK.workload.prefixes or ()) * BLOCK
-    assert found > 0.9 * shareable  # nearly all but each user's new block
+    assert found > 0.85 * shareable  # nearly all but each user's new block
     assert found > 1.25 * max(found_by_load, found_by_turn)
     assert by_prefix.cost.prefill_usd < 0.95 * by_load.cost.prefill_usd
     assert by_prefix.cost.conservation_error < 1e-9
