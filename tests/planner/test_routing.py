@@ -41,7 +41,13 @@ def conversations(num_users: int, num_turns: int) -> Workload:
 
 
 TALK = SimulationOptions(
-    resolve_shape("llama-1b"), "inf2.xlarge", conversations(24, 6), replicas=4, max_model_len=2048, max_num_seqs=8
+    resolve_shape("llama-1b"),
+    "inf2.xlarge",
+    conversations(24, 6),
+    replicas=4,
+    max_model_len=2048,
+    max_num_seqs=8,
+    stack="vllm-neuron",  # which has buckets: what is cached makes prompts shorter
 )
 
 
@@ -120,7 +126,7 @@ def test_conversations_find_their_past_where_they_were_served() -> None:
     by_prefix, by_load, by_turn = (served(name) for name in ("prefix-aware", "least-loaded", "round-robin"))
     found, found_by_load, found_by_turn = (sum(report.records.num_cached) for report in (by_prefix, by_load, by_turn))
     shareable = sum(len(prefix) - 1 for prefix in TALK.workload.prefixes or ()) * BLOCK
-    assert found > 0.85 * shareable  # nearly all but each user's new block
+    assert found > 0.9 * shareable  # nearly all but each user's new block
     assert found > 1.25 * max(found_by_load, found_by_turn)
     assert by_prefix.cost.prefill_usd < 0.95 * by_load.cost.prefill_usd
     assert by_prefix.cost.conservation_error < 1e-9
