@@ -15,9 +15,11 @@ from loadtests.mock_server import MockServer, Script
 from loadtests.probe import Probe, ProbeShape
 from loadtests.specs import EndpointSpec
 from server.cli import main
+from server.config import StackName
 from server.cost.calibration import Calibration, read_calibration, shipped_calibration, use_calibration
 from server.cost.stacks import STACKS
 from server.errors import SettingsError
+from server.planner.observe.deployment import Deployment
 from server.planner.observe.fit import UNKNOWNS, ObservedFit, fit_endpoint
 from server.planner.observe.observation import observations, read_report
 from server.planner.observe.result import ObservedEndpoint
@@ -26,6 +28,7 @@ from tests.planner.observing import DEPLOYMENT, HOST, SLOTS, measured, run, trut
 ALONE = [(1, 100), (1, 1000), (1, 4000)]
 SEVERAL = [(2, 100), (SLOTS, 100), (2 * SLOTS, 100)]  # over two engines
 TRUTH = {"decode_scale": 3.0, "prefill_scale": 2.0, "slot_s": HOST.slot_s, "request_s": HOST.request_s}
+UNSEEN, HIDDEN = "nothing observed depends on it", "not determined by what was observed"
 
 
 @pytest.fixture(autouse=True)
@@ -34,29 +37,46 @@ def shipped_afterwards() -> Iterator[None]:
     use_calibration(None)
 
 
-def observed(loads: list[tuple[int, int]], deployment: Any = DEPLOYMENT) -> ObservedEndpoint:
-    """An endpoint of the true coefficients, fitted from the shipped ones."""
+def on(stack: StackName) -> Deployment:
+    return replace(DEPLOYMENT, stack=STACKS[stack])
+
+
+def observed(
+    loads: list[tuple[int, int]], deployment: Deployment = DEPLOYMENT, base: Calibration | None = None
+) -> ObservedEndpoint:
+    """An endpoint of the true coefficients, fitted from `base`, None: the shipped ones."""
     runs = measured(deployment, truth(deployment, 3, 2), iter(loads))
     found = observations(runs, deployment)
-    return ObservedEndpoint.of("gpu.example:8000", "2026-11-22", found, deployment, shipped_calibration())
+    return ObservedEndpoint.of("gpu.example:8000", "2026-11-22", found, deployment, base or shipped_calibration())
 
 
 def values(fit: ObservedFit) -> dict[str, float]:
     return {name: fit.value(name) for name in UNKNOWNS}
 
 
-@pytest.mark.parametrize("stack", ["nxdi-vllm", "vllm-neuron", "tgi"])
-def test_what_is_exact_is_found_exactly(stack: str) -> None:
-    deployment = replace(DEPLOYMENT, stack=STACKS[stack])
-    loads = [*ALONE, *SEVERAL]
-    found = observed(loads, deployment)
-    known = dict(TRUTH)
-    if stack == "tgi":  # pads every prompt to one length
-        kept = next(each for each in found.fit.unknowns if each.name == "request_s")
-        assert kept.note == "not determined by what was observed"
-        known |= {"request_s": kept.value, "prefill_scale": found.fit.value("prefill_scale")}
-    assert values(found.fit) == pytest.approx(known, rel=1e-6)
+@pytest.mark.parametrize("stack", ["vllm-neuron", "nxd-static", "ideal"])
+def test_what_is_exact_is_found_exactly(stack: StackName) -> None:
+    found = observed([*ALONE, *SEVERAL], on(stack))
+    assert values(found.fit) == pytest.approx(TRUTH, rel=1e-6)
     assert all(each.fitted_s == pytest.approx(each.observation.seconds) for each in found.fit.residuals)
+
+
+@pytest.mark.parametrize("stack", ["nxdi-vllm", "tgi"])
+def test_where_all_prompts_are_padded_to_one_length_their_scale_is_as_good_as_the_requests_seconds(
+    stack: StackName,
+) -> None:
+    deployment, shipped = on(stack), shipped_calibration()
+    knowing = replace(shipped, hosts={**shipped.hosts, stack: replace(shipped.host(stack), request_s=HOST.request_s)})
+    for base in (shipped, knowing):
+        found = observed([*ALONE, *SEVERAL], deployment, base)
+        notes = {each.name: each.note for each in found.fit.unknowns if each.note}
+        assert notes == {"request_s": HIDDEN}
+        assert found.fit.value("request_s") == base.host(stack).request_s
+        assert {each.observation.positions for each in found.fit.residuals} == {deployment.max_model_len}
+        assert all(each.fitted_s == pytest.approx(each.observation.seconds) for each in found.fit.residuals)
+        wrong = ["prefill_scale", "request_s"] if base is shipped else []
+        right = {name: value for name, value in values(found.fit).items() if name not in wrong}
+        assert right == pytest.approx({name: TRUTH[name] for name in right}, rel=1e-6)
 
 
 def test_noise_of_two_percent_moves_scales_by_less_than_five() -> None:
@@ -70,17 +90,18 @@ def test_noise_of_two_percent_moves_scales_by_less_than_five() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loads", "notes"),
+    ("stack", "loads", "notes"),
     [
-        (ALONE, {"slot_s": "nothing observed depends on it"}),
-        (ALONE[:1] + SEVERAL, {"request_s": "not determined by what was observed"}),
-        (SEVERAL[1:], dict.fromkeys(("prefill_scale", "request_s"), "nothing observed depends on it")),
+        ("vllm-neuron", ALONE, {"slot_s": UNSEEN}),
+        ("nxdi-vllm", ALONE, {"slot_s": UNSEEN, "request_s": HIDDEN}),
+        ("vllm-neuron", ALONE[:1] + SEVERAL, {"request_s": HIDDEN}),
+        ("nxdi-vllm", SEVERAL[1:], {"prefill_scale": UNSEEN, "request_s": UNSEEN}),
     ],
 )
 def test_what_nothing_determines_keeps_its_value_and_says_so(
-    loads: list[tuple[int, int]], notes: dict[str, str]
+    stack: StackName, loads: list[tuple[int, int]], notes: dict[str, str]
 ) -> None:
-    fit, host = observed(loads).fit, shipped_calibration().host("nxdi-vllm")
+    fit, host = observed(loads, on(stack)).fit, shipped_calibration().host(stack)
     shipped = {"decode_scale": 1.0, "prefill_scale": 1.0, "slot_s": host.slot_s, "request_s": host.request_s}
     assert {each.name: each.note for each in fit.unknowns if each.note} == notes
     assert {name: fit.value(name) for name in notes} == {name: shipped[name] for name in notes}
@@ -107,7 +128,7 @@ def test_a_host_that_takes_no_time_is_zero_and_never_less() -> None:
     ],
 )
 def test_a_figure_that_is_no_steps_time_is_left_out_with_the_reason(found: dict[str, Any], left_out: str) -> None:
-    result = observations([("r.json", found)], DEPLOYMENT)
+    result = observations([("r.json", found)], on("nxd-static"))
     assert any(each.startswith("r.json: ") and left_out in each for each in result.left_out)
     assert len(result.used) + len(result.left_out) == 2
 
@@ -117,17 +138,27 @@ def test_a_stream_that_is_alone_is_timed_by_its_mean_where_chunks_carry_several_
     assert result.used[1].seconds == pytest.approx(0.02)
 
 
-async def test_what_a_load_test_writes_is_read() -> None:
+@pytest.mark.parametrize(
+    ("stack", "prompts", "contexts"),
+    [
+        ("nxd-static", (128, 256, 128), (128, 256, 128, 128, 128)),
+        ("vllm-neuron", (128, 256, 128), (256,) * 5),
+        ("nxdi-vllm", (256,) * 3, (256,) * 5),
+    ],
+)
+async def test_what_a_load_test_writes_is_read(
+    stack: StackName, prompts: tuple[int, ...], contexts: tuple[int, ...]
+) -> None:
     """One seam: the form of `bench serve`, from a server that takes the same time for everything."""
     async with MockServer(Script(ttft_s=0.01, itl_s=0.001)) as server:
         shape = ProbeShape(max_model_len=256, max_num_seqs=4, repeats=2)
         runs = await Probe(shape).run(EndpointSpec(base_url=server.url), None, lambda _: None)
-    deployment = replace(DEPLOYMENT, max_model_len=256, max_num_seqs=4, data_parallel_size=1)
+    deployment = replace(on(stack), max_model_len=256, max_num_seqs=4, data_parallel_size=1)
     found = observations(runs, deployment).used
     prefills = [(each.positions, each.num_measured) for each in found if each.phase == "prefill"]
     steps = [(each.positions, each.busy) for each in found if each.phase == "decode"]
-    assert prefills == [(128, 2), (256, 2), (128, 1)]
-    assert steps == [(128, 1), (256, 1), (128, 1), (128, 2), (128, 4)]
+    assert prefills == list(zip(prompts, (2, 2, 1), strict=True))
+    assert steps == list(zip(contexts, (1, 1, 1, 2, 4), strict=True))
 
 
 def test_a_sweep_is_all_of_its_runs(tmp_path: Path) -> None:
@@ -142,14 +173,15 @@ def test_an_open_loop_is_taken_at_its_mean_concurrency() -> None:
 
 
 def test_the_calibration_knows_the_endpoint_and_what_was_published() -> None:
-    found = observed([*ALONE, *SEVERAL]).calibration
+    deployment = on("nxd-static")
+    found = observed([*ALONE, *SEVERAL], deployment).calibration
     stored = Calibration.from_json(json.dumps(found.as_dict()), "it")
     assert stored.version == found.version != shipped_calibration().version
     assert stored.num_rows == 9
     own = [each for each in stored.evidence.samples if each.source == "observed at gpu.example:8000"]
     assert {each.point.chip for each in own} == {"Inferentia2"}
     assert len(stored.evidence.samples) == len(own) + len(shipped_calibration().evidence.samples)
-    here = DEPLOYMENT.cost(stored).point("decode", SLOTS, 128)
+    here = deployment.cost(stored).point("decode", SLOTS, 128)
     band = stored.evidence.band(here)
     assert band.provenance == "measured"
     assert band.high / band.low < 1.25
@@ -167,7 +199,7 @@ def files(tmp_path: Path, loads: list[tuple[int, int]]) -> list[str]:
     return flags
 
 
-FLAGS = "--device inf2.48xlarge --tensor-parallel-size 8 --data-parallel-size 2 --max-num-seqs 32"
+FLAGS = "--device inf2.48xlarge --tensor-parallel-size 8 --data-parallel-size 2 --max-num-seqs 32 --stack vllm-neuron"
 
 
 def test_reports_become_a_calibration_that_plan_and_simulate_use(
@@ -178,8 +210,8 @@ def test_reports_become_a_calibration_that_plan_and_simulate_use(
     assert main([*argv, "-o", str(out)]) == 0
     assert "not determined" not in capsys.readouterr().out
     report, mine = json.loads(out.read_text()), read_calibration(out)
-    assert (report["endpoint"], report["stack"]) == ("gpu.example:8000", "nxdi-vllm")
-    assert mine.host("nxdi-vllm").slot_s == pytest.approx(HOST.slot_s)
+    assert (report["endpoint"], report["stack"]) == ("gpu.example:8000", "vllm-neuron")
+    assert mine.host("vllm-neuron").slot_s == pytest.approx(HOST.slot_s)
     for more in ([], ["--calibration", str(out)]):
         found = tmp_path / "plan.json"
         assert main(["plan", "llama-8b", "--device", "inf2.48xlarge", *more, "--json", str(found)]) == 0

@@ -52,7 +52,7 @@ def test_a_paced_servers_coefficients_come_back(tmp_path: Path, catalog: str, ke
         model_name="default",
         model=resolve_shape(str(DEFAULT_MODEL)),
         instance=instance("inf2.xlarge"),
-        stack=STACKS["nxdi-vllm"],
+        stack=STACKS["vllm-neuron"],  # prompts in buckets, without which `request_s` would be in the prefill scale
         max_model_len=512,
         max_num_seqs=8,
         tensor_parallel_size=2,
@@ -60,7 +60,7 @@ def test_a_paced_servers_coefficients_come_back(tmp_path: Path, catalog: str, ke
     known, file = truth(deployment, DECODE, PREFILL, HOST), tmp_path / "known.json"
     file.write_text(json.dumps(known.as_dict()))
     flags = ["--catalog", catalog, "--device", "inf2.xlarge", "--tensor-parallel-size", "2"]
-    flags += ["--max-model-len", "512", "--max-num-seqs", "8", "--stack", "nxdi-vllm"]
+    flags += ["--max-model-len", "512", "--max-num-seqs", "8", "--stack", "vllm-neuron"]
     more = ["--calibration", str(file), "--pace", "device", "--kernel-cache-dir", kernel_cache]
     right = pytest.approx({"decode_scale": DECODE, "prefill_scale": PREFILL, "slot_s": HOST.slot_s}, rel=WITHIN)
     with running_server(DEFAULT_MODEL, *flags, *more, "--max-num-batched-tokens", "1024", program="server") as server:
