@@ -191,11 +191,12 @@ def test_a_file_may_be_a_pipe(tmp_path: Path) -> None:
 NOT_SLICED = {  # what the command itself needs, or what becomes part of a field of another name
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
     | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
-    | {"model", "tokenizer", "served_model_name", "api_key", "trace_dir"}
+    | {"model", "tokenizer", "served_model_name", "api_key", "api_key_file", "trace_dir"}
     | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
-    | {"calibration", "check", "emit", "emit_row", "gpus", "picture"},
+    | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
+    | {"calibration", "check", "emit", "emit_row", "gpus", "picture", "wide"},
     SimulateSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "device"}
     | {"calibration", "num_prompts", "request_rate", "random_input_len", "random_output_len", "too_long"},
 }

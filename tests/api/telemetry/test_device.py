@@ -55,7 +55,7 @@ def test_usage_says_what_the_request_took_and_only_when_asked(server: Server) ->
     assert silent is not None
     assert silent.model_extra == {}
     pricer = small_pricer(64, MAX_MODEL_LEN)
-    prefill_s, decode_s = pricer.prefill_ns(0, 40) / NS, 8 * pricer.decode_ns(40) / NS
+    prefill_s, decode_s = pricer.prefill_ns(0, 40) / NS, 8 * pricer.decode_ns(40, 1) / NS
     for usage in (answer.usage, last):
         assert usage is not None
         ours = usage.neuronserve  # type: ignore[attr-defined]
