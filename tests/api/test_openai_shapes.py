@@ -132,8 +132,9 @@ def test_an_upgrade_is_answered_as_plain_http_without_advice(checkpoint: Any) ->
         for protocol in ("h2c", "websocket"):
             headers = {"Connection": "Upgrade", "Upgrade": protocol}
             assert httpx.get(f"{server.url}/health", headers=headers).status_code == 200
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
         server.process.terminate()
         assert server.process.stderr is not None
         log = server.process.stderr.read().decode()
-    assert "GET /health" in log
+    assert "GET /v1/models" in log  # probes are left out of it
     assert "uvicorn" not in log
