@@ -14,7 +14,7 @@ from tests.api.openai_schema import validated_answers
 from tests.api.serving import Server, running_server, write_checkpoint
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(autouse=True)
 def openai_schema() -> Iterator[None]:
     """Every answer that any of these tests gets is held to OpenAI's schema."""
     with validated_answers():
