@@ -171,7 +171,7 @@ def calibrate(call: Call) -> None:
     from server.settings.planner import CalibrateSettings
 
     settings = call.settings(CalibrateSettings)
-    run_calibration(settings.rows, settings.json_file, is_fit=settings.data is not None)
+    run_calibration(settings.rows, settings.json_file, settings.stack, is_fit=settings.data is not None)
 
 
 def observe(call: Call) -> None:

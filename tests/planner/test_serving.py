@@ -265,3 +265,12 @@ def test_load_tests_that_cannot_be_simulated_are_skipped_with_the_reason(
     found, skipped = serving_rows([change(rows["692"])], default_calibration())
     assert not found
     assert skipped == [("692", f"serving: {reason}")]
+
+
+def test_a_check_of_one_stack_compares_its_load_tests_alone() -> None:
+    rows = read_rows(SAMPLE)
+    every, _ = serving_rows(rows, default_calibration())
+    for stack in ("tgi", "nxdi-vllm"):
+        found, skipped = serving_rows(rows, default_calibration(), stack)
+        assert [row.row.row_id for row in found] == [row.row.row_id for row in every if row.stack.name == stack]
+        assert len(found) + sum("a load test of" in reason for _, reason in skipped) == len(every)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from server.config import StackName
 from server.planner.calibrate.report import run_calibrate, run_check
 from server.planner.calibrate.table import render
 from server.planner.command import write_json
 
 
-def run_calibration(rows: Path, json_file: Path | None, *, is_fit: bool) -> None:
+def run_calibration(rows: Path, json_file: Path | None, stack: StackName | None, *, is_fit: bool) -> None:
     """Fit to a table of published rows, or hold the stored fit against it, and print. Raises SettingsError for none."""
-    report = run_calibrate(rows) if is_fit else run_check(rows)
+    report = run_calibrate(rows) if is_fit else run_check(rows, stack=stack)
     Console().print(render(report))
     write_json(json_file, report.as_json())

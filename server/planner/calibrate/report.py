@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from server.config import StackName
 from server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
 from server.cost.evidence import Phase
 from server.errors import SettingsError
@@ -93,14 +94,16 @@ def run_calibrate(data: Path, date: str | None = None) -> CalibrationReport:
     return _report(found, True, steps, served, skipped)
 
 
-def run_check(data: Path, calibration: Calibration | None = None) -> CalibrationReport:
+def run_check(data: Path, calibration: Calibration | None = None, stack: StackName | None = None) -> CalibrationReport:
     """Apply a stored calibration (the shipped one by default) to the usable rows of `data`. Fits nothing.
+
+    With `stack` load tests of other software are left out.
 
     Raises SettingsError when the file cannot be read as such a table or no row is usable.
     """
     calibration = calibration or default_calibration()
     rows = read_rows(data)
-    served = check_serving(rows, calibration)
+    served = check_serving(rows, calibration, stack)
     observations, skipped = _usable(rows, data, is_enough=bool(served.errors))
     steps = check_steps(observations, dict(calibration.coefficients), calibration.evidence)
     return _report(calibration, False, steps, served, skipped)

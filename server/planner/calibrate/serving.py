@@ -209,9 +209,9 @@ def _measured(row: PublishedRow) -> dict[str, float]:
 
 
 def serving_rows(
-    rows: Sequence[PublishedRow], calibration: Calibration
+    rows: Sequence[PublishedRow], calibration: Calibration, stack: StackName | None = None
 ) -> tuple[list[ServingRow], list[tuple[str, str]]]:
-    """The load tests of a table, and for those that cannot be simulated the reason."""
+    """The load tests of a table, of one stack if it is given, and for those that cannot be simulated the reason."""
     found, skipped = [], []
     contradicted, most = contradictions(rows), _saturations(rows)
     for row in rows:
@@ -219,6 +219,8 @@ def serving_rows(
             continue
         try:
             one = ServingRow.of(row, calibration)
+            if stack not in (None, one.stack.name):
+                raise Unusable(f"a load test of {one.stack.name}")
             share = row.measures.get("output_tok_s", 0.0) / (most[_deployment(row)] or inf)
             is_saturated = one.test.rate is not None and share > SATURATED
             contradiction = contradicted.get(row.row_id, "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from server.config import StackName
 from server.cost.calibration import Calibration, GroupError
 from server.planner.calibrate.load_generators import Clients
 from server.planner.calibrate.pattern_search import fit_serving
@@ -48,9 +49,11 @@ class ServingOutcome:
         return {name: _group_error([error for error in self.errors if error.group == name]) for name in names}
 
 
-def check_serving(rows: Sequence[PublishedRow], calibration: Calibration) -> ServingOutcome:
+def check_serving(
+    rows: Sequence[PublishedRow], calibration: Calibration, stack: StackName | None = None
+) -> ServingOutcome:
     """Errors of the calibration's own hosts and clients, those of a fit's start where it has none."""
-    found, skipped = serving_rows(rows, calibration)
+    found, skipped = serving_rows(rows, calibration, stack)
     start = ServingCoefficients()
     hosts = start.hosts | dict(calibration.hosts)
     used = ServingCoefficients(hosts, Clients(**calibration.clients))
