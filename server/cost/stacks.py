@@ -7,7 +7,6 @@ What of a stack is a rule stands here, from its documents; what is a time is a `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import Literal, get_args
 
 from server.config import Batching, StackName
@@ -17,26 +16,12 @@ Padding = Literal["bucket", "model length"]  # the power-of-two bucket that hold
 
 
 @dataclass(frozen=True, slots=True)
-class RouterPolicy:
-    """Rule by which waiting prompts are encoded while slots are busy."""
-
-    waiting_ratio: float  # once so many times the busy slots wait
-    max_waiting_steps: float  # or so many decode steps have passed since prompts were encoded last
-    max_prompts: int | None = None  # in one call; None: as many as there are free slots
-
-
-AT_ONCE = RouterPolicy(0.0, 0, max_prompts=1)
-WHEN_EMPTY = RouterPolicy(inf, inf)
-
-
-@dataclass(frozen=True, slots=True)
 class Stack:
-    """One serving software. `batching` is this server's policy that does as it does."""
+    """One serving software. `batching` is the policy of server/scheduler/batching.py that does as it does."""
 
     name: StackName
     meaning: str
     source: str
-    router: RouterPolicy
     batching: Batching
     prompts_fill: Padding
     steps_read: Padding  # positions of each slot that a decode step reads
@@ -53,7 +38,6 @@ STACKS: dict[StackName, Stack] = {
             "vLLM on NxD Inference: a free slot is filled with one prompt at once, then all slots decode together; "
             "prompts and steps are padded to the compiled length, as in every published load test of it",
             "aws-neuron-sdk libraries/nxd-inference/developer_guides/vllm-user-guide-v1.rst; optimum-neuron's servers",
-            AT_ONCE,
             "neuron",
             "model length",
             "model length",
@@ -63,7 +47,6 @@ STACKS: dict[StackName, Stack] = {
             "the vLLM-Neuron plugin of SDK 2.31 and later: one prompt a step, never beside a decode; steps padded to "
             "buckets of slots, and to the full length unless context buckets are asked for",
             "aws-neuron-sdk vllm-neuron/docs/design/vllm/neuron-scheduler.md, decode-context-length-bucketing.md",
-            AT_ONCE,
             "neuron",
             "bucket",
             "model length",
@@ -74,7 +57,6 @@ STACKS: dict[StackName, Stack] = {
             "text-generation-inference of optimum-neuron: prompts that wait are encoded together, each padded to the "
             "compiled length, once they are 0.3 times as many as the busy slots or for 20 steps",
             "text-generation-inference launcher flags waiting-served-ratio and max-waiting-tokens since 2.0.1",
-            RouterPolicy(0.3, 20),
             "tgi",
             "model length",
             "model length",
@@ -83,7 +65,6 @@ STACKS: dict[StackName, Stack] = {
             "nxd-static",
             "a static batch of NxD Inference: all prompts together, and no other before the last answer ends",
             "aws-neuron-sdk libraries/nxd-inference/developer_guides/llm-inference-benchmarking-guide.rst",
-            WHEN_EMPTY,
             "static",
             "bucket",
             "bucket",
@@ -93,7 +74,6 @@ STACKS: dict[StackName, Stack] = {
             "ideal",
             "the part alone, without any host: prompts share steps with decodes, which read the full length",
             "an upper bound; no software that was measured does this",
-            AT_ONCE,
             "continuous",
             "bucket",
             "model length",

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from server.cost.calibration import default_calibration
-from server.cost.stacks import AT_ONCE, NEW_STACK_CHIPS, STACK_NAMES, STACKS, WHEN_EMPTY, HostWork, default_stack
+from server.cost.stacks import NEW_STACK_CHIPS, STACK_NAMES, STACKS, HostWork, default_stack
 from server.device.parts import CHIPS
 
 HOST = HostWork(request_s=1.0, slot_s=1e-3, logit_s=1e-6, copy_s=1e-8)
@@ -41,8 +41,8 @@ def test_the_work_of_an_ideal_host_is_none() -> None:
 
 def test_a_static_batch_waits_for_its_last_answer_and_the_others_do_not() -> None:
     assert [name for name, stack in STACKS.items() if not stack.is_continuous] == ["nxd-static"]
-    assert STACKS["nxd-static"].router == WHEN_EMPTY
-    assert STACKS["nxdi-vllm"].router == AT_ONCE
+    assert STACKS["nxd-static"].batching == "static"
+    assert STACKS["nxdi-vllm"].batching == "neuron"
 
 
 def test_chips_that_the_older_stack_no_longer_covers_have_the_newer_one() -> None:

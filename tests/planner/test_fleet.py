@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from server.cli import main
 from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig
-from server.planner.calibrate.slot_engine import RouterPolicy, SlotEngine, SlotTimes
+from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
 from server.planner.model_names import resolve_shape
 from server.planner.simulate.autoscaling import Autoscaling, policy_of
 from server.planner.simulate.fleet import Fleet, Replica
@@ -25,6 +25,7 @@ from server.planner.simulate.report import SimulationReport
 from server.planner.simulate.routing import ROUTINGS, Routing
 from server.planner.simulate.scaling import Scaling
 from server.planner.simulate.simulator import Driver, run_simulation
+from server.scheduler.batching import BatchingPolicy
 from server.workload.arrivals import Arrivals
 from server.workload.lengths import LengthRange
 from server.workload.slo import Slo
@@ -184,7 +185,7 @@ def test_the_same_driver_scales_other_engines() -> None:
     records, times = Records(len(load)), SlotTimes(NS // 10, NS // 20, (0,) * 5, 0)
 
     def replica() -> list[SlotEngine]:
-        return [SlotEngine(4, RouterPolicy(0.0, 20), times, load, records)]
+        return [SlotEngine(4, BatchingPolicy(False, None, 0.0, 20), times, load, records)]
 
     fleet = Fleet(replica, 0, scaling.startup_ns(0))
     fleet.begin(1, 0)

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from server.cost.calibration import default_calibration
-from server.cost.stacks import AT_ONCE, HostWork, RouterPolicy
+from server.cost.stacks import HostWork
 from server.planner.calibrate.load_generators import Clients, LoadTest, OutputLengths, stop_rate
 from server.planner.calibrate.observation import Unusable
 from server.planner.calibrate.pattern_search import CLIENTS, fit_serving, knobs, value_of, with_value
 from server.planner.calibrate.published import PublishedRow, read_rows
 from server.planner.calibrate.report import run_calibrate, run_check
-from server.planner.calibrate.serving import QUANTITIES, ServingCoefficients, ServingRow, serving_rows, stack_of
+from server.planner.calibrate.serving import QUANTITIES, TGI_1, ServingCoefficients, ServingRow, serving_rows, stack_of
 from server.planner.calibrate.serving_errors import calibrate_serving
+from server.scheduler.batching import POLICIES, BatchingPolicy
 
 SAMPLE = Path(__file__).parent / "serving_sample.csv"
 
@@ -77,20 +78,22 @@ def test_rows_that_the_table_contradicts_and_queues_that_grow_are_groups_of_thei
 
 
 @pytest.mark.parametrize(
-    ("row_id", "changes", "router", "samples_on_device"),
+    ("row_id", "changes", "policy", "samples_on_device"),
     [
-        ("685", {}, RouterPolicy(1.2, 20), False),  # TGI 1
-        ("824", {}, RouterPolicy(0.3, 20), False),
-        ("847", {}, RouterPolicy(0.3, 20), True),  # NxD Inference samples on the device
-        ("824", {"framework": "vLLM (optimum-neuron)", "notes": "CPU sampling"}, AT_ONCE, False),
-        ("824", {"framework": "vLLM (optimum-neuron)", "notes": "on-device sampling"}, AT_ONCE, True),
+        ("685", {}, TGI_1, False),  # TGI 1
+        ("824", {}, POLICIES["tgi"], False),
+        ("847", {}, POLICIES["tgi"], True),  # NxD Inference samples on the device
+        ("824", {"framework": "vLLM (optimum-neuron)", "notes": "CPU sampling"}, POLICIES["neuron"], False),
+        ("824", {"framework": "vLLM (optimum-neuron)", "notes": "on-device sampling"}, POLICIES["neuron"], True),
     ],
 )
 def test_a_row_names_its_stack_and_the_stack_its_rules(
-    rows: dict[str, PublishedRow], row_id: str, changes: dict[str, str], router: RouterPolicy, samples_on_device: bool
+    rows: dict[str, PublishedRow], row_id: str, changes: dict[str, str], policy: BatchingPolicy, samples_on_device: bool
 ) -> None:
-    stack = stack_of(replace(rows[row_id], texts=rows[row_id].texts | changes))
-    assert (stack.router, stack.samples_on_device) == (router, samples_on_device)
+    row = replace(rows[row_id], texts=rows[row_id].texts | changes)
+    stack = stack_of(row)
+    assert stack.samples_on_device == samples_on_device
+    assert ServingRow.of(row, default_calibration()).policy == policy
     assert stack.name == ("nxdi-vllm" if "framework" in changes else "tgi")
 
 

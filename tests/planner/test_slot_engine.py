@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from server.config import CacheConfig, SchedulerConfig
-from server.cost.stacks import AT_ONCE, WHEN_EMPTY, RouterPolicy
 from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
 from server.planner.simulate.records import Records
 from server.planner.simulate.routing import RoundRobin
 from server.planner.simulate.simulator import Driver
+from server.scheduler.batching import POLICIES, BatchingPolicy
 from server.workload.workload import Workload
 
 HOST_NS = tuple(10 * max(0, busy - 1) for busy in range(9))  # of each busy slot beyond the first
 TIMES = SlotTimes(prefill_ns=1000, decode_ns=100, host_ns=HOST_NS, request_host_ns=50)
-EAGER = RouterPolicy(waiting_ratio=0.0, max_waiting_steps=20)
+EAGER = BatchingPolicy(False, None, waiting_ratio=0.0, max_waiting_steps=20)
 MOST = 1 << 30
 
 
@@ -26,7 +26,7 @@ def workload(arrivals: list[int], outputs: list[int]) -> Workload:
     return Workload("w", np.array(arrivals), np.full(size, 8), np.array(outputs))
 
 
-def serve(load: Workload, policy: RouterPolicy = EAGER, slots: int = 4, engines: int = 1) -> Records:
+def serve(load: Workload, policy: BatchingPolicy = EAGER, slots: int = 4, engines: int = 1) -> Records:
     records = Records(len(load))
     served = [SlotEngine(slots, policy, TIMES, load, records) for _ in range(engines)]
     limits = SchedulerConfig(MOST, MOST, MOST, MOST), CacheConfig(MOST, 32, False)
@@ -59,7 +59,7 @@ def test_others_stand_still_while_a_prompt_is_encoded() -> None:
 
 
 def test_few_waiting_prompts_wait_for_more_but_not_for_longer_than_the_limit() -> None:
-    patient = RouterPolicy(waiting_ratio=1.2, max_waiting_steps=20)
+    patient = BatchingPolicy(False, None, waiting_ratio=1.2, max_waiting_steps=20)
     many = workload([0] * 4 + [5000], [100] * 4 + [2])
     waits = serve(many, patient, slots=8).first_token_ns[4] - 5050
     assert waits - 1000 > serve(many, EAGER, slots=8).first_token_ns[4] - 5050 - 1000
@@ -78,19 +78,19 @@ def test_requests_go_around() -> None:
 
 
 def test_calls_take_no_more_prompts_than_allowed() -> None:
-    records = serve(workload([0, 0], [1, 1]), RouterPolicy(0.0, 0, max_prompts=1))
+    records = serve(workload([0, 0], [1, 1]), POLICIES["neuron"])
     assert list(records.first_token_ns) == [1050, 2050]
 
 
 def test_a_free_slot_is_filled_with_one_prompt_at_once() -> None:
-    records = serve(workload([0, 0, 3000], [40, 40, 1]), AT_ONCE)
+    records = serve(workload([0, 0, 3000], [40, 40, 1]), POLICIES["neuron"])
     first, second, third = records.first_token_ns
     assert (first, second) == (1050, 1050 + 100 + 1000), "a step of the first between the two prompts"
     assert third <= 3050 + TIMES.step_ns(2) + 1000
 
 
 def test_a_static_batch_is_followed_by_the_next_when_its_last_answer_ends() -> None:
-    records = serve(workload([0, 0, 1500, 1500], [5, 30, 1, 1]), WHEN_EMPTY)
+    records = serve(workload([0, 0, 1500, 1500], [5, 30, 1, 1]), POLICIES["static"])
     assert records.finish_ns[0] < records.finish_ns[1]
     assert records.first_token_ns[2] == records.first_token_ns[3] == records.finish_ns[1] + 2 * 1000
 
@@ -102,8 +102,8 @@ def test_a_step_takes_the_hosts_work_for_the_slots_in_use() -> None:
     assert records.finish_ns[0] == records.finish_ns[1] + 100
 
 
-def stepped(load: Workload, policy: RouterPolicy, slots: int) -> list[int]:
-    """When each answer ends, one step at a time: the rules of RouterPolicy written out again."""
+def stepped(load: Workload, policy: BatchingPolicy, slots: int) -> list[int]:
+    """When each answer ends, one step at a time: the rules of BatchingPolicy written out again."""
     ready = [int(time) + TIMES.request_host_ns for time in load.arrival_ns]
     left, ends, queue, busy = load.output_len.tolist(), [0] * len(load), list(range(len(load))), []
     now, since = 0, 0
@@ -138,5 +138,5 @@ def test_runs_of_equal_steps_are_those_steps(seed: int) -> None:
     size, slots = int(random.integers(1, 30)), int(random.integers(1, 6))
     arrivals = np.sort(random.integers(0, 20_000, size)).tolist()
     load = workload(arrivals, random.integers(1, 60, size).tolist())
-    policy = RouterPolicy(float(random.choice([0.0, 0.3, 1.2])), int(random.integers(1, 25)))
+    policy = BatchingPolicy(False, None, float(random.choice([0.0, 0.3, 1.2])), int(random.integers(1, 25)))
     assert list(serve(load, policy, slots).finish_ns) == stepped(load, policy, slots)

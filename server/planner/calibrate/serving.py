@@ -17,7 +17,7 @@ from server.clock import NS
 from server.config import CacheConfig, SchedulerConfig, StackName
 from server.cost.calibration import Calibration
 from server.cost.model import CostModel
-from server.cost.stacks import STACKS, HostWork, RouterPolicy, Stack
+from server.cost.stacks import STACKS, HostWork, Stack
 from server.errors import DeviceError, SettingsError
 from server.models.spec import ModelSpec
 from server.planner.calibrate.contradictions import contradictions
@@ -28,11 +28,12 @@ from server.planner.calibrate.slot_engine import SlotEngine, SlotTimes
 from server.planner.simulate.records import Records
 from server.planner.simulate.routing import RoundRobin
 from server.planner.simulate.simulator import Driver
+from server.scheduler.batching import POLICIES, BatchingPolicy
 from server.workload.workload import FloatArray
 
 ON_DEVICE_SAMPLING_SDK = 22  # optimum-neuron on NxD Inference samples on the device
 STACK_TGI_2_SDK = 19  # images before it have TGI 1, whose --waiting-served-ratio is 1.2
-TGI_1 = RouterPolicy(1.2, 20)
+TGI_1 = replace(POLICIES["tgi"], waiting_ratio=1.2)
 
 SATURATED = 0.8  # of the tokens a second that a deployment was measured to give at most
 
@@ -60,8 +61,7 @@ def stack_of(row: PublishedRow) -> Stack:
         raise Unusable(f"no continuous batching is known of {row.texts['framework']} on SDK 2.{row.sdk}")
     if "vllm" in software:
         return replace(STACKS["nxdi-vllm"], samples_on_device=not row.samples_on_host)
-    router = TGI_1 if row.sdk < STACK_TGI_2_SDK else STACKS["tgi"].router
-    return replace(STACKS["tgi"], router=router, samples_on_device=row.sdk >= ON_DEVICE_SAMPLING_SDK)
+    return replace(STACKS["tgi"], samples_on_device=row.sdk >= ON_DEVICE_SAMPLING_SDK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,12 @@ class ServingRow:
         )
 
     @property
+    def policy(self) -> BatchingPolicy:
+        """When waiting prompts are encoded, as it was at the row's release."""
+        is_tgi_1 = self.stack.name == "tgi" and self.row.sdk < STACK_TGI_2_SDK
+        return TGI_1 if is_tgi_1 else POLICIES[self.stack.batching]
+
+    @property
     def source(self) -> str:
         return self.row.texts["source_group"]
 
@@ -155,9 +161,7 @@ class ServingRow:
     def _run(self, times: SlotTimes, answers: OutputLengths, most_per_s: float, clients: Clients, seed: int) -> _Run:
         workload = self.test.workload(answers, most_per_s, clients, seed)
         records = Records(len(workload))
-        engines = [
-            SlotEngine(self.num_slots, self.stack.router, times, workload, records) for _ in range(self.num_engines)
-        ]
+        engines = [SlotEngine(self.num_slots, self.policy, times, workload, records) for _ in range(self.num_engines)]
         driver = Driver(engines, workload, records, *_no_limits(), RoundRobin())
         if self.test.is_waves:
             driver.run()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import itemgetter
 
-from server.cost.stacks import RouterPolicy
 from server.planner.simulate.records import NEVER, EngineTotals, Records
+from server.scheduler.batching import BatchingPolicy
 from server.workload.workload import Workload
 
 
@@ -35,7 +35,7 @@ class SlotEngine:
     """Implements planner.simulate.records.Engine, but for cost and gaps between tokens, which no load test prints."""
 
     def __init__(
-        self, num_slots: int, policy: RouterPolicy, times: SlotTimes, workload: Workload, records: Records
+        self, num_slots: int, policy: BatchingPolicy, times: SlotTimes, workload: Workload, records: Records
     ) -> None:
         self.totals, self.end_ns = EngineTotals(), NEVER
         self._num_slots, self._policy, self._times = num_slots, policy, times
