@@ -25,9 +25,13 @@ class Stack:
     batching: Batching
     prompts_fill: Padding
     steps_read: Padding  # positions of each slot that a decode step reads
-    is_continuous: bool = True  # slots come and go; otherwise a batch ends before the next begins
     samples_on_device: bool = True
     pads_slots: bool = False  # a step runs on the power of two that holds the busy slots, not on all of them
+
+    @property
+    def is_continuous(self) -> bool:
+        """Slots come and go; otherwise a batch ends before the next begins."""
+        return self.batching != "static"
 
 
 STACKS: dict[StackName, Stack] = {
@@ -68,7 +72,6 @@ STACKS: dict[StackName, Stack] = {
             "static",
             "bucket",
             "bucket",
-            is_continuous=False,
         ),
         Stack(
             "ideal",
