@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from server.errors import DeviceError
-from server.models.ops import AttentionGate, Embed, Experts, Linear, Norm, Op, Parallel
+from server.models.ops import AttentionGate, Embed, Experts, Linear, Op, Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,6 @@ class Graph:
             if isinstance(op, Linear) and op.parts[0].outputs.name == "vocab":
                 return op
         raise DeviceError("the model has no output layer: it encodes texts and generates none")
-
-    @property
-    def final_norm(self) -> Norm:
-        """The norm before the output layer. Raises DeviceError where it is none that a kernel computes."""
-        for op in self.tail:
-            if isinstance(op, Norm):
-                return op
-        raise DeviceError("no kernel computes the model's final norm, only RMSNorm")
 
     def ops(self) -> Iterator[Op]:
         """All ops in order, those of experts and branches after the op that holds them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from server.models.spec import Activation, RopeSpec
+from server.models.spec import Activation, RopeSpec, Routing, TemperatureSpec
 
 AxisName = Literal["hidden", "query", "kv", "ffn", "vocab", "experts", "rows"]
 
@@ -17,6 +17,7 @@ class Axis:
     name: AxisName
     units: int  # heads for query and kv, elements otherwise
     unit_size: int = 1
+    is_of_expert: bool = False  # ffn: of one network of several, which expert parallelism leaves whole
 
     @property
     def size(self) -> int:
@@ -31,19 +32,31 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A tensor of one dimension."""
+    """A tensor of one dimension. A core has its units of `axis`, or the whole where there is none."""
 
     tensor: str
     size: int
+    axis: Axis | None = None
+    is_folded: bool = False  # stored with two: [units, unit_size] of its axis
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As it is stored."""
+        return (self.axis.units, self.axis.unit_size) if self.axis is not None and self.is_folded else (self.size,)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows [first_row, first_row + outputs.size) of a module's weight, [outputs, inputs], and of its bias."""
+    """Rows of a module's weight, [outputs, inputs], and of its bias, from `first_row` on.
+
+    They follow one another, unless units of several parts take turns: then the next unit begins `unit_stride` rows on.
+    """
 
     module: str
     outputs: Axis
     first_row: int = 0
+    unit_stride: int = 0  # 0 = the size of a unit
+    is_transposed: bool = False  # the weight is stored [inputs, outputs]
     tensor: str | None = None  # of the weight, where the module has none of its own
 
     @property
@@ -77,6 +90,16 @@ class Linear:
         return len(self.parts) == 2 and all(part.outputs.name == "ffn" for part in self.parts)
 
     @property
+    def is_of_expert(self) -> bool:
+        """True for a layer of one network of several."""
+        return self.inputs.is_of_expert or self.parts[0].outputs.is_of_expert
+
+    @property
+    def is_router(self) -> bool:
+        """True when the outputs are logits of experts."""
+        return self.parts[0].outputs.name == "experts"
+
+    @property
     def is_row_parallel(self) -> bool:
         """True when the inputs are what is split, so that each core has a partial sum of all outputs."""
         return self.inputs.is_split
@@ -98,10 +121,12 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class AddRows:
-    """Adds to the stream the rows of a table, [rows, hidden], that positions or token types choose."""
+    """Adds to the stream the rows of a table, [rows, hidden], that positions or token types choose, from `first` on."""
 
     part: Part
     hidden: Axis
+    by: Literal["positions", "token_types"]
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +158,21 @@ class StreamNorm:
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """RMSNorm of each query head and each key head; of all heads together where the weights are as long as all."""
+    """RMSNorm of each query head and each key head, whose weights are the same for all unless they have their axes."""
 
     query: Vector
     key: Vector
     eps: float
     offset: float
+    is_wide: bool = False  # of all heads together
+    is_centered: bool = False  # LayerNorm without a bias instead
+
+
+@dataclass(frozen=True, slots=True)
+class PlainHeadNorm:
+    """RMSNorm of each query head and each key head without weights."""
+
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +192,10 @@ class Attention:
     window: int  # tokens, 0 = all before
     scale: float  # of scores
     is_causal: bool = True
+    is_chunked: bool = False  # the window begins at a multiple of its size, instead of moving with the token
+    cap: float = 0.0  # of scores, by a hyperbolic tangent; 0 = none
+    sinks: Vector | None = None  # of each query head the score of a key without a value
+    temperature: TemperatureSpec | None = None  # of queries, by position
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +224,20 @@ Network = tuple[Linear | Gated | Activate, ...]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """`per_token` of `count` feed-forward networks for each token, weighted by `router`, and one that all take."""
+    """`per_token` of `count` feed-forward networks for each token, weighted by `router`, and one that all take.
 
-    router: Linear
+    Those with the largest logits, of equal ones the first. Weights are the softmax of all logits, the softmax of those
+    chosen, or the sigmoid of each.
+    """
+
+    router: Linear  # a logit for each expert, and one for the gate of `shared` where it has one
     first: Network  # the first expert; the others differ in names alone
     count: int
     per_token: int
     shared: Network = ()
+    routing: Routing = "softmax_of_chosen"
+    weighs_inputs: bool = False
+    has_shared_gate: bool = False
 
     def network(self, i: int) -> Network:
         """Expert `i`: the first one, with the names of this."""
@@ -216,9 +261,18 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Puts a branch on the residual stream, normed before where `norm` is given."""
+    """Puts a branch times `scale` on the residual stream, normed before where `norm` is given."""
 
     norm: Norm | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishLogits:
+    """Logits times `scale`, held below `cap` by a hyperbolic tangent: cap * tanh(x / cap); a cap of 0 is none."""
+
+    scale: float
+    cap: float
 
 
 Op = (
@@ -229,6 +283,7 @@ Op = (
     | StreamNorm
     | Linear
     | HeadNorm
+    | PlainHeadNorm
     | Rope
     | Attention
     | AttentionGate
@@ -237,4 +292,5 @@ Op = (
     | Experts
     | Parallel
     | Add
+    | FinishLogits
 )

@@ -197,7 +197,7 @@ def _positions(read: _Config, model_type: str) -> dict[str, int]:
     if model_type not in LEARNED_POSITIONS:
         return {"max_position": stated}
     more, unused = LEARNED_POSITIONS[model_type]
-    return {"max_position": stated - unused, "num_positions": stated + more}
+    return {"max_position": stated - unused, "num_positions": stated + more, "first_position": more + unused}
 
 
 def _ropes(read: _Config, model_type: str) -> tuple[None, ...]:

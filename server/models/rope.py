@@ -1,12 +1,13 @@
 """The rotary-embedding part of config.json, in its old and new spellings, resolved to a `RopeSpec`.
 
 Computes no tables. What may be left out, and what stands in for it, is as in transformers'
-`modeling_rope_utils` (5.x): `_compute_{linear,yarn,llama3}_*` and `standardize_rope_params`.
+`modeling_rope_utils` (5.x): `_compute_{linear,yarn,longrope,llama3}_*` and `standardize_rope_params`.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Annotated, get_args
 
 import msgspec
@@ -24,11 +25,13 @@ Factor = Annotated[float, Meta(ge=1.0, le=1e6)]
 Frequency = Annotated[float, Meta(ge=1e-3, le=1e6)]
 Turns = Annotated[float, Meta(ge=0.0, le=1e6)]
 Scale = Annotated[float, Meta(ge=-1e3, le=1e3)]
+Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
+Stretch = Annotated[float, Meta(ge=1e-3, le=1e6)]
 
 
 class _Common(msgspec.Struct):
     rope_theta: Theta | None = None
-    partial_rotary_factor: float = 1.0
+    partial_rotary_factor: Fraction | None = None
     original_max_position_embeddings: Positions | None = None
 
 
@@ -52,12 +55,19 @@ class _Yarn(msgspec.Struct):
     truncate: bool = True
 
 
+class _LongRope(msgspec.Struct):
+    short_factor: list[Stretch]
+    long_factor: list[Stretch]
+    factor: Factor | None = None  # null: context now over context at training
+    attention_factor: Turns | None = None
+
+
 def read_rope(config: Values, max_position: int, theta: float = DEFAULT_THETA) -> RopeSpec:
     """The rotary embedding of all layers, with the base `theta` where the file names none.
 
     transformers 5 writes one `rope_parameters` object; before it there were `rope_theta` and `rope_scaling` (which
-    wins when a file has both, as it does there). Raises ConfigError for kinds other than `RopeKind`, for partial
-    rotary embeddings, for parameters that differ by layer type, and for values out of range.
+    wins when a file has both, as it does there). Raises ConfigError for kinds other than `RopeKind`, for parameters
+    that differ by layer type or turn a part of each head, and for values out of range.
     """
     path, rope = rope_object(config)
     for key in LAYER_TYPES:
@@ -77,23 +87,84 @@ def rope_object(config: Values) -> tuple[str, Values]:
     return "", {}
 
 
-def rope_of(config: Values, rope: Values, path: str, max_position: int, theta: float) -> RopeSpec:
-    """The rotary embedding that `rope`, at `path` of the file, describes."""
+def ropes_by_type(config: Values, max_position: int, local_theta: float, theta: float) -> tuple[RopeSpec, RopeSpec]:
+    """Rotations of sliding and of other layers, with these bases where the file names none.
+
+    Older files have the scaling of the others alone, beside their base. Raises ConfigError as `read_rope` does.
+    """
+    path, rope = rope_object(config)
+    by_type = {key: _object(f"{path}{key}", rope[key]) for key in LAYER_TYPES if key in rope}
+    if not by_type:
+        return RopeSpec(local_theta), rope_of(config, rope, path, max_position, theta)
+    whole, local = (by_type.get(key, {}) for key in LAYER_TYPES)
+    bare = {key: value for key, value in config.items() if key != "rope_theta"}
+    return (
+        rope_of(bare, local, f"{path}sliding_attention.", max_position, local_theta),
+        rope_of(config, whole, f"{path}full_attention.", max_position, theta),
+    )
+
+
+def _object(key: str, value: object) -> Values:
+    """The rotary parameters of one type of layers; none where they are null."""
+    if value is not None and not isinstance(value, dict):
+        raise refuse(key, value, "must be an object")
+    return value or {}
+
+
+def check_rope(rope: RopeSpec, head_dim: int) -> None:
+    """Raises ConfigError where the rotation does not fit heads of `head_dim`."""
+    rotary_dim = rope.rotary_dim(head_dim)
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise refuse(
+            "partial_rotary_factor", rope.partial_factor, f"turns {rotary_dim} values of {head_dim}, not pairs"
+        )
+    if rope.kind == "longrope":
+        for key, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
+            if len(factors) != rotary_dim // 2:
+                raise refuse(key, list(factors), f"must have a number for each of {rotary_dim // 2} pairs")
+
+
+def rope_of(
+    config: Values, rope: Values, path: str, max_position: int, theta: float, *, may_be_partial: bool = False
+) -> RopeSpec:
+    """The rotary embedding that `rope`, at `path` of the file, describes.
+
+    Unless `may_be_partial`, rotations of a part of each head are refused: the family's code would rotate all of it.
+    """
     outer, inner = read_record(config, _Common), read_record(rope, _Common, path)
-    for each in (outer, inner):
-        if each.partial_rotary_factor != 1.0:
-            raise refuse("partial_rotary_factor", each.partial_rotary_factor, "only 1.0 is supported")
-    base = inner.rope_theta or outer.rope_theta or theta
+    spec = _scaled(rope, path, inner.rope_theta or outer.rope_theta or theta, _Context.of(outer, inner, max_position))
+    partial = inner.partial_rotary_factor or outer.partial_rotary_factor or 1.0
+    if partial != 1.0 and not may_be_partial:
+        raise refuse("partial_rotary_factor", partial, "only 1.0 is supported for this architecture")
+    return replace(spec, partial_factor=partial)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Positions at training, and how many times as many there are now."""
+
+    original: int
+    ratio: float
+
+    @classmethod
+    def of(cls, outer: _Common, inner: _Common, max_position: int) -> _Context:
+        # A value beside the rope object, where there is one, wins over the one inside it.
+        original = outer.original_max_position_embeddings or inner.original_max_position_embeddings or max_position
+        return cls(original, max_position / original)
+
+
+def _scaled(rope: Values, path: str, base: float, context: _Context) -> RopeSpec:
+    """By its kind, all of a head rotated."""
     kind = _kind(rope, path)
     if kind == "default":
         return RopeSpec(base)
     if kind == "linear":
         return RopeSpec(base, kind, read_record(rope, _Linear, path).factor)
-    # A value beside the rope object, where there is one, wins over the one inside it.
-    original = outer.original_max_position_embeddings or inner.original_max_position_embeddings or max_position
     if kind == "llama3":
-        return _llama3(base, original, read_record(rope, _Llama3, path), path)
-    return _yarn(base, original, read_record(rope, _Yarn, path), path, max_position / original)
+        return _llama3(base, context.original, read_record(rope, _Llama3, path), path)
+    if kind == "longrope":
+        return _longrope(base, context, read_record(rope, _LongRope, path))
+    return _yarn(base, context.original, read_record(rope, _Yarn, path), path, context.ratio)
 
 
 def _kind(rope: Values, path: str) -> RopeKind:
@@ -110,6 +181,23 @@ def _llama3(theta: float, original: int, rope: _Llama3, path: str) -> RopeSpec:
     if high <= low:
         raise refuse(f"{path}high_freq_factor", high, f"must be above low_freq_factor, which is {low:g}")
     return RopeSpec(theta, "llama3", rope.factor, original, low, high)
+
+
+def _longrope(theta: float, context: _Context, rope: _LongRope) -> RopeSpec:
+    """LongRoPE (arXiv 2402.13753, section 3); the attention factor where the file has none is its equation 5."""
+    factor, attention_factor = rope.factor or context.ratio, rope.attention_factor
+    if attention_factor is None:
+        is_stretched = factor > 1.0 and context.original > 1
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(context.original)) if is_stretched else 1.0
+    return RopeSpec(
+        theta,
+        "longrope",
+        factor,
+        context.original,
+        attention_factor=attention_factor,
+        short_factors=tuple(rope.short_factor),
+        long_factors=tuple(rope.long_factor),
+    )
 
 
 def _yarn(theta: float, original: int, rope: _Yarn, path: str, ratio: float) -> RopeSpec:

@@ -1,34 +1,35 @@
-"""The tensors of a checkpoint that a model takes: names and shapes. Linear layers are stored [outputs, inputs]."""
+"""The tensors of a checkpoint that a model takes: names and shapes. Matrices are [outputs, inputs] in most."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from server.models.decoder import EMBEDDING, LM_HEAD, decoder_graph
+from server.models.decoder import decoder_graph
 from server.models.graph import Graph, linears
-from server.models.ops import Add, AddRows, Embed, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
+from server.models.ops import Add, AddRows, Attention, Embed, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm, Vector
 from server.models.spec import ModelSpec
 
 Shape = tuple[int, ...]
-
-EMBEDDING_WEIGHT, LM_HEAD_WEIGHT = f"{EMBEDDING}.weight", f"{LM_HEAD}.weight"
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, Shape]:
     """Tensors that the model needs, in the order it is used. A tied output layer is not among them."""
     graph = decoder_graph(model)
     shapes: dict[str, Shape] = {}
+    transposed: set[str] = set()
     for op in graph.ops():
         if not _is_tied_head(op, graph):
             for name, shape in op_tensors(op):
-                rows, *rest = shape  # a tensor may be the parts of several ops, one after the other
+                rows, *rest = shape  # a tensor may be several parts
                 shapes[name] = (rows + shapes[name][0] if name in shapes else rows, *rest)
-    return shapes
+        if isinstance(op, Linear):
+            transposed.update(part.weight for part in op.parts if part.is_transposed)
+    return {name: shape[::-1] if name in transposed else shape for name, shape in shapes.items()}
 
 
 def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
-    """Names and shapes of what one op takes."""
+    """Names and shapes of what one op takes; of a matrix [outputs, inputs], however it is stored."""
     match op:
         case Embed(part=part, hidden=hidden) | AddRows(part=part, hidden=hidden):
             yield part.weight, (part.outputs.size, hidden.size)
@@ -40,9 +41,11 @@ def op_tensors(op: Op) -> Iterator[tuple[str, Shape]]:
         case Norm(weight=weight):
             yield weight.tensor, (weight.size,)
         case LayerNorm(weight=weight, bias=bias):
-            yield from ((vector.tensor, (vector.size,)) for vector in (weight, bias) if vector is not None)
+            yield from ((vector.tensor, vector.shape) for vector in (weight, bias) if vector is not None)
         case HeadNorm(query=query, key=key):
-            yield from ((vector.tensor, (vector.size,)) for vector in (query, key))
+            yield from ((vector.tensor, vector.shape) for vector in (query, key))
+        case Attention(sinks=Vector() as sinks):
+            yield sinks.tensor, (sinks.size,)
         case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
             yield from op_tensors(norm)
 
@@ -53,7 +56,18 @@ def _is_tied_head(op: Op, graph: Graph) -> bool:
 
 def is_known_extra(name: str, model: ModelSpec) -> bool:
     """Tensors that old checkpoints carry and that follow from the rest: rope frequencies, a tied output layer."""
-    return name.endswith(".rotary_emb.inv_freq") or (model.is_tied and name == LM_HEAD_WEIGHT)
+    return name.endswith(model.names.leftovers) or name == tied_weight(model)
+
+
+def embedding_weight(model: ModelSpec) -> str:
+    """The embedding's tensor."""
+    return decoder_graph(model).embed.part.weight
+
+
+def tied_weight(model: ModelSpec) -> str | None:
+    """The tensor that the output layer would have if it were not the embedding; None where it is a layer of its own."""
+    graph = decoder_graph(model)
+    return f"{graph.head.modules[0]}.weight" if graph.is_tied and graph.has_head else None
 
 
 def linear_modules(model: ModelSpec) -> list[str]:

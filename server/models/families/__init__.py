@@ -2,20 +2,81 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from server.models.config_values import ConfigError, Values, read_record
+from server.models.families.classic import GPT2Config, GPTNeoXConfig, OPTConfig, PhiConfig
+from server.models.families.cohere import Cohere2Config, CohereConfig
 from server.models.families.decoder import DecoderConfig
+from server.models.families.encoder import BertConfig, DistilBertConfig, EncoderConfig, MPNetConfig, RobertaConfig
+from server.models.families.gemma import Gemma2Config, GemmaConfig
 from server.models.families.gemma3 import Gemma3Config
-from server.models.families.mistral import MistralConfig
+from server.models.families.gpt_oss import GptOssConfig
+from server.models.families.granite import GraniteConfig
+from server.models.families.llama4 import Llama4TextConfig
+from server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig
+from server.models.families.mixtral import MixtralConfig
+from server.models.families.modernbert import ModernBertConfig
+from server.models.families.olmo import Olmo2Config, Olmo3Config
+from server.models.families.olmoe import OlmoeConfig
+from server.models.families.phi3 import Phi3Config
 from server.models.families.qwen import Qwen2Config, Qwen3Config
-from server.models.spec import ModelSpec
+from server.models.families.qwen_moe import Qwen2MoeConfig, Qwen3MoeConfig
+from server.models.families.smollm3 import SmolLM3Config
+from server.models.spec import ModelSpec, without_output_layer
 from server.typed_json import shown
 
-FAMILIES: dict[str, type[DecoderConfig]] = {
+GENERATORS: dict[str, type[DecoderConfig]] = {
     "LlamaForCausalLM": DecoderConfig,
     "MistralForCausalLM": MistralConfig,
+    "MinistralForCausalLM": MinistralConfig,
+    "Ministral3ForCausalLM": Ministral3Config,
+    "MixtralForCausalLM": MixtralConfig,
     "Qwen2ForCausalLM": Qwen2Config,
+    "Qwen2MoeForCausalLM": Qwen2MoeConfig,
     "Qwen3ForCausalLM": Qwen3Config,
+    "Qwen3MoeForCausalLM": Qwen3MoeConfig,
+    "GemmaForCausalLM": GemmaConfig,
+    "Gemma2ForCausalLM": Gemma2Config,
     "Gemma3ForCausalLM": Gemma3Config,
+    "Phi3ForCausalLM": Phi3Config,
+    "GraniteForCausalLM": GraniteConfig,
+    "Olmo2ForCausalLM": Olmo2Config,
+    "Olmo3ForCausalLM": Olmo3Config,
+    "OlmoeForCausalLM": OlmoeConfig,
+    "GptOssForCausalLM": GptOssConfig,
+    "SmolLM3ForCausalLM": SmolLM3Config,
+    "Llama4ForCausalLM": Llama4TextConfig,
+    "GPT2LMHeadModel": GPT2Config,
+    "OPTForCausalLM": OPTConfig,
+    "GPTNeoXForCausalLM": GPTNeoXConfig,
+    "PhiForCausalLM": PhiConfig,
+    "CohereForCausalLM": CohereConfig,
+    "Cohere2ForCausalLM": Cohere2Config,
+}
+ENCODERS: dict[str, type[EncoderConfig]] = {
+    "Bert": BertConfig,
+    "Roberta": RobertaConfig,
+    "XLMRoberta": RobertaConfig,
+    "Camembert": RobertaConfig,
+    "MPNet": MPNetConfig,
+    "DistilBert": DistilBertConfig,
+    "ModernBert": ModernBertConfig,
+}
+# Every decoder can embed and classify: its layers without the output layer, under the names of transformers' classes.
+HEADLESS: dict[str, type[DecoderConfig]] = {
+    name.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + ending: family
+    for name, family in GENERATORS.items()
+    for ending in ("Model", "ForSequenceClassification")
+}
+FAMILIES: dict[str, type[DecoderConfig | EncoderConfig]] = {
+    **GENERATORS,
+    **HEADLESS,
+    **{
+        f"{name}{ending}": family
+        for name, family in ENCODERS.items()
+        for ending in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    },
 }
 
 
@@ -29,12 +90,24 @@ def model_spec_of(config: Values) -> ModelSpec:
     for key in ("auto_map", "trust_remote_code"):
         if config.get(key):
             raise ConfigError(f"{key} is set: code that comes with a checkpoint is never run")
-    return read_record(config, FAMILIES[architecture]).spec(architecture, config)
+    family = FAMILIES[architecture]
+    values = {**{own: config[key] for key, own in own_keys(architecture).items() if key in config}, **config}
+    spec = read_record(values, family).spec(architecture, values)
+    return without_output_layer(spec) if architecture in HEADLESS else spec
+
+
+def own_keys(architecture: str) -> dict[str, str]:
+    """Llama's keys for which a family has keys of its own, with these. Llama's stand for them where they are missing.
+
+    So a row of the table of public models may say hidden_size where a file says n_embd.
+    """
+    fields = msgspec.structs.fields(FAMILIES[architecture])
+    return {field.name: field.encode_name for field in fields if field.name != field.encode_name}
 
 
 def _architecture(config: Values) -> str:
     names = config.get("architectures")
-    known = ", ".join(FAMILIES)
+    known = ", ".join((*GENERATORS, *(f"{name}Model" for name in ENCODERS)))
     if not isinstance(names, list) or not names:
         raise ConfigError(f"architectures is missing; supported are {known}")
     if not isinstance(names[0], str) or names[0] not in FAMILIES:

@@ -23,7 +23,7 @@ from server.models.config_values import (
     Width,
     refuse,
 )
-from server.models.rope import read_rope
+from server.models.rope import check_rope, read_rope
 from server.models.spec import ModelSpec
 
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -48,14 +48,11 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
 
     def spec(self, architecture: str, values: Values) -> ModelSpec:
         """The model; `values` are all of the file. Raises ConfigError for values that contradict each other."""
-        if self.mlp_bias:
-            raise refuse("mlp_bias", True, "a bias of the feed-forward layers is not supported")
         num_kv_heads, head_dim = self._kv_heads(), self._head_dim()
-        return ModelSpec(
+        spec = ModelSpec(
             architecture=architecture,
             num_layers=self.num_hidden_layers,
             hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
             num_heads=self.num_attention_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
@@ -63,12 +60,46 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
             max_position=self.max_position_embeddings,
             rms_norm_eps=self.rms_norm_eps,
             is_tied=self.tie_word_embeddings,
-            **{"has_qkv_bias": self.attention_bias, "has_o_bias": self.attention_bias, **self.features(values)},
+            **{
+                "intermediate_size": self.intermediate_size,
+                "has_qkv_bias": self.attention_bias,
+                "has_o_bias": self.attention_bias,
+                "has_ffn_bias": self.mlp_bias,
+                **self.features(values),
+            },
         )
+        for rope in spec.distinct_ropes:
+            if rope is not None:
+                check_rope(rope, head_dim)
+        return spec
+
+    def require_no_bias(self, *keys: str) -> None:
+        """Raises ConfigError for a bias, by its key, where the family's code has none to load."""
+        for key in keys:
+            if getattr(self, key):
+                raise refuse(key, True, "not supported for this architecture")
 
     def features(self, values: Values) -> dict[str, Any]:
-        """The fields of the model's spec that the family sets; rotary embeddings of one kind for all layers."""
+        """The fields of the model's spec that the family sets."""
+        return self.ropes(values)
+
+    def ropes(self, values: Values) -> dict[str, Any]:
+        """The fields with the rotary embeddings: one kind for all layers, unless a family says otherwise."""
         return {"rope": read_rope(values, self.max_position_embeddings)}
+
+    def types_by_period(self, every: int) -> list[LayerType]:
+        """Sliding layers, of which every so manieth attends to everything instead, where a file has no layer_types."""
+        layers = range(1, self.num_hidden_layers + 1)
+        return ["sliding_attention" if layer % every else "full_attention" for layer in layers]
+
+    def rotated_layers(self, flags: Sequence[int] | None, every: int) -> Sequence[int]:
+        """Whether each layer is rotated: by `no_rope_layers`, where 1 is yes, or all but every so manieth."""
+        layers = self.num_hidden_layers
+        if flags is None:
+            return [int((i + 1) % every != 0) for i in range(layers)]
+        if len(flags) < layers:
+            raise refuse("no_rope_layers", flags, f"must have a number for each of the {layers} layers")
+        return flags[:layers]
 
     def sliding_windows(self, window: int | None, types: Sequence[LayerType]) -> tuple[int, ...]:
         """The window of each layer by its type, () when none slides. Raises ConfigError unless every layer has one."""

@@ -1,0 +1,229 @@
+"""GPT-2, OPT, GPT-NeoX (Pythia), Phi 1 to 2: layer norms, biases everywhere, feed-forward networks without a gate."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from server.models.families.decoder import DecoderConfig
+from server.models.names import ROPE_FREQUENCIES, Names
+from server.models.rope import DEFAULT_THETA, Theta, rope_object, rope_of
+from server.models.spec import Activation, ModelSpec
+
+ActivationName = Literal["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
+ACTIVATIONS: dict[ActivationName, Activation] = {  # three are one formula, written in three ways
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+GPT2 = Names(
+    tuple(
+        {
+            "model.embed_tokens": "transformer.wte",
+            "model.embed_positions": "transformer.wpe",
+            "model.norm": "transformer.ln_f",
+            "model.layers": "transformer.h",
+            "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2",
+            **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "attn.c_attn"),
+            "self_attn.o_proj": "attn.c_proj",
+            "up_proj": "c_fc",
+            "down_proj": "c_proj",
+        }.items()
+    ),
+    prefix="transformer.",
+    leftovers=(".attn.bias", ".attn.masked_bias"),  # which tokens see which
+    is_transposed=True,
+)
+
+_OPT = {
+    "model.embed_tokens": "model.decoder.embed_tokens",
+    "model.embed_positions": "model.decoder.embed_positions",
+    "model.norm": "model.decoder.final_layer_norm",
+    "model.layers": "model.decoder.layers",
+    "self_attn.o_proj": "self_attn.out_proj",
+    "mlp.up_proj": "fc1",
+    "mlp.down_proj": "fc2",
+}
+OPT_NORMS_BEFORE = Names.of(
+    {**_OPT, "input_layernorm": "self_attn_layer_norm", "post_attention_layernorm": "final_layer_norm"}, "model."
+)
+OPT_NORMS_AFTER = Names.of(
+    {**_OPT, "post_attention_layernorm": "self_attn_layer_norm", "post_feedforward_layernorm": "final_layer_norm"},
+    "model.",
+)
+
+NEOX = Names(
+    tuple(
+        {
+            "model": "gpt_neox",
+            "embed_tokens": "embed_in",
+            "model.embed_tokens": "gpt_neox.embed_in",
+            "model.norm": "gpt_neox.final_layer_norm",
+            **dict.fromkeys((f"self_attn.{name}_proj" for name in "qkv"), "attention.query_key_value"),
+            "self_attn.o_proj": "attention.dense",
+            "up_proj": "dense_h_to_4h",
+            "down_proj": "dense_4h_to_h",
+        }.items()
+    ),
+    prefix="gpt_neox.",
+    leftovers=(".attention.bias", ".attention.masked_bias", ROPE_FREQUENCIES),
+    take_turns=True,
+    old_names=(("embed_out.weight", "lm_head.weight"),),
+)
+
+
+PHI = Names.of(
+    {
+        "self_attn.o_proj": "self_attn.dense",
+        "up_proj": "fc1",
+        "down_proj": "fc2",
+        "model.norm": "model.final_layernorm",
+    },
+    prefix="model.",
+)
+
+
+class ClassicConfig(DecoderConfig, kw_only=True):
+    """What they have in common."""
+
+    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_eps")
+
+    def spec(self, architecture: str, values: Values) -> ModelSpec:
+        """As for every family; heads that share keys or have a size of their own are refused, too: none has them."""
+        heads = self.num_attention_heads
+        if self.num_key_value_heads not in (None, heads):
+            raise refuse(
+                "num_key_value_heads", self.num_key_value_heads, f"must be as many as heads, which are {heads}"
+            )
+        if self.head_dim not in (None, self.hidden_size // heads):
+            raise refuse("head_dim", self.head_dim, f"must be {self.hidden_size // heads}, one of {heads} parts of all")
+        return super().spec(architecture, values)
+
+    def plain(self, activation: ActivationName, has_biases: bool = True) -> dict[str, Any]:
+        """Layer norms, networks without a gate and all biases."""
+        biases = dict.fromkeys(("has_qkv_bias", "has_o_bias", "has_ffn_bias"), has_biases)
+        return {"norm": "layer", "is_gated": False, "activation": ACTIVATIONS[activation], **biases}
+
+    def learned_positions(self, first: int = 0) -> dict[str, Any]:
+        """Positions are rows of a table from `first` on, and nothing is rotated."""
+        rows = self.max_position_embeddings + first
+        return {"ropes": (None,) * self.num_hidden_layers, "num_positions": rows, "first_position": first}
+
+
+class GPT2Config(ClassicConfig, kw_only=True):
+    """Keys and defaults of GPT2Config."""
+
+    vocab_size: Vocab = 50_257
+    hidden_size: Width = field(default=768, name="n_embd")
+    intermediate_size: Width = field(default=0, name="n_inner")  # 0: four times the hidden size
+    num_hidden_layers: Layers = field(default=12, name="n_layer")
+    num_attention_heads: Heads = field(default=12, name="n_head")
+    max_position_embeddings: Positions = field(default=1024, name="n_positions")
+    rms_norm_eps: Epsilon = field(default=1e-5, name="layer_norm_epsilon")
+    tie_word_embeddings: bool = True
+    activation_function: ActivationName = "gelu_new"
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    add_cross_attention: bool = False
+
+    def __post_init__(self) -> None:
+        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
+
+    def features(self, _: Values) -> dict[str, Any]:
+        if not self.scale_attn_weights:
+            raise refuse("scale_attn_weights", False, "attention without a scale of its scores is not supported")
+        if self.scale_attn_by_inverse_layer_idx:
+            raise refuse("scale_attn_by_inverse_layer_idx", True, "a scale of scores for each layer is not supported")
+        if self.add_cross_attention:
+            raise refuse("add_cross_attention", True, "attention to another text is not supported")
+        return {**self.plain(self.activation_function), **self.learned_positions(), "names": GPT2}
+
+
+class OPTConfig(ClassicConfig, kw_only=True):
+    """Keys and defaults of OPTConfig."""
+
+    vocab_size: Vocab = 50_272
+    hidden_size: Width = 768
+    intermediate_size: Width = field(default=3072, name="ffn_dim")
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Heads = 12
+    tie_word_embeddings: bool = True
+    activation_function: ActivationName = "relu"
+    word_embed_proj_dim: Width | None = None
+    do_layer_norm_before: bool = True
+    remove_final_layer_norm: bool = field(default=False, name="_remove_final_layer_norm")
+    enable_bias: bool = True
+    layer_norm_elementwise_affine: bool = True
+
+    def __post_init__(self) -> None:
+        self.rms_norm_eps = 1e-5  # PyTorch's own, whatever a key says: the code of the family reads none
+
+    def features(self, _: Values) -> dict[str, Any]:
+        if self.word_embed_proj_dim not in (None, self.hidden_size):
+            reason = f"a projection of embeddings to hidden_size, which is {self.hidden_size}, is not supported"
+            raise refuse("word_embed_proj_dim", self.word_embed_proj_dim, reason)
+        if self.remove_final_layer_norm:
+            raise refuse("_remove_final_layer_norm", True, "a model without its last norm is not supported")
+        if not self.layer_norm_elementwise_affine:
+            raise refuse("layer_norm_elementwise_affine", False, "norms without weights are not supported")
+        norms: dict[str, Any] = {"names": OPT_NORMS_BEFORE}
+        if not self.do_layer_norm_before:
+            norms = {"names": OPT_NORMS_AFTER, "has_pre_norms": False, "has_stream_norms": True}
+        plain = self.plain(self.activation_function, self.enable_bias)
+        return {**plain, **self.learned_positions(first=2), **norms}  # two rows are of padding
+
+
+class GPTNeoXConfig(ClassicConfig, kw_only=True):
+    """Keys and defaults of GPTNeoXConfig."""
+
+    vocab_size: Vocab = 50_432
+    hidden_size: Width = 6144
+    intermediate_size: Width = 24_576
+    num_hidden_layers: Layers = 44
+    num_attention_heads: Heads = 64
+    attention_bias: bool = True
+    hidden_act: ActivationName = "gelu"  # type: ignore[assignment]
+    use_parallel_residual: bool = True
+    rotary_pct: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
+    rotary_emb_base: Theta = 10_000.0
+
+    def features(self, values: Values) -> dict[str, Any]:
+        plain, parallel_norms = self.plain(self.hidden_act), 2 if self.use_parallel_residual else 0
+        biases = dict.fromkeys(("has_qkv_bias", "has_o_bias"), self.attention_bias)
+        return {**plain, **biases, **self.ropes(values), "parallel_norms": parallel_norms, "names": NEOX}
+
+    def ropes(self, values: Values) -> dict[str, Any]:
+        path, rope = rope_object(values)
+        outer = {**values, "partial_rotary_factor": self.rotary_pct, "rope_theta": self.rotary_emb_base}
+        length = self.max_position_embeddings
+        return {"rope": rope_of(outer, rope, path, length, self.rotary_emb_base, may_be_partial=True)}
+
+
+class PhiConfig(ClassicConfig, kw_only=True):
+    """Keys and defaults of PhiConfig: one norm for both branches, and a bias of the output layer, too."""
+
+    vocab_size: Vocab = 51_200
+    hidden_size: Width = 2048
+    intermediate_size: Width = 8192
+    num_hidden_layers: Layers = 24
+    num_attention_heads: Heads = 32
+    hidden_act: ActivationName = "gelu_new"  # type: ignore[assignment]
+    partial_rotary_factor: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.5
+    qk_layernorm: bool = False
+
+    def features(self, values: Values) -> dict[str, Any]:
+        if self.qk_layernorm:
+            raise refuse("qk_layernorm", True, "norms of heads with biases are not supported")
+        plain = self.plain(self.hidden_act)
+        return {**plain, **self.ropes(values), "parallel_norms": 1, "has_head_bias": True, "names": PHI}
+
+    def ropes(self, values: Values) -> dict[str, Any]:
+        path, rope = rope_object(values)
+        outer = {**values, "partial_rotary_factor": self.partial_rotary_factor}
+        return {"rope": rope_of(outer, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)}

@@ -1,0 +1,109 @@
+"""Llama 4 (text): layers that are rotated and attend to their own chunk, with some between that are not rotated, attend
+to everything, and sharpen their queries by position; experts on some layers or all, whose weight is on what they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from server.models.config_values import (
+    MAX_LAYERS,
+    Epsilon,
+    HeadDim,
+    Heads,
+    Layers,
+    Positions,
+    Values,
+    Vocab,
+    Width,
+    refuse,
+)
+from server.models.families.decoder import DecoderConfig
+from server.models.families.experts import Experts, LayerIndex, expert_fields, sparse_layers
+from server.models.names import Names
+from server.models.rope import read_rope
+from server.models.spec import TemperatureSpec
+
+NAMES = replace(Names.of({"mlp": "feed_forward", "mlp.gate": "feed_forward.router"}, "model."), fused="inputs")
+THETA = 500_000.0
+AttentionKind = Literal["full_attention", "chunked_attention"]
+
+
+class Llama4TextConfig(DecoderConfig, kw_only=True):
+    """Keys and defaults of Llama4TextConfig."""
+
+    vocab_size: Vocab = 202_048
+    hidden_size: Width = 5120
+    intermediate_size: Width = 8192  # of an expert, and of the one that all tokens take
+    intermediate_size_mlp: Width = 16_384  # of layers without experts
+    num_hidden_layers: Layers = 48
+    num_attention_heads: Heads = 40
+    num_key_value_heads: Heads | None = 8
+    head_dim: HeadDim | None = 128
+    max_position_embeddings: Positions = 131_072
+    rms_norm_eps: Epsilon = 1e-5
+    num_local_experts: Experts = 16
+    num_experts_per_tok: Experts = 1
+    moe_layers: list[LayerIndex] | None = None
+    interleave_moe_layer_step: Layers = 1
+    use_qk_norm: bool = True
+    no_rope_layers: list[Annotated[int, Meta(ge=0, le=1)]] | None = None  # 1: the layer is rotated
+    no_rope_layer_interval: Annotated[int, Meta(ge=1, le=MAX_LAYERS)] = 4
+    attention_chunk_size: Positions | None = 8192
+    layer_types: list[AttentionKind] | None = None
+    attn_temperature_tuning: bool = True
+    floor_scale: Positions = 8192
+    attn_scale: Annotated[float, Meta(ge=0.0, le=1e3)] = 0.1
+
+    def features(self, values: Values) -> dict[str, Any]:
+        temperature = TemperatureSpec(self.attn_scale, self.floor_scale, shift=1)
+        return {
+            **super().features(values),
+            **self._feed_forward(),
+            "windows": self._chunks(),
+            "is_chunked": True,
+            "has_plain_qk_norm": self.use_qk_norm,
+            "temperature": temperature if self.attn_temperature_tuning else None,
+            "names": NAMES,
+        }
+
+    def ropes(self, values: Values) -> dict[str, Any]:
+        rope = replace(read_rope(values, self.max_position_embeddings, THETA), is_interleaved=True)
+        return {"rope": rope, "ropes": tuple(rope if turns else None for turns in self._rotated())}
+
+    def _feed_forward(self) -> dict[str, Any]:
+        layers, dense = self.num_hidden_layers, self.intermediate_size_mlp
+        chooses = sparse_layers(layers, self.interleave_moe_layer_step, ())
+        if self.moe_layers is not None:
+            chooses = [i in self.moe_layers for i in range(layers)]
+        if not any(chooses):
+            return {"intermediate_size": dense}
+        return {
+            **expert_fields(self.num_local_experts, self.num_experts_per_tok, chooses, self.intermediate_size, dense),
+            "shared_intermediate_size": self.intermediate_size,
+            "routing": "sigmoid",
+            "weighs_expert_inputs": True,
+        }
+
+    def _rotated(self) -> Sequence[int]:
+        """Whether each layer is rotated; an empty list counts as none."""
+        return self.rotated_layers(self.no_rope_layers or None, self.no_rope_layer_interval)
+
+    def _chunks(self) -> tuple[int, ...]:
+        """The chunk of each layer, 0 where it attends to everything: by the file, or chunks where it is rotated."""
+        types = self.layer_types or [self._kind(bool(turns)) for turns in self._rotated()]
+        if len(types) != self.num_hidden_layers:
+            raise refuse("layer_types", types, f"must name the type of each of the {self.num_hidden_layers} layers")
+        size = self.attention_chunk_size
+        if "chunked_attention" not in types:
+            return ()
+        if size is None:
+            raise refuse("attention_chunk_size", size, "layer_types names chunked_attention")
+        return tuple(size * (name == "chunked_attention") for name in types)
+
+    def _kind(self, is_rotated: bool) -> AttentionKind:
+        return "chunked_attention" if is_rotated else "full_attention"

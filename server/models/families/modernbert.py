@@ -1,0 +1,93 @@
+"""ModernBERT: norms before, a gated feed-forward network, and layers of two kinds, global and local.
+
+Local layers see `local_attention / 2` tokens on either side and have a rotary base of their own. Layer 0 has no norm
+before attention: the embeddings are normed already.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from server.models.config_values import Epsilon, Heads, Layers, Positions, Values, Vocab, Width, refuse
+from server.models.families.encoder import EncoderConfig, HiddenAct
+from server.models.names import Names
+from server.models.rope import Theta, rope_object
+from server.models.spec import RopeSpec
+from server.typed_json import shown
+
+LayerType = Literal["full_attention", "sliding_attention"]
+WORDS = {
+    "model.embed_tokens": "model.embeddings.tok_embeddings",
+    "model.embed_norm": "model.embeddings.norm",
+    "model.norm": "model.final_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "mlp_norm",
+    **{f"self_attn.{name}_proj": "attn.Wqkv" for name in "qkv"},
+    "self_attn.o_proj": "attn.Wo",
+    "mlp.gate_proj": "mlp.Wi",
+    "mlp.up_proj": "mlp.Wi",
+    "mlp.down_proj": "mlp.Wo",
+}
+
+
+class ModernBertConfig(EncoderConfig, kw_only=True):
+    """Keys and defaults of ModernBertConfig."""
+
+    vocab_size: Vocab = 50_368
+    num_hidden_layers: Layers = 22
+    num_attention_heads: Heads = 12
+    intermediate_size: Width = 1152
+    max_position_embeddings: Positions = 8192
+    hidden_act: HiddenAct = msgspec.field(default="gelu", name="hidden_activation")
+    layer_norm_eps: Epsilon = msgspec.field(default=1e-5, name="norm_eps")
+    local_attention: Positions = 128
+    global_attn_every_n_layers: Layers = 3
+    layer_types: list[LayerType] | None = None
+    global_rope_theta: Theta = 160_000.0
+    local_rope_theta: Theta | None = 10_000.0
+    norm_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+    model_type = "modernbert"
+
+    def features(self, architecture: str, values: Values) -> dict[str, Any]:
+        types = self._types()
+        bases = {"full_attention": self._rope(values, "full_attention", self.global_rope_theta)}
+        local_theta = self.global_rope_theta if self.local_rope_theta is None else self.local_rope_theta
+        bases["sliding_attention"] = self._rope(values, "sliding_attention", local_theta)
+        slides = [name == "sliding_attention" for name in types]
+        return {
+            **super().features(architecture, values),
+            "norm": "layer" if self.norm_bias else "layer_no_bias",
+            "windows": tuple(self.local_attention * each for each in slides) if any(slides) else (),
+            "ropes": tuple(bases[name] for name in types),
+            "has_qkv_bias": self.attention_bias,
+            "has_o_bias": self.attention_bias,
+            "has_ffn_bias": self.mlp_bias,
+            "names": Names.of(WORDS, "model."),
+        }
+
+    def _types(self) -> list[LayerType]:
+        layers = self.num_hidden_layers
+        if self.layer_types is None:
+            every = self.global_attn_every_n_layers
+            return ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
+        if len(self.layer_types) != layers:
+            raise refuse("layer_types", self.layer_types, f"must name the type of each of the {layers} layers")
+        return self.layer_types
+
+    def _rope(self, values: Values, kind: LayerType, theta: float) -> RopeSpec:
+        """The rotary embedding of one kind of layers; files of transformers 5 have an object for each."""
+        path, rope = rope_object(values)
+        inner = rope.get(kind) or {}
+        if not isinstance(inner, dict):
+            raise refuse(f"{path}{kind}", inner, "must be an object")
+        if inner.get("rope_type", "default") != "default":
+            raise refuse(f"{path}{kind}.rope_type", inner["rope_type"], "only default is supported")
+        stated = inner.get("rope_theta", theta)
+        if not isinstance(stated, int | float) or not 2.0 <= stated <= 1e15:
+            raise refuse(f"{path}{kind}.rope_theta", shown(stated), "must be a number from 2 to 1e15")
+        return RopeSpec(float(stated))

@@ -1,0 +1,44 @@
+"""Phi 3, 3.5, 4 and 4-mini: fused projections, LongRoPE, rotation of a part of each head, a sliding window or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.models.config_values import Epsilon, Positions, Values, Vocab, Width
+from server.models.families.decoder import DecoderConfig
+from server.models.names import Names
+from server.models.rope import DEFAULT_THETA, rope_object, rope_of
+
+PHI3 = Names.of(
+    {
+        **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+        **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
+    },
+    prefix="model.",
+)
+LONGROPE = ("su", "yarn", "longrope")  # the names that files of this family have given it
+
+
+class Phi3Config(DecoderConfig, kw_only=True):
+    """Keys and defaults of Phi3Config; there are no biases."""
+
+    vocab_size: Vocab = 32_064
+    hidden_size: Width = 3072
+    intermediate_size: Width = 8192
+    max_position_embeddings: Positions = 4096
+    original_max_position_embeddings: Positions = 4096
+    rms_norm_eps: Epsilon = 1e-5
+    sliding_window: Positions | None = None
+
+    def features(self, values: Values) -> dict[str, Any]:
+        self.require_no_bias("attention_bias", "mlp_bias")
+        window = self.sliding_window
+        windows = () if window is None else (window,) * self.num_hidden_layers
+        return {**super().features(values), "windows": windows, "names": PHI3}
+
+    def ropes(self, values: Values) -> dict[str, Any]:
+        path, rope = rope_object(values)
+        if rope.get("rope_type", rope.get("type")) in LONGROPE:
+            rope = {**rope, "rope_type": "longrope"}
+        values = {**values, "original_max_position_embeddings": self.original_max_position_embeddings}
+        return {"rope": rope_of(values, rope, path, self.max_position_embeddings, DEFAULT_THETA, may_be_partial=True)}

@@ -1,0 +1,42 @@
+"""SmolLM 3: every fourth layer is not rotated, and may slide where the others do not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from server.models.config_values import Heads, Layers, Positions, Values, Vocab, Width
+from server.models.families.decoder import DecoderConfig, LayerType
+from server.models.rope import read_rope
+
+THETA = 2_000_000.0
+
+
+class SmolLM3Config(DecoderConfig, kw_only=True):
+    """Keys and defaults of SmolLM3Config."""
+
+    vocab_size: Vocab = 128_256
+    hidden_size: Width = 2048
+    num_hidden_layers: Layers = 36
+    num_attention_heads: Heads = 16
+    num_key_value_heads: Heads | None = 4
+    max_position_embeddings: Positions = 32_768
+    tie_word_embeddings: bool = True
+    no_rope_layers: list[Annotated[int, Meta(ge=0, le=1)]] | None = None  # 1: the layer is rotated
+    no_rope_layer_interval: Layers = 4
+    use_sliding_window: bool = False
+    sliding_window: Positions | None = None
+    layer_types: list[LayerType] | None = None
+
+    def features(self, values: Values) -> dict[str, Any]:
+        rotated = self.rotated_layers(self.no_rope_layers, self.no_rope_layer_interval)
+        types = self.layer_types or ["full_attention" if turns else "sliding_attention" for turns in rotated]
+        slides = self.use_sliding_window and self.sliding_window is not None
+        windows = self.sliding_windows(self.sliding_window, types) if slides else ()
+        return {**super().features(values), "windows": windows}
+
+    def ropes(self, values: Values) -> dict[str, Any]:
+        rope = read_rope(values, self.max_position_embeddings, THETA)
+        rotated = self.rotated_layers(self.no_rope_layers, self.no_rope_layer_interval)
+        return {"rope": rope, "ropes": tuple(rope if turns else None for turns in rotated)}

@@ -1,0 +1,147 @@
+"""What is made of the last states of a text's tokens: pooled to one row, then a few small layers. Names and numbers.
+
+An embedding is a row that is pooled and, as a rule, normalized; a classification head is a row that is pooled and goes
+through one layer or two. sentence-transformers writes the first into modules.json (server/checkpoint/sentence.py); the
+second follows from the architecture's name, as transformers' `*ForSequenceClassification` have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from server.config import PoolingMode
+from server.models.config_values import Epsilon, Values, read_record, refuse
+
+HeadActivation = Literal["identity", "tanh", "gelu", "relu", "sigmoid", "softmax"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """activation(row @ weight.T + bias)."""
+
+    module: str  # as the checkpoint calls it
+    activation: HeadActivation = "identity"
+    has_bias: bool = True
+    folder: str = ""  # of a file of its own below the model's; "" = the model's files
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayerNorm:
+    """LayerNorm of the row."""
+
+    module: str
+    eps: float
+    has_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A function of all values of the row."""
+
+    function: HeadActivation
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """The row over its length."""
+
+
+HeadStep = Dense | HeadLayerNorm | Activation | Normalize
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Pooled rows one after the other, then steps. With `labels` it classifies, otherwise it embeds."""
+
+    pooling: tuple[PoolingMode, ...]
+    steps: tuple[HeadStep, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @property
+    def is_classifier(self) -> bool:
+        return bool(self.labels)
+
+
+_ROBERTA = (Dense("classifier.dense", "tanh"), Dense("classifier.out_proj"))
+_LAST_TOKEN = Head(("lasttoken",), (Dense("score", has_bias=False),))
+
+# Heads by the name of the architecture; decoders have the last one. Source: the forward of each class in transformers
+# (models/<type>/modeling_<type>.py).
+CLASSIFIERS: dict[str, Head] = {
+    "BertForSequenceClassification": Head(("cls",), (Dense("bert.pooler.dense", "tanh"), Dense("classifier"))),
+    "DistilBertForSequenceClassification": Head(("cls",), (Dense("pre_classifier", "relu"), Dense("classifier"))),
+    "ModernBertForSequenceClassification": Head(
+        ("cls",), (Dense("head.dense", "gelu"), HeadLayerNorm("head.norm", 1e-5, has_bias=False), Dense("classifier"))
+    ),
+    **dict.fromkeys(
+        (f"{name}ForSequenceClassification" for name in ("Roberta", "XLMRoberta", "Camembert", "MPNet")),
+        Head(("cls",), _ROBERTA),
+    ),
+}
+CLASSIFIES = "ForSequenceClassification"
+
+
+class _LabelKeys(msgspec.Struct, kw_only=True):
+    id2label: dict[str, str] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+    sbert_ce_default_activation_function: str | None = None
+    sentence_transformers: dict[str, Any] | None = None
+    classifier_pooling: Literal["cls", "mean"] = "cls"  # ModernBERT's keys
+    classifier_bias: bool = False
+    classifier_activation: Literal["gelu"] = "gelu"
+    norm_bias: bool = False
+    norm_eps: Epsilon = 1e-5
+
+
+# What a cross-encoder's logits go through, by the torch module that sentence-transformers names.
+_MODULES: dict[str, HeadActivation] = {"Identity": "identity", "Sigmoid": "sigmoid", "Softmax": "softmax"}
+
+
+def classification_head(architecture: str, values: Values) -> Head | None:
+    """The head of a `*ForSequenceClassification`, ending with the function that makes scores of logits; else None.
+
+    That is what sentence-transformers has written into config.json; without it the sigmoid for one label and for
+    labels that do not exclude each other, otherwise the softmax. Raises ConfigError.
+    """
+    if not architecture.endswith(CLASSIFIES):
+        return None
+    keys = read_record(values, _LabelKeys)
+    labels = _labels(keys)
+    head = CLASSIFIERS.get(architecture, _LAST_TOKEN)
+    if architecture.startswith("ModernBert"):
+        dense, norm, last = head.steps
+        assert isinstance(dense, Dense)
+        assert isinstance(norm, HeadLayerNorm)
+        norm = replace(norm, eps=keys.norm_eps, has_bias=keys.norm_bias)
+        head = Head((keys.classifier_pooling,), (replace(dense, has_bias=keys.classifier_bias), norm, last))
+    return Head(head.pooling, (*head.steps, Activation(_scores(keys, len(labels)))), labels)
+
+
+def _labels(keys: _LabelKeys) -> tuple[str, ...]:
+    """Labels in the order of the logits; two where the file names none, as in transformers."""
+    if keys.id2label is None:
+        return tuple(f"LABEL_{i}" for i in range(2 if keys.num_labels is None else keys.num_labels))
+    order = [str(i) for i in range(len(keys.id2label))]
+    if not order or set(order) != set(keys.id2label):
+        raise refuse("id2label", keys.id2label, "must have a label for each number from 0 on")
+    return tuple(keys.id2label[i] for i in order)
+
+
+def _scores(keys: _LabelKeys, num_labels: int) -> HeadActivation:
+    stated = (keys.sentence_transformers or {}).get("activation_fn") or keys.sbert_ce_default_activation_function
+    if stated is not None:
+        return named_activation("activation_fn", stated, _MODULES)
+    is_multi = keys.problem_type == "multi_label_classification"
+    return "sigmoid" if num_labels == 1 or is_multi else "softmax"
+
+
+def named_activation(key: str, path: object, known: dict[str, HeadActivation]) -> HeadActivation:
+    """The function that a dotted path of torch means. Raises ConfigError for others: no code is ever imported."""
+    name = path.rpartition(".")[2] if isinstance(path, str) and path.startswith("torch.nn.") else ""
+    if name not in known:
+        raise refuse(key, path, f"supported are {', '.join(f'torch.nn.{each}' for each in known)}")
+    return known[name]
