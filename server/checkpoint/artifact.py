@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.manifest import MANIFEST
-from server.config import Dtype, Quantization, RequestedFormats, WeightFormats
+from server.config import Dtype, GroupSize, Quantization, RequestedFormats, WeightFormats, WeightGroups
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
 from server.models.spec import ModelSpec
@@ -44,9 +44,9 @@ def model_values(spec: ModelSpec) -> dict[str, Any]:
     return values
 
 
-def padded_sizes(spec: ModelSpec, tp: int) -> dict[str, int]:
+def padded_sizes(spec: ModelSpec, shard: ShardSpec) -> dict[str, int]:
     """Widths of the matrices on each core."""
-    return asdict(Widths.of(spec, ShardSpec.of(spec, tp)))
+    return asdict(Widths.of(spec, shard))
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -81,10 +81,13 @@ class Manifest(msgspec.Struct, kw_only=True):
     format_version: Literal[3] = VERSION
     neuronserve_version: str = ""  # that wrote it, for people
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=MAX_CORES)]
+    enable_expert_parallel: bool = False
     dtype: Dtype
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...]
     is_rotated: bool
+    group_size: GroupSize = 32  # of 4-bit weights, as is_symmetric
+    is_symmetric: bool = True
     config_sha256: str  # of config.json as it was
     model: dict[str, Any]  # `model_values`
     padded_sizes: dict[str, Any]
@@ -97,9 +100,14 @@ class Artifact:
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.directory, self._tp = directory, manifest.tensor_parallel_size
+        self._is_expert_parallel = manifest.enable_expert_parallel
         self.cores = [file.entries for file in manifest.files]
         self.formats = WeightFormats(
-            manifest.dtype, manifest.quantization, manifest.modules_to_not_convert, manifest.is_rotated
+            manifest.dtype,
+            manifest.quantization,
+            manifest.modules_to_not_convert,
+            manifest.is_rotated,
+            WeightGroups(manifest.group_size, manifest.is_symmetric),
         )
         buckets = manifest.buckets
         self.buckets = None if buckets is None else BucketLists(buckets.context_encoding, buckets.token_generation)
@@ -121,12 +129,14 @@ class Artifact:
             _check_size(directory / core_file(core), entries)
         return cls(directory, manifest)
 
-    def require(self, asked: RequestedFormats, tp: int) -> None:
+    def require(self, asked: RequestedFormats, tp: int, is_expert_parallel: bool = False) -> None:
         """Raises SettingsError, naming both values, when something else is asked than what was compiled."""
         pairs = [
             ("tensor_parallel_size", tp, self._tp),
+            ("enable_expert_parallel", is_expert_parallel, self._is_expert_parallel),
             ("dtype", asked.dtype, self.formats.dtype),
             ("quantization", asked.quantization or self._quantization, self._quantization),
+            ("groups", asked.groups or self.formats.groups, self.formats.groups),
         ]
         for name, wanted, compiled in pairs:
             if wanted != compiled:
@@ -154,7 +164,11 @@ def _check_model(manifest: Manifest, spec: ModelSpec) -> None:
     tp = manifest.tensor_parallel_size
     for key, found, expected in (
         ("model", manifest.model, model_values(spec)),
-        ("padded_sizes", manifest.padded_sizes, padded_sizes(spec, tp)),
+        (
+            "padded_sizes",
+            manifest.padded_sizes,
+            padded_sizes(spec, ShardSpec.of(spec, tp, manifest.enable_expert_parallel)),
+        ),
     ):
         if found != expected:
             raise JsonError(f"{key} differs from what this server makes of config.json: compile the model again")

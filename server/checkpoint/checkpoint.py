@@ -8,31 +8,28 @@ loading never needs the model twice. May be asked by several threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16, float8_e4m3fn
 
-from server.checkpoint.compressed_tensors import StoredQuantization
-from server.checkpoint.json_file import read_json
-from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
+from server.checkpoint.compressed_tensors import Stored
+from server.checkpoint.packed import with_packed
+from server.checkpoint.packed_form import PackedForm
+from server.checkpoint.safetensors_file import SafetensorsFile
+from server.checkpoint.stored import GroupedCodes, GroupedTensor, StoredTensor
+from server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
 from server.errors import CheckpointError
 from server.models.spec import ModelSpec
-from server.models.tensors import EMBEDDING_WEIGHT, LM_HEAD_WEIGHT, is_known_extra, scale_name, tensor_shapes
-from server.typed_json import shown
+from server.models.tensors import embedding_weight, is_known_extra, scale_name, tensor_shapes, tied_weight
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-MAX_INDEX_BYTES = 32 << 20
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-READABLE = ("F32", "F16", "BF16")
 CODES = ("I8", "F8_E4M3")  # with a tensor of scales beside
 Float32 = npt.NDArray[np.float32]
 Bits16 = npt.NDArray[np.uint16]
+Tensors = Mapping[str, StoredTensor]
 
 BF16_INFINITY = 0x7F80  # magnitudes from here on are infinity and NaN
 CHUNK = 1 << 18  # elements read and converted at once: the temporaries stay in the L2 cache
@@ -41,43 +38,54 @@ CHUNK = 1 << 18  # elements read and converted at once: the temporaries stay in 
 class Checkpoint:
     """Every tensor the model needs, present and of the right shape. Made by `open`."""
 
-    def __init__(self, files: dict[str, SafetensorsFile], surplus: tuple[str, ...]) -> None:
-        self._files = files  # by tensor name
+    def __init__(self, tensors: Mapping[str, StoredTensor], surplus: tuple[str, ...]) -> None:
+        self._tensors = tensors  # by the model's names for them
         self.surplus = surplus  # tensors in the files that the model has no use for, worth a note to the user
 
     @classmethod
-    def open(cls, directory: Path, spec: ModelSpec, stored: StoredQuantization | None = None) -> Checkpoint:
+    def open(cls, directory: Path, spec: ModelSpec, stored: Stored | None = None) -> Checkpoint:
         """Open the files of `directory` and check them against `spec`, and the modules that are `stored` quantized.
 
         Raises CheckpointError for pickle-only directories, missing or lying files, and tensors that are missing, of
         another shape than `spec` says, or of a dtype that is not BF16, F16 or F32 (of `stored`, for its modules).
         """
-        files = _open_files(directory)
         expected = tensor_shapes(spec)
+        tensors = open_tensors(directory, spec, expected)
+        if isinstance(stored, PackedForm):
+            tensors, stored = with_packed(tensors, stored, expected), None
         scales = {scale_name(f"{module}.weight") for module in stored.modules} if stored else set()
         for name, shape in expected.items():
             if stored and scale_name(name) in scales:
-                _check_tensor(directory, files, name, shape, (stored.dtype,))
-                _check_scales(directory, files, scale_name(name), shape[0])
+                _check_tensor(directory, tensors, name, shape, stored.dtype)
+                _check_scales(directory, tensors, scale_name(name), shape[0])
             else:
-                _check_tensor(directory, files, name, shape, READABLE)
-        if spec.is_tied and LM_HEAD_WEIGHT in files:
-            _check_tie(files)
+                _check_tensor(directory, tensors, name, shape)
+        if (head := tied_weight(spec)) is not None and head in tensors:
+            _check_tie(tensors, head, embedding_weight(spec))
         surplus = sorted(
-            name for name in files if name not in (expected.keys() | scales) and not is_known_extra(name, spec)
+            name for name in tensors if name not in (expected.keys() | scales) and not is_known_extra(name, spec)
         )
-        return cls(files, tuple(surplus))
+        return cls(tensors, tuple(surplus))
+
+    @classmethod
+    def of_file(cls, file: SafetensorsFile) -> Checkpoint:
+        """All tensors of one file, whatever they are."""
+        return cls({name: PlainTensor(file, name) for name in file.names}, ())
+
+    def has(self, name: str) -> bool:
+        """Whether the files hold such a tensor."""
+        return name in self._tensors
 
     def dtype(self, name: str) -> str:
         """The dtype `name` is stored in: BF16, F16 or F32, or one of CODES."""
-        return self._files[name].tensors[name].dtype
+        return self._tensors[name].dtype
 
     def is_quantized(self, name: str) -> bool:
         """Whether `load_codes` and `load_scales` can be asked for it."""
         return self.dtype(name) in CODES
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._files[name].tensors[name].shape
+        return self._tensors[name].shape
 
     def load(self, name: str, rows: slice | None = None, columns: slice | None = None) -> Float32:
         """A contiguous float32 copy of `name[rows, columns]` (`columns` of two-dimensional tensors only).
@@ -120,10 +128,28 @@ class Checkpoint:
         """The scale of each of the `rows` of a quantized tensor; CheckpointError when one is negative or not finite."""
         scales = self.load(scale_name(name)).reshape(-1)
         if (scales < 0).any():
-            raise CheckpointError(str(self._files[name].path), "has a negative scale", scale_name(name))
+            raise CheckpointError(str(self._tensors[name].path), "has a negative scale", scale_name(name))
         num_rows = self.shape(name)[0]
         every: Float32 = np.broadcast_to(scales, (num_rows,))
         return every if rows is None else every[rows]
+
+    def group(self, name: str) -> int:
+        """Inputs of a row that share a scale where the file has 4-bit codes for `load_groups`; 0 where it has none."""
+        tensor = self._tensors[name]
+        return tensor.group if isinstance(tensor, GroupedTensor) else 0
+
+    def load_groups(self, name: str, rows: slice | None = None, columns: slice | None = None) -> GroupedCodes:
+        """The 4-bit codes of `name[rows, columns]` with their scales; `columns` begin and end with a group.
+
+        Raises CheckpointError when a scale or offset is NaN or infinite.
+        """
+        tensor = self._tensors[name]
+        assert isinstance(tensor, GroupedTensor)
+        asked = range(tensor.shape[0])[rows or slice(None)]
+        found = tensor.grouped(asked.start, max(asked.start, asked.stop))
+        if not all(np.isfinite(each).all() for each in (found.scales, found.offsets) if each is not None):
+            raise self._not_finite(name, rows, slice(0, 0))
+        return found if columns is None else found.columns(columns)
 
     def _dequantized(self, name: str, rows: slice | None, columns: slice | None) -> Float32:
         codes = self.load_codes(name, rows, columns)
@@ -142,17 +168,15 @@ class Checkpoint:
         self, name: str, rows: slice | None, columns: slice | None, part: slice = slice(None)
     ) -> npt.NDArray[Any]:
         """Rows `part` of `name[rows, columns]`, read from the file."""
-        file = self._files[name]
-        if not self.shape(name):
-            return np.atleast_1d(file.array(name))
-        asked = range(self.shape(name)[0])[rows or slice(None)][part]
-        values = file.rows(name, asked.start, max(asked.start, asked.stop))
+        num_rows = self.shape(name)[0] if self.shape(name) else 1
+        asked = range(num_rows)[rows or slice(None)][part]
+        values = self._tensors[name].rows(asked.start, max(asked.start, asked.stop))
         return values if columns is None else values[:, columns]
 
     def _not_finite(self, name: str, rows: slice | None, part: slice) -> CheckpointError:
         first = (0 if rows is None else rows.indices(self.shape(name)[0])[0]) + (part.start or 0)
         reason = f"NaN, infinite or too large values at or soon after row {first}"
-        return CheckpointError(str(self._files[name].path), reason, name)
+        return CheckpointError(str(self._tensors[name].path), reason, name)
 
 
 def _is_finite(bits: Bits16) -> bool:
@@ -170,100 +194,41 @@ def _chunk_rows(num_rows: int, num_elements: int) -> Iterator[slice]:
     return (slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
 
 
-def _open_files(directory: Path) -> dict[str, SafetensorsFile]:
-    """Each tensor's name and the file that holds it."""
-    if (directory / WEIGHTS).exists():
-        file = SafetensorsFile(directory / WEIGHTS)
-        return dict.fromkeys(file.names, file)
-    if (directory / INDEX).exists():
-        return _open_shards(directory)
-    pickles = sorted(path.name for path in directory.glob("*") if path.suffix in PICKLES)
-    if pickles:
-        reason = f"holds only pickled weights ({', '.join(pickles[:4])}), which can run code; convert to safetensors"
-        raise CheckpointError(str(directory), reason)
-    raise CheckpointError(str(directory), f"has neither {WEIGHTS} nor {INDEX}")
-
-
-class _Index(msgspec.Struct):
-    """What lies in which shard."""
-
-    weight_map: dict[str, str]  # names of tensors, and of files beside the index
-
-
-def read_weight_map(directory: Path) -> dict[str, str]:
-    """The name of the file that holds each tensor of a sharded checkpoint. Raises CheckpointError."""
-    weight_map = read_json(directory / INDEX, MAX_INDEX_BYTES, _Index).weight_map
-    for name, shard in weight_map.items():
-        if not is_plain(name):
-            raise CheckpointError(str(directory / INDEX), f"weight_map has a tensor named {shown(name)}")
-        if not _is_inside(shard):
-            reason = f"shard {shown(shard)} is not the name of a .safetensors file in the checkpoint's directory"
-            raise CheckpointError(str(directory / INDEX), reason, name)
-    return weight_map
-
-
-def _open_shards(directory: Path) -> dict[str, SafetensorsFile]:
-    weight_map = read_weight_map(directory)
-    shards = {shard: SafetensorsFile(directory / shard) for shard in dict.fromkeys(weight_map.values())}
-    for name, shard in weight_map.items():
-        if name not in shards[shard].tensors:
-            raise CheckpointError(str(directory / shard), f"missing, though {INDEX} says it is here", name)
-    return {name: shards[shard] for name, shard in weight_map.items()}
-
-
-def _is_inside(shard: str) -> bool:
-    """Whether a shard's name stays inside its directory. Links may lead out: the hub's cache is made of them."""
-    if not shard.endswith(".safetensors") or "\\" in shard or "\0" in shard:
-        return False
-    path = PurePosixPath(shard)
-    return not path.is_absolute() and ".." not in path.parts
-
-
 def _check_tensor(
-    directory: Path,
-    files: dict[str, SafetensorsFile],
-    name: str,
-    shape: tuple[int, ...],
-    dtypes: tuple[str, ...],
+    directory: Path, tensors: Tensors, name: str, shape: tuple[int, ...], dtype: str | None = None
 ) -> None:
-    if name not in files:
-        raise CheckpointError(str(directory), "missing from the safetensors files", name)
-    info, file = files[name].tensors[name], str(files[name].path)
-    if info.shape != shape:
-        raise CheckpointError(file, f"has shape {list(info.shape)}, config.json makes it {list(shape)}", name)
-    if info.dtype not in dtypes and dtypes == READABLE:
-        raise CheckpointError(file, f"dtype {info.dtype} is not supported; use {', '.join(READABLE)}", name)
-    if info.dtype not in dtypes:
-        reason = f"has dtype {info.dtype}, quantization_config makes it {dtypes[0]} as it is not in its ignore list"
+    """It is there, of this shape, and of this dtype; None = one of values, not of codes."""
+    if name not in tensors:
+        raise CheckpointError(str(directory), "missing from the files of the weights", name)
+    tensor = tensors[name]
+    file = str(tensor.path)
+    if tensor.shape != shape:
+        raise CheckpointError(file, f"has shape {list(tensor.shape)}, config.json makes it {list(shape)}", name)
+    if dtype is None and not tensor.has_values:
+        raise CheckpointError(file, f"dtype {tensor.dtype} is not supported; use {', '.join(READABLE)}", name)
+    if dtype is not None and tensor.dtype != dtype:
+        reason = f"has dtype {tensor.dtype}, quantization_config makes it {dtype} as it is not in its ignore list"
         raise CheckpointError(file, reason, name)
 
 
-def _check_scales(directory: Path, files: dict[str, SafetensorsFile], name: str, num_rows: int) -> None:
+def _check_scales(directory: Path, tensors: Tensors, name: str, num_rows: int) -> None:
     """One scale for each row, or one for all."""
-    if name not in files:
-        raise CheckpointError(str(directory), "missing from the safetensors files", name)
-    shape = files[name].tensors[name].shape
+    if name not in tensors:
+        raise CheckpointError(str(directory), "missing from the files of the weights", name)
+    shape = tensors[name].shape
     if shape not in {(num_rows, 1), (num_rows,), (1,), (1, 1), ()}:
         reason = f"has shape {list(shape)}, must be [{num_rows}, 1] or [1]"
-        raise CheckpointError(str(files[name].path), reason, name)
-    _check_tensor(directory, files, name, shape, READABLE)
+        raise CheckpointError(str(tensors[name].path), reason, name)
+    _check_tensor(directory, tensors, name, shape)
 
 
-def _check_tie(files: dict[str, SafetensorsFile]) -> None:
+def _check_tie(tensors: Tensors, head_name: str, embedding_name: str) -> None:
     """Refuse an output layer that differs from the embedding it is said to be tied to: one of the two is wrong."""
-    head, embedding = files[LM_HEAD_WEIGHT], files[EMBEDDING_WEIGHT]
-    shape, num_rows = head.tensors[LM_HEAD_WEIGHT].shape, embedding.tensors[EMBEDDING_WEIGHT].shape[0]
-    is_same = (
-        shape == embedding.tensors[EMBEDDING_WEIGHT].shape
-        and head.tensors[LM_HEAD_WEIGHT].dtype == embedding.tensors[EMBEDDING_WEIGHT].dtype
-    )
-    parts = [(part.start, part.stop) for part in _chunk_rows(num_rows, math.prod(shape))] if is_same else []
-    same = (
-        np.array_equal(
-            head.rows(LM_HEAD_WEIGHT, *part).view(np.uint8), embedding.rows(EMBEDDING_WEIGHT, *part).view(np.uint8)
-        )
-        for part in parts
-    )
+    head, embedding = tensors[head_name], tensors[embedding_name]
+    is_same = head.shape == embedding.shape and head.dtype == embedding.dtype
+    parts = _chunk_rows(head.shape[0], math.prod(head.shape)) if is_same else []
+    pairs = ((head.rows(part.start, part.stop), embedding.rows(part.start, part.stop)) for part in parts)
+    same = (np.array_equal(first.view(np.uint8), second.view(np.uint8)) for first, second in pairs)
     if not is_same or not all(same):
-        reason = f"differs from {EMBEDDING_WEIGHT}, though tie_word_embeddings in config.json says they are one"
-        raise CheckpointError(str(files[LM_HEAD_WEIGHT].path), reason, LM_HEAD_WEIGHT)
+        reason = f"differs from {embedding_name}, though tie_word_embeddings in config.json says they are one"
+        raise CheckpointError(str(head.path), reason, head_name)

@@ -1,7 +1,8 @@
 """`quantization_config` of a compressed-tensors checkpoint: which modules hold 8-bit codes, and of which format.
 
 Served are int8 and float8 e4m3 weights with one symmetric scale per output row or per tensor, and activations that are
-not quantized or quantized token by token; whatever else the form can say is refused by name. Reads no weights.
+not quantized or quantized token by token; whatever else the form can say is refused by name. Codes packed into words,
+of this form and of others, are read by packed_form.py. Reads no weights.
 (https://github.com/vllm-project/compressed-tensors)
 """
 
@@ -14,14 +15,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed_form
 from server.config import Quantization
 from server.models.config_values import Values
+from server.models.decoder import decoder_graph
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules
 from server.typed_json import JsonError, complaint, convert, shown_key
 
-METHOD = "compressed-tensors"
-SECTION = "quantization_config"
+READ_AS_VALUES = ("mxfp4",)  # methods whose tensors are made into values as they are read: fused_experts.py
+METHODS = ("compressed-tensors", "gptq", "awq", *READ_AS_VALUES)
 MAX_PATTERN = 200
 MAX_REPEATS, MAX_ALTERNATIVES = 3, 8  # in one pattern: they bound what a hostile one can cost
 # The patterns that are run: literals, ".", ".*", ".+", "\d+", "\.", anchors, and groups that nothing repeats.
@@ -42,6 +45,9 @@ class StoredQuantization:
     def dtype(self) -> str:
         """The dtype of the codes in safetensors."""
         return "F8_E4M3" if self.quantization == "fp8" else "I8"
+
+
+Stored = StoredQuantization | PackedForm
 
 
 class _Weights(msgspec.Struct):
@@ -94,20 +100,24 @@ class _Section(msgspec.Struct):
 
 
 def require_known_method(config: Values) -> None:
-    """Raises JsonError for weights that are quantized in another form than compressed-tensors."""
+    """Raises JsonError for weights that are quantized in a form that is not read."""
     if config.get(SECTION) is None:
         return
     section = convert(config[SECTION], dict[str, Any], f"{SECTION}.")
-    if section and section.get("quant_method") != METHOD:
-        reason = f"served are {METHOD} and plain weights"
+    if section and section.get("quant_method") not in METHODS:
+        reason = f"served are {', '.join(METHODS)} and plain weights"
         raise JsonError(complaint(f"{SECTION}.quant_method", section.get("quant_method"), reason))
 
 
-def read_stored_quantization(config: Values, spec: ModelSpec) -> StoredQuantization | None:
+def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
     """What the values of a config.json say of its weights; None when they are not quantized. Raises JsonError."""
     require_known_method(config)
-    if not config.get(SECTION):
+    if not config.get(SECTION) or config[SECTION].get("quant_method") in READ_AS_VALUES:
         return None
+    is_turned = spec.names.is_transposed
+    _require(not is_turned, SECTION, config[SECTION], "not supported where weights are stored [inputs, outputs]")
+    if is_packed(config[SECTION]):
+        return packed_form(config[SECTION])
     section = convert(config[SECTION], _Section, f"{SECTION}.")
     [(name, group)] = section.config_groups.items()
     path, kind = f"{SECTION}.config_groups.{shown_key(name)}", group.weights.type
@@ -120,8 +130,9 @@ def read_stored_quantization(config: Values, spec: ModelSpec) -> StoredQuantizat
     quantization: Quantization = "fp8" if kind == "float" else "int8" if has_activations else "int8-weight-only"
     modules, entries = linear_modules(spec), section.ignore or ()
     ignored = [module for module in modules if any(_matches(entry, module) for entry in entries)]
-    tied = ["lm_head"] if spec.is_tied else []  # the embedding's own tensor, which is never quantized
-    return StoredQuantization(quantization, frozenset(modules) - set(ignored), tuple(ignored + tied))
+    # A tied output layer is the embedding's own tensor, which is never quantized.
+    tied = decoder_graph(spec).head.modules if spec.is_tied else ()
+    return StoredQuantization(quantization, frozenset(modules) - set(ignored), (*ignored, *tied))
 
 
 def _require(holds: bool, key: str, value: object, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What the user called the model -> a local checkpoint directory, downloaded first when it is a hub id.
+"""What the user called the model -> a local checkpoint directory, downloaded when it is a hub id, made of a GGUF file.
 
 The only file that may touch the network, and it does so only for a hub id. Downloads no pickle and no code.
 """
@@ -20,11 +20,14 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from server.checkpoint.gguf.directory import gguf_directory
+from server.checkpoint.gguf.header import is_gguf
 from server.errors import SettingsError
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-# Copies of the same weights in other layouts, which double the download.
-UNWANTED = ("*/*", "consolidated*")
+# Copies of the same weights in other layouts, which double the download. Folders whose names begin with a digit are
+# modules of sentence-transformers.
+UNWANTED = ("[!0-9]*/*", "consolidated*")
 
 # What the user can do about each refusal; the first match counts, so subclasses stand before their parents.
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -40,19 +43,25 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def resolve_model(path_or_id: str, revision: str | None = None) -> Path:
+def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Path:
     """The local directory of the checkpoint `path_or_id`, downloaded first when it is a hub id.
 
-    An existing directory is used without a look at the network. Raises SettingsError, saying what was tried, when the
-    directory is missing, the id is malformed or unknown, access is denied, or the hub cannot be reached.
+    An existing directory or GGUF file is used without a look at the network; a file is given a directory below
+    `gguf_cache`. Raises CheckpointError for a GGUF file that cannot be served, and SettingsError, saying what was
+    tried, when the directory is missing, the id is malformed or unknown, access is denied, or the hub cannot be
+    reached.
     """
     local = os.path.expanduser(path_or_id)
+    if os.path.exists(local) and revision is not None:
+        kind = "directory" if os.path.isdir(local) else "file"
+        raise SettingsError(f"revision {revision!r} was asked for, but {path_or_id!r} is a local {kind}")
     if os.path.isdir(local):
-        if revision is not None:
-            raise SettingsError(f"revision {revision!r} was asked for, but {path_or_id!r} is a local directory")
         return Path(local)
+    if is_gguf(Path(local)):
+        return gguf_directory(Path(local), gguf_cache)
     if os.path.exists(local):
-        raise SettingsError(f"model {path_or_id!r} is a file; a checkpoint is a directory with a config.json")
+        reason = "a checkpoint is a directory with a config.json, or a GGUF file"
+        raise SettingsError(f"model {path_or_id!r} is a file; {reason}")
     if path_or_id.startswith((".", "/", "~")):
         raise SettingsError(f"model directory {path_or_id!r} does not exist")
     return _download(path_or_id, revision)

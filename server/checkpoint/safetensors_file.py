@@ -1,8 +1,5 @@
 """One safetensors file: its header parsed and distrusted here, its data read piece by piece, as it is asked for.
 
-Nothing is mapped: what was read once would stay in the process beside the weights that were made of it, and a file that
-shrinks while it is read would end the process instead of the load.
-
 The format (https://github.com/huggingface/safetensors): 8 bytes of little-endian header length, the header as JSON,
 then the data, which the tensors cover from end to end without holes or overlap. Converts nothing: see `checkpoint.py`.
 """
@@ -11,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import weakref
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from server.checkpoint.data_file import DataFile
 from server.checkpoint.json_file import refusals_of
 from server.errors import CheckpointError
 from server.typed_json import JsonError, convert, decode, shown
@@ -79,15 +75,8 @@ class SafetensorsFile:
     """An open safetensors file. Raises CheckpointError when the header and the file do not agree."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise CheckpointError(str(path), "no such file") from None
-        except OSError as error:
-            raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
-        weakref.finalize(self, os.close, self._descriptor)
-        num_bytes = os.fstat(self._descriptor).st_size
+        self.path, self._file = path, DataFile(path)
+        num_bytes = self._file.num_bytes
         header = self._read_header(num_bytes)
         self._data_begin = LENGTH_BYTES + len(header)
         self.tensors = _parse_header(path, header, num_bytes - self._data_begin)
@@ -103,7 +92,7 @@ class SafetensorsFile:
         """
         info = self.tensors[name]
         out = np.empty(info.shape, VIEWS[info.dtype])
-        self._read_into(out, self._data_begin + info.begin, name)
+        self._file.read_into(out, self._data_begin + info.begin, name)
         return out
 
     def rows(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
@@ -111,36 +100,19 @@ class SafetensorsFile:
         info = self.tensors[name]
         out = np.empty((end - begin, *info.shape[1:]), VIEWS[info.dtype])
         skipped = begin * (out.nbytes // max(1, end - begin))
-        self._read_into(out, self._data_begin + info.begin + skipped, name)
+        self._file.read_into(out, self._data_begin + info.begin + skipped, name)
         return out
-
-    def _read_into(self, out: npt.NDArray[Any], begin: int, name: str | None) -> None:
-        """Fill `out` from byte `begin` of the file. May be called by several threads."""
-        memory, done = out.reshape(-1).view(np.uint8).data, 0
-        try:
-            while done < out.nbytes:
-                count = os.preadv(self._descriptor, [memory[done:]], begin + done)
-                if not count:
-                    raise CheckpointError(str(self.path), "truncated: has become shorter while it was read", name)
-                done += count
-        except OSError as error:
-            raise CheckpointError(str(self.path), f"cannot be read: {error.strerror}", name) from None
 
     def _read_header(self, num_bytes: int) -> bytes:
         file = str(self.path)
         if num_bytes < LENGTH_BYTES:
             raise CheckpointError(file, f"truncated: {num_bytes} bytes, too short for a safetensors file")
-        length = int.from_bytes(self._bytes_at(0, LENGTH_BYTES), "little")
+        length = int.from_bytes(self._file.bytes_at(0, LENGTH_BYTES), "little")
         if length > MAX_HEADER_BYTES:
             raise CheckpointError(file, f"header of {length} bytes is over the {MAX_HEADER_BYTES} allowed")
         if length > num_bytes - LENGTH_BYTES:
             raise CheckpointError(file, f"truncated: header of {length} bytes in a file of {num_bytes}")
-        return self._bytes_at(LENGTH_BYTES, length)
-
-    def _bytes_at(self, begin: int, num_bytes: int) -> bytes:
-        out = np.empty(num_bytes, np.uint8)
-        self._read_into(out, begin, None)
-        return out.tobytes()
+        return self._file.bytes_at(LENGTH_BYTES, length)
 
 
 def _parse_header(path: Path, header: bytes, data_bytes: int) -> dict[str, TensorInfo]:

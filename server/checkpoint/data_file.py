@@ -1,0 +1,53 @@
+"""A file of weights, open for reading piece by piece at any place.
+
+Nothing is mapped: what was read once would stay in the process beside the weights that were made of it, and a file that
+shrinks while it is read would end the process instead of the load.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from server.errors import CheckpointError
+
+
+class DataFile:
+    """An open file of `num_bytes` bytes. Raises CheckpointError when it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CheckpointError(str(path), "no such file") from None
+        except OSError as error:
+            raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+        weakref.finalize(self, os.close, self._descriptor)
+        self.num_bytes = os.fstat(self._descriptor).st_size
+
+    def read_into(self, out: npt.NDArray[Any], begin: int, tensor: str | None = None) -> None:
+        """Fill `out` from byte `begin` of the file, for `tensor`. May be called by several threads.
+
+        Raises CheckpointError when the file has become shorter, or cannot be read.
+        """
+        memory, done = out.reshape(-1).view(np.uint8).data, 0
+        try:
+            while done < out.nbytes:
+                count = os.preadv(self._descriptor, [memory[done:]], begin + done)
+                if not count:
+                    raise CheckpointError(str(self.path), "truncated: has become shorter while it was read", tensor)
+                done += count
+        except OSError as error:
+            raise CheckpointError(str(self.path), f"cannot be read: {error.strerror}", tensor) from None
+
+    def bytes_at(self, begin: int, num_bytes: int) -> bytes:
+        """`num_bytes` bytes from byte `begin` on, as `read_into`."""
+        out = np.empty(num_bytes, np.uint8)
+        self.read_into(out, begin)
+        return out.tobytes()

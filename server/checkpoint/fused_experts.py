@@ -1,0 +1,166 @@
+"""Checkpoints that hold the experts of a layer in one tensor, as the tensors of each expert that the model asks for.
+
+A tensor of all gates and ups, `experts.gate_up_proj`, and one of all downs, `experts.down_proj`: [experts, outputs,
+inputs] or [experts, inputs, outputs], as `Names.fused` says; or their values as MXFP4 in `_blocks`, [experts, outputs,
+inputs / 32, 16], and `_scales`. Source: transformers, models/{qwen2_moe,gpt_oss,llama4}/modeling_*.py, and for the
+codes the OCP Microscaling Formats specification 1.0 (e2m1 values, a power of two for each 32; the lower half of a byte
+first).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ml_dtypes import bfloat16
+
+from server.checkpoint.stored import StoredTensor
+from server.errors import CheckpointError
+from server.models.names import FusedExperts
+
+Array = npt.NDArray[Any]
+
+EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+BLOCKS, SCALES = "_blocks", "_scales"
+E2M1 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)  # by the low three bits; the fourth is the sign
+E8M0_BIAS, E8M0_NAN = 127, 255
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """One tensor of all experts. The matrix asked for last is kept: it is read in many small pieces."""
+
+    name: str
+    tensor: StoredTensor
+    scales: StoredTensor | None  # None = the tensor holds values, not blocks of MXFP4
+    is_transposed: bool
+    takes_turns: bool  # gate and up by row, not one after the other
+    kept: dict[int, Array] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the experts together: [experts, outputs, inputs], or [experts, outputs] of a bias."""
+        count, *rest = self.tensor.shape
+        if self.scales is not None:
+            outputs, groups, size = rest
+            return count, outputs, groups * size * 2
+        return (count, *reversed(rest)) if self.is_transposed else (count, *rest)
+
+    def matrix(self, expert: int) -> Array:
+        """The outputs of one expert, row by row."""
+        with self.lock:
+            if expert not in self.kept:
+                self.kept.clear()
+                self.kept[expert] = self._read(expert)
+            return self.kept[expert]
+
+    def _read(self, expert: int) -> Array:
+        values: Array = self.tensor.rows(expert, expert + 1)[0]
+        if self.scales is not None:
+            return mxfp4_values(values, self.scales.rows(expert, expert + 1)[0])
+        return np.ascontiguousarray(values.T) if self.is_transposed else values
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTensor:
+    """The rows of one expert's gate, up or down in the tensor of all."""
+
+    fused: _Fused
+    expert: int
+    part: slice  # of the outputs
+
+    @property
+    def path(self) -> Path:
+        return self.fused.tensor.path
+
+    @property
+    def dtype(self) -> str:
+        return self.fused.tensor.dtype if self.fused.scales is None else "MXFP4"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        _, outputs, *rest = self.fused.shape
+        return len(range(outputs)[self.part]), *rest
+
+    @property
+    def has_values(self) -> bool:
+        return self.fused.scales is not None or self.fused.tensor.has_values
+
+    def rows(self, begin: int, end: int) -> Array:
+        """[begin, end) of the first axis."""
+        return self.fused.matrix(self.expert)[self.part][begin:end]
+
+
+def mxfp4_values(blocks: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> Array:
+    """[rows, inputs] bfloat16, which holds them exactly, of blocks [rows, inputs / 32, 16] and scales beside them.
+
+    Where a scale is no number, neither are its values.
+    """
+    codes = np.stack([blocks & 0xF, blocks >> 4], axis=-1).reshape(*blocks.shape[:-1], -1)
+    with np.errstate(over="ignore"):  # what is beyond range becomes infinity, and is refused
+        powers = np.ldexp(np.float32(1.0), scales.astype(np.int32) - E8M0_BIAS)
+        powers[scales == E8M0_NAN] = np.nan
+        values = E2M1[codes & 7] * powers[..., None]
+    signed = np.where(codes & 8, -values, values)
+    whole: Array = signed.reshape(len(blocks), -1).astype(bfloat16)
+    return whole
+
+
+def with_experts(
+    tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], form: FusedExperts
+) -> Mapping[str, StoredTensor]:
+    """`tensors`, with those of all experts in one taken apart where the model expects one for each.
+
+    Raises CheckpointError for a tensor that has other dimensions, or another number of experts.
+    """
+    wanted = {name: found for name in expected if name not in tensors and (found := EXPERT.fullmatch(name))}
+    counts: dict[str, int] = {}
+    for found in wanted.values():
+        counts[found[1]] = max(counts.get(found[1], 0), int(found[2]) + 1)
+    fused: dict[str, _Fused] = {}
+    apart: dict[str, StoredTensor] = {}
+    for name, found in wanted.items():
+        stem = f"{found[1]}.{'down_proj' if found[3] == 'down' else 'gate_up_proj'}"
+        whole = stem + ("_bias" if found[4] == "bias" else "")
+        if whole not in fused and (opened := _open(tensors, whole, form, counts[found[1]])) is not None:
+            fused[whole] = opened
+        if whole in fused:
+            apart[name] = ExpertTensor(fused[whole], int(found[2]), _part(found[3], fused[whole]))
+    used = {stored for name in fused for stored in (name, name + BLOCKS, name + SCALES)}
+    return {**{name: tensor for name, tensor in tensors.items() if name not in used}, **apart}
+
+
+def _open(tensors: Mapping[str, StoredTensor], name: str, form: FusedExperts, count: int) -> _Fused | None:
+    """The tensor of all experts of this name; None where there is none."""
+    is_blocks = name + BLOCKS in tensors
+    tensor = tensors.get(name + BLOCKS if is_blocks else name)
+    if tensor is None:
+        return None
+    scales = tensors.get(name + SCALES) if is_blocks else None
+    is_bias = name.endswith("_bias")
+    num_dims = 4 if is_blocks else 2 if is_bias else 3
+    shape = list(tensor.shape)
+    if len(shape) != num_dims or shape[0] != count:
+        reason = f"has shape {shape}, config.json makes it {num_dims} dimensions, the first of {count} experts"
+        raise CheckpointError(str(tensor.path), reason, name)
+    if is_blocks and (scales is None or list(scales.shape) != shape[:3] or {tensor.dtype, scales.dtype} != {"U8"}):
+        raise CheckpointError(str(tensor.path), "MXFP4 blocks without scales of U8 for each", name + BLOCKS)
+    takes_turns = form == "inputs, in turns" and not name.removesuffix("_bias").endswith("down_proj")
+    return _Fused(name, tensor, scales, form != "outputs" and not is_blocks and not is_bias, takes_turns)
+
+
+def _part(projection: str, fused: _Fused) -> slice:
+    """The outputs of a projection among those of the tensor that it is in."""
+    if projection == "down":
+        return slice(None)
+    if fused.takes_turns:
+        return slice(0, None, 2) if projection == "gate" else slice(1, None, 2)
+    half = fused.shape[1] // 2
+    return slice(0, half) if projection == "gate" else slice(half, None)

@@ -1,0 +1,162 @@
+"""What conversion to GGUF makes of each architecture's config.json, and the way back: a row for each architecture.
+
+A row names the architecture in config.json, the keys there that differ from those most have, and values that a GGUF
+file leaves out. Source of the rows: llama.cpp's conversion scripts (conversion/*.py; `find_hparam` for the common keys)
+and its readers (src/models/*.cpp), as in llama-cpp-python 0.3.36; the architecture's configuration class in
+transformers for names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from server.checkpoint.gguf.files import GgufFiles
+from server.typed_json import shown
+
+Config = dict[str, Any]
+Keys = Mapping[str, str]
+
+ARCHITECTURE = "general.architecture"
+ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+
+# Key of a GGUF file after the architecture's name -> key of config.json.
+COMMON: Keys = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "attention.sliding_window": "sliding_window",
+    "rope.freq_base": "rope_theta",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "logit_scale": "logit_scale",
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One row. `name` is the file's; `values` and `derived` go over what is read by the keys."""
+
+    name: str
+    hub_name: str  # the first of `architectures` in config.json
+    model_type: str
+    keys: Keys = field(default_factory=dict)  # that are not as in COMMON
+    values: Config = field(default_factory=dict)
+    derived: Callable[[Config], Config] | None = None
+    has_rotary_pairs: bool = False  # rows of query and key heads lie in the order of rotary pairs
+    norm_shift: float = 0.0  # added to the weights of norms
+
+    def is_read_with_config(self, tensor: str) -> bool:
+        """Whether a tensor is read for the sake of config.json, and not by the model."""
+        return tensor in (ROPE_FREQS, LONG_FACTORS, SHORT_FACTORS)
+
+
+def _gemma_scale(largest: int) -> Callable[[Config], Config]:
+    """Scores are scaled by the width of a head, in the family's largest model by the hidden size over the heads."""
+
+    def derived(config: Config) -> Config:
+        is_largest = config.get("num_hidden_layers") == largest
+        width = config["hidden_size"] // config["num_attention_heads"] if is_largest else config["head_dim"]
+        return {"query_pre_attn_scalar": width}
+
+    return derived
+
+
+def _mixtral_or_llama(config: Config) -> Config:
+    return _MIXTRAL if config.get("num_local_experts") else {}
+
+
+def _window_or_none(config: Config) -> Config:
+    return {"sliding_window": config.get("sliding_window") or None}
+
+
+def _olmo(config: Config) -> Config:
+    """Olmo 3 is Olmo 2 with windows."""
+    return {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3"} if config.get("sliding_window") else {}
+
+
+def _gpt_oss(config: Config) -> Config:
+    """The model's own config.json has no whole dimensions at the ends of YaRN's ramp."""
+    rope = config.get("rope_scaling")
+    return {"rope_scaling": {**rope, "truncate": False}} if rope else {}
+
+
+_MIXTRAL: Config = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": None}
+_GEGLU: Config = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
+_LOCAL_EXPERTS: Keys = {"expert_count": "num_local_experts"}
+_GPT2: Keys = {
+    "context_length": "n_positions",
+    "embedding_length": "n_embd",
+    "block_count": "n_layer",
+    "feed_forward_length": "n_inner",
+    "attention.head_count": "n_head",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}
+_GRANITE: Keys = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+    "expert_count": "num_local_experts",
+}
+
+ARCHITECTURES = {
+    row.name: row
+    for row in (
+        Architecture(
+            "llama",
+            "LlamaForCausalLM",
+            "llama",
+            _LOCAL_EXPERTS,
+            derived=_mixtral_or_llama,
+            has_rotary_pairs=True,
+        ),
+        Architecture("qwen2", "Qwen2ForCausalLM", "qwen2"),
+        Architecture("qwen3", "Qwen3ForCausalLM", "qwen3"),
+        Architecture("qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe"),
+        # The file does not say so, but llama.cpp norms the chosen experts' weights.
+        Architecture("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", values={"norm_topk_prob": True}),
+        Architecture("gemma", "GemmaForCausalLM", "gemma", values=_GEGLU, norm_shift=1.0),
+        Architecture("gemma2", "Gemma2ForCausalLM", "gemma2", values=_GEGLU, derived=_gemma_scale(46), norm_shift=1.0),
+        Architecture(
+            "gemma3",
+            "Gemma3ForCausalLM",
+            "gemma3_text",
+            {"rope.freq_base_swa": "rope_local_base_freq"},
+            _GEGLU,
+            _gemma_scale(62),
+            norm_shift=1.0,
+        ),
+        Architecture("phi3", "Phi3ForCausalLM", "phi3", derived=_window_or_none),
+        Architecture("granite", "GraniteForCausalLM", "granite", _GRANITE, has_rotary_pairs=True),
+        Architecture("granitemoe", "GraniteMoeForCausalLM", "granitemoe", _GRANITE, has_rotary_pairs=True),
+        Architecture("olmo2", "Olmo2ForCausalLM", "olmo2", derived=_olmo),
+        Architecture("olmoe", "OlmoeForCausalLM", "olmoe"),
+        Architecture("smollm3", "SmolLM3ForCausalLM", "smollm3", has_rotary_pairs=True),
+        Architecture("command-r", "CohereForCausalLM", "cohere"),
+        Architecture("cohere2", "Cohere2ForCausalLM", "cohere2"),
+        Architecture(
+            "gpt-oss", "GptOssForCausalLM", "gpt_oss", {"expert_count": "num_local_experts"}, derived=_gpt_oss
+        ),
+        Architecture("gpt2", "GPT2LMHeadModel", "gpt2", _GPT2, {"activation_function": "gelu_new"}),
+    )
+}
+
+
+def architecture_of(files: GgufFiles) -> Architecture:
+    """The row of a file. Raises CheckpointError for an architecture that has none."""
+    name = files.metadata.get(ARCHITECTURE)
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise files.error(f"{ARCHITECTURE} is {shown(name)}: read are {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[name]

@@ -1,0 +1,160 @@
+"""The metadata of a GGUF file as the values of a config.json, which families then read as any other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server.checkpoint.gguf.architectures import (
+    COMMON,
+    LONG_FACTORS,
+    ROPE_FREQS,
+    SHORT_FACTORS,
+    Config,
+    architecture_of,
+)
+from server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
+from server.checkpoint.gguf.header import Value, is_gguf
+from server.checkpoint.gguf.types import Float32
+from server.models.config_values import MAX_LAYERS
+from server.typed_json import shown
+
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+TOLD_BY_TENSORS = {
+    "attention_bias": "blk.0.attn_q.bias",
+    "mlp_bias": "blk.0.ffn_up.bias",
+    "use_qk_norm": "blk.0.attn_q_norm.weight",
+}
+WINDOW_PATTERN = "attention.sliding_window_pattern"
+YARN = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
+# Llama 3's scaling (its config.json: rope_scaling), of which a file has nothing but the factor of each frequency.
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+TOLERANCE = 1e-4  # of these factors, relative: the file has them in float32
+
+
+def gguf_config(file: Path) -> Config | None:
+    """The values of the config.json of the model in a GGUF file, None when `file` is none. Raises CheckpointError."""
+    return config_of(open_gguf(parts_of(file))) if is_gguf(file) else None
+
+
+def config_of(files: GgufFiles) -> Config:
+    """The values of the config.json that the model had, as far as they matter.
+
+    Raises CheckpointError for an architecture without a row, and for values that no config.json can state.
+    """
+    row = architecture_of(files)
+    keys = {**COMMON, **row.keys}
+    found = {key: _value(files, f"{row.name}.{name}") for name, key in keys.items()}
+    config: Config = {key: value for key, value in found.items() if value is not None}
+    config |= {"architectures": [row.hub_name], "model_type": row.model_type, "vocab_size": _vocab_size(files)}
+    config.setdefault(keys["feed_forward_length"], config.get("moe_intermediate_size"))
+    _check_heads(files, row.name, config)
+    config |= {key: tensor in files.entries for key, tensor in TOLD_BY_TENSORS.items()}
+    config["tie_word_embeddings"] = OUTPUT not in files.entries
+    config |= _token_ids(files) | _layer_types(files, row.name, config) | row.values
+    if (rope := _rope(files, row.name, config)) is not None:
+        config["rope_scaling"] = rope
+    return config | (row.derived(config) if row.derived else {})
+
+
+def _value(files: GgufFiles, key: str) -> Any:
+    """A value of the metadata; one for every layer must be the same for all."""
+    value = files.metadata.get(key)
+    if isinstance(value, np.ndarray):
+        if not value.size or (value != value[0]).any():
+            raise files.error(f"{key} is {shown(value.tolist())}: layers that differ in it are not supported")
+        value = value[0].item()
+    return _plain(files, key, value)
+
+
+def _plain(files: GgufFiles, key: str, value: Value | None) -> Any:
+    """A finite number."""
+    if isinstance(value, float) and math.isfinite(value):
+        return _decimals(np.array([value], np.float32))[0]
+    if value is not None and not isinstance(value, int):
+        raise files.error(f"{key} is {shown(value)}: must be a finite number")
+    return value
+
+
+def _decimals(values: Float32) -> list[float]:
+    """Each as the shortest decimal that it is nearest to, which is what a config.json had."""
+    return [float(str(value)) for value in values]
+
+
+def _vocab_size(files: GgufFiles) -> int:
+    entry = files.entries.get(EMBEDDING)
+    if entry is None or len(entry.info.shape) != 2:
+        raise files.error("missing, or not a matrix: this is no language model", EMBEDDING)
+    return entry.info.shape[0]
+
+
+def _check_heads(files: GgufFiles, name: str, config: Config) -> None:
+    """The width of a head is stated, or is the hidden size over the heads; keys and values have the same."""
+    hidden, heads = (_value(files, f"{name}.{key}") for key in ("embedding_length", "attention.head_count"))
+    if not isinstance(hidden, int) or not isinstance(heads, int) or heads < 1:
+        raise files.error(f"{name}.embedding_length is {shown(hidden)} and {name}.attention.head_count {shown(heads)}")
+    width = config.setdefault("head_dim", hidden // heads)
+    values, rotated = (_value(files, f"{name}.{key}") for key in ("attention.value_length", "rope.dimension_count"))
+    if values not in (None, width):
+        raise files.error(f"{name}.attention.value_length is {values}: only that of keys, {width}, is supported")
+    if rotated not in (None, width):
+        config["partial_rotary_factor"] = rotated / max(1, width)
+
+
+def _token_ids(files: GgufFiles) -> Config:
+    ids = {key: files.metadata.get(f"tokenizer.ggml.{key}") for key in ("bos_token_id", "eos_token_id")}
+    return {key: value for key, value in ids.items() if isinstance(value, int)}
+
+
+def _layer_types(files: GgufFiles, name: str, config: Config) -> Config:
+    """Which layers have a window, where the file says so for each."""
+    pattern, layers = files.metadata.get(f"{name}.{WINDOW_PATTERN}"), config.get("num_hidden_layers")
+    if pattern is None:
+        return {}
+    if isinstance(pattern, int):
+        return {"sliding_window_pattern": pattern}
+    if not isinstance(pattern, np.ndarray) or len(pattern) != layers or len(pattern) > MAX_LAYERS:
+        raise files.error(f"{name}.{WINDOW_PATTERN} is {shown(pattern)}: must be one value for each of {layers} layers")
+    return {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+
+
+def _rope(files: GgufFiles, name: str, config: Config) -> Config | None:
+    """`rope_scaling`, None where there is none."""
+    if ROPE_FREQS in files.entries:
+        return _llama3(files, config)
+    long, short = files.vector(LONG_FACTORS), files.vector(SHORT_FACTORS)
+    original = _value(files, f"{name}.rope.scaling.original_context_length")
+    if long is not None and short is not None:
+        config["original_max_position_embeddings"] = original
+        scaled: Config = {"rope_type": "longrope", "long_factor": _decimals(long), "short_factor": _decimals(short)}
+        scale = _value(files, f"{name}.rope.scaling.attn_factor")
+        return scaled if scale is None else scaled | {"attention_factor": scale}
+    kind, factor = files.metadata.get(f"{name}.rope.scaling.type"), _value(files, f"{name}.rope.scaling.factor")
+    if kind in (None, "none") or factor is None:
+        return None
+    rope: Config = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
+    if kind == "yarn":
+        rope |= {key: _value(files, f"{name}.rope.scaling.{each}") for each, key in YARN.items()}
+    return {key: value for key, value in rope.items() if value is not None}
+
+
+def _llama3(files: GgufFiles, config: Config) -> Config | None:
+    """Llama 3's scaling by the largest factor, held against all of them."""
+    found = files.vector(ROPE_FREQS)
+    assert found is not None
+    width, theta = config["head_dim"], config.get("rope_theta", 10_000.0)
+    if found.size != width // 2 or theta < 1:
+        raise files.error(f"has {found.size} factors of {width // 2} rotary frequencies with base {theta}", ROPE_FREQS)
+    if (found == 1).all():
+        return None
+    factor, original = float(found.max()), LLAMA3["original_max_position_embeddings"]
+    turns = original * theta ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
+    low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    expected = 1 / ((1 - kept) / factor + kept)
+    if not np.allclose(found, expected, rtol=TOLERANCE):
+        raise files.error("is not Llama 3's scaling of rotary frequencies, the only one that is supported", ROPE_FREQS)
+    return {"rope_type": "llama3", "factor": factor, **LLAMA3}

@@ -1,0 +1,113 @@
+"""A GGUF file as a checkpoint's directory: what others have beside their weights, written once into a cache.
+
+Configuration, tokenizer and chat template are made of the metadata, the weights are links to the files where they are.
+So everything that reads a model's directory reads this one, in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from server import __version__
+from server.checkpoint.gguf.config import config_of
+from server.checkpoint.gguf.files import GgufFiles, open_gguf, parts_of
+from server.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, tokenizer_of
+from server.errors import SettingsError
+
+LINK = "model.gguf"  # to the first part; others are numbered
+TEMPLATE = "tokenizer.chat_template"
+# Tokens that end an assistant's turn, beside those that a file names (src/llama-vocab.cpp of llama.cpp, end of turn).
+TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>")
+
+
+def gguf_directory(file: Path, cache: Path) -> Path:
+    """The directory below `cache` that stands for the model of which `file` is the only part, or one.
+
+    Raises CheckpointError for a file that cannot be served, SettingsError when the cache cannot be written.
+    """
+    parts = parts_of(file.absolute())
+    key = hashlib.sha256(repr((__version__, [(str(part), _state(part)) for part in parts])).encode()).hexdigest()[:16]
+    directory = cache / f"{file.stem}-{key}"
+    if directory.is_dir():
+        return directory
+    made = _derived(open_gguf(parts))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.stem}.") as place:
+            partial = Path(place) / "model"
+            partial.mkdir()
+            for name, text in made.items():
+                (partial / name).write_text(text, encoding="utf-8")
+            for number, part in enumerate(parts):
+                (partial / _link(number)).symlink_to(part)
+            try:
+                partial.rename(directory)
+            except OSError:
+                if not directory.is_dir():  # otherwise another process has made the same
+                    raise
+    except OSError as error:
+        raise SettingsError(f"cache directory {cache} cannot be written: {error.strerror}") from error
+    return directory
+
+
+def linked_parts(directory: Path) -> list[Path]:
+    """The GGUF files that `directory` stands for, () when it is none of these directories."""
+    found: list[Path] = []
+    while (link := directory / _link(len(found))).is_symlink():
+        found.append(link.readlink())
+    return found
+
+
+def _link(number: int) -> str:
+    return LINK if number == 0 else f"model-{number + 1:05}.gguf"
+
+
+def _state(part: Path) -> tuple[int, int] | None:
+    """What changes when a file does."""
+    try:
+        stat = os.stat(part)
+    except OSError:
+        return None  # said with its name when it is opened
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _derived(files: GgufFiles) -> dict[str, str]:
+    """The text of each file beside the weights."""
+    vocabulary = GgufVocabulary(files)
+    config = config_of(files)
+    tokenizer = {
+        **vocabulary.special(),
+        "model_max_length": config.get("max_position_embeddings"),
+        **_templates(files.metadata),
+    }
+    return {
+        "config.json": json.dumps(config, indent=1),
+        "generation_config.json": json.dumps({"eos_token_id": _turn_ends(vocabulary)}),
+        "tokenizer_config.json": json.dumps(tokenizer, indent=1),
+        "tokenizer.json": str(tokenizer_of(vocabulary, files).to_str()),
+    }
+
+
+def _turn_ends(vocabulary: GgufVocabulary) -> list[int]:
+    named = (vocabulary.token_id(key) for key in ("eos", "eot", "eom"))
+    known = (vocabulary.tokens.index(token) for token in TURN_ENDS if token in vocabulary.tokens)
+    ends = (*named, *(i for i in known if vocabulary.types[i] == CONTROL))
+    return list(dict.fromkeys(i for i in ends if i is not None))
+
+
+def _templates(metadata: Mapping[str, object]) -> dict[str, Any]:
+    """The chat template; several, where the file has some for other uses beside."""
+    texts = {
+        key.removeprefix(TEMPLATE).removeprefix(".") or "default": value
+        for key, value in metadata.items()
+        if isinstance(value, str) and (key == TEMPLATE or key.startswith(f"{TEMPLATE}."))
+    }
+    if set(texts) <= {"default"}:
+        return {"chat_template": texts["default"]} if texts else {}
+    return {"chat_template": [{"name": name, "template": text} for name, text in texts.items()]}

@@ -1,0 +1,97 @@
+"""A model in GGUF files: one, or the parts of one that was split, as one table of tensors and one set of metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from server.checkpoint.data_file import DataFile
+from server.checkpoint.gguf.header import Header, TensorInfo, Value, read_header
+from server.checkpoint.gguf.types import Bytes, Float32
+from server.errors import CheckpointError
+from server.typed_json import shown
+
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+MAX_PARTS = 1024
+COUNT, NUMBER, NUM_TENSORS = "split.count", "split.no", "split.tensors.count"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of one of the files."""
+
+    file: DataFile
+    info: TensorInfo
+
+    def bytes_of(self, begin: int, end: int, name: str) -> Bytes:
+        """Rows [begin, end) of the tensor, seen as a matrix, as they are in the file, [rows, bytes]."""
+        out = np.empty((end - begin, self.info.row_bytes), np.uint8)
+        self.file.read_into(out, self.info.begin + begin * self.info.row_bytes, name)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFiles:
+    """What all parts have together; the first one's metadata is the model's."""
+
+    path: Path  # of the first part
+    metadata: Mapping[str, Value]
+    entries: Mapping[str, Entry]
+
+    def vector(self, name: str) -> Float32 | None:
+        """All values of a small tensor in one row, None when there is no such tensor."""
+        entry = self.entries.get(name)
+        if entry is None:
+            return None
+        if not entry.info.type.is_readable:
+            raise CheckpointError(str(self.path), f"has type {entry.info.type.name}, which is not supported", name)
+        rows = entry.info.num_bytes // entry.info.row_bytes
+        return entry.info.type.values(entry.bytes_of(0, rows, name)).reshape(-1)
+
+    def error(self, reason: str, tensor: str | None = None) -> CheckpointError:
+        """A refusal that names the first part."""
+        return CheckpointError(str(self.path), reason, tensor)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All parts of the model of which `path` is one, by their names: `name-00001-of-00003.gguf` and so on."""
+    match = PART.fullmatch(path.name)
+    if match is None:
+        return [path]
+    stem, count = match[1], int(match[3])
+    if not 1 <= int(match[2]) <= count <= MAX_PARTS:
+        raise CheckpointError(str(path), f"is not part 1 to {count} of at most {MAX_PARTS}, as its name says")
+    return [path.with_name(f"{stem}-{part:05}-of-{count:05}.gguf") for part in range(1, count + 1)]
+
+
+def open_gguf(parts: list[Path]) -> GgufFiles:
+    """Open the model that these files, in order, are the parts of.
+
+    Raises CheckpointError for what `read_header` refuses, for parts that are missing or are not of one model, and for
+    tensors that are in two of them.
+    """
+    headers = [read_header(path) for path in parts]
+    entries: dict[str, Entry] = {}
+    for number, (path, header) in enumerate(zip(parts, headers, strict=True)):
+        _check_part(path, header, number, len(parts))
+        file = DataFile(path)
+        for name, info in header.tensors.items():
+            if name in entries:
+                raise CheckpointError(str(path), f"is in {entries[name].file.path.name} too", name)
+            entries[name] = Entry(file, info)
+    stated = headers[0].metadata.get(NUM_TENSORS, len(entries))
+    if stated != len(entries):
+        raise CheckpointError(str(parts[0]), f"{NUM_TENSORS} is {shown(stated)}: the parts have {len(entries)}")
+    return GgufFiles(parts[0], headers[0].metadata, entries)
+
+
+def _check_part(path: Path, header: Header, number: int, count: int) -> None:
+    """A part says which it is, and of how many."""
+    for key, expected in ((COUNT, count), (NUMBER, number)):
+        found = header.metadata.get(key, expected if count == 1 else None)
+        if found != expected and (count, key, found) != (1, COUNT, 0):  # as a file whose parts were joined has it
+            raise CheckpointError(str(path), f"{key} is {shown(found)}: its name makes it {expected}")

@@ -1,0 +1,135 @@
+"""The tensors of GGUF files under the model's own names, with the values that its own checkpoint would have.
+
+Names are mapped by the package `gguf`. Three things are undone that conversion to GGUF does to values: rows of query
+and key heads in the order of rotary pairs, norms with 1 added, and the experts of a layer in one tensor. Rows are made
+into float32 as they are asked for; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from server.checkpoint.gguf.architectures import Architecture, architecture_of
+from server.checkpoint.gguf.files import Entry, GgufFiles
+from server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
+from server.checkpoint.gguf.types import Bytes, Float32
+from server.checkpoint.stored import GroupedCodes
+from server.models.decoder import decoder_graph
+from server.models.graph import linears
+from server.models.spec import ModelSpec
+
+EXPERT = re.compile(r"(\.experts)\.(\d+)\.")
+ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
+NORM = "norm.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor of the model: rows [first_row, first_row + shape[0]) of one in a file."""
+
+    entry: Entry
+    name: str  # in the file
+    shape: tuple[int, ...]
+    first_row: int = 0
+    num_heads: int = 0  # whose rows lie in rotary pairs; 0 = as in the model
+    is_turned: bool = False  # the model has [inputs, outputs], the file [outputs, inputs]
+    shift: float = 0.0  # added to what is in the file
+
+    @property
+    def path(self) -> Path:
+        return self.entry.file.path
+
+    @property
+    def dtype(self) -> str:
+        return self.entry.info.type.name
+
+    @property
+    def has_values(self) -> bool:
+        return self.entry.info.type.is_readable
+
+    def rows(self, begin: int, end: int) -> Float32:
+        """[begin, end) of the first axis; of a vector, values."""
+        if len(self.shape) == 1:
+            whole = self.entry.info.type.values(self.entry.bytes_of(self.first_row, self.first_row + 1, self.name))
+            values: Float32 = whole[0, self._places(0, self.shape[0])[begin:end]] + np.float32(self.shift)
+            return values
+        if self.is_turned:
+            whole = self.entry.info.type.values(self._bytes(0, self.shape[1]))
+            return np.ascontiguousarray(whole[:, begin:end].T)
+        return self.entry.info.type.values(self._bytes(begin, end))
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale of `grouped`; 0 for a type that has no such codes."""
+        return GROUP if self.dtype in GROUPED and len(self.shape) > 1 and not self.is_turned else 0
+
+    def grouped(self, begin: int, end: int) -> GroupedCodes:
+        """The codes of rows [begin, end)."""
+        return grouped(self.dtype, self._bytes(begin, end))
+
+    def _bytes(self, begin: int, end: int) -> Bytes:
+        """Bytes of the model's rows [begin, end), read as one piece: where pairs are undone, that of whole heads."""
+        places = self._places(begin, end)
+        if begin == end:
+            return self.entry.bytes_of(0, 0, self.name)
+        first, last = int(places.min()), int(places.max()) + 1
+        rows = self.entry.bytes_of(self.first_row + first, self.first_row + last, self.name)
+        return rows if not self.num_heads else rows[places - first]
+
+    def _places(self, begin: int, end: int) -> npt.NDArray[np.intp]:
+        """Where the model's rows are: of a head of d rows, row j and d / 2 + j are the pair 2j and 2j + 1."""
+        rows = np.arange(begin, end)
+        if not self.num_heads:
+            return rows
+        size = self.shape[0] // self.num_heads
+        head, row = rows // size, rows % size
+        return head * size + row % (size // 2) * 2 + row // (size // 2)
+
+
+def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]) -> dict[str, GgufTensor]:
+    """The tensors that the model expects, as far as they are there; those left over under the files' names."""
+    architecture = architecture_of(files)
+    names = _names(architecture.name, spec.num_layers, expected)
+    there = {name: stored for name, stored in names.items() if stored in files.entries}
+    found = {name: _tensor(files, architecture, spec, name, stored) for name, stored in there.items()}
+    turned = {part.weight for linear in linears(decoder_graph(spec)) for part in linear.parts if part.is_transposed}
+    for name in turned & found.keys():
+        found[name] = replace(found[name], shape=found[name].shape[::-1], is_turned=True)
+    used = {tensor.name for tensor in found.values()}
+    rest = (name for name in files.entries if name not in used and not architecture.is_read_with_config(name))
+    return found | {name: GgufTensor(files.entries[name], name, files.entries[name].info.shape) for name in rest}
+
+
+def _names(architecture: str, num_layers: int, expected: Iterable[str]) -> dict[str, str]:
+    """The files' name of each tensor of the model, where there is one."""
+    import gguf
+
+    number = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    mapping = gguf.get_tensor_name_map(number, num_layers)
+    names = {name: mapping.get_name(EXPERT.sub(r"\1.", name), (".weight", ".bias")) for name in expected}
+    # What is no module's weight or bias in the model, such as attention's sinks, is a weight in the file.
+    return {
+        name: found if found.endswith((".weight", ".bias")) else f"{found}.weight"
+        for name, found in names.items()
+        if found is not None
+    }
+
+
+def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, stored: str) -> GgufTensor:
+    entry = files.entries[stored]
+    shape, first_row, num_heads = entry.info.shape, 0, 0
+    if (expert := EXPERT.search(name)) is not None and len(shape) > 1:
+        _, *rest = shape
+        shape, first_row = tuple(rest), int(expert[2]) * (rest[0] if len(rest) > 1 else 1)
+    if row.has_rotary_pairs and (part := ROTATED.fullmatch(stored)):
+        num_heads = spec.num_heads if part[1] == "q" else spec.num_kv_heads
+        if shape[0] % (2 * num_heads):
+            raise files.error(f"has {shape[0]} rows, which are not those of {num_heads} heads", stored)
+    shift = -row.norm_shift if stored.endswith(NORM) else 0.0
+    return GgufTensor(entry, stored, shape, first_row, num_heads, shift=shift)
