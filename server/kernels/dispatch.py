@@ -14,14 +14,21 @@ from server.config import Dtype, KVCacheDtype, WeightFormat
 from server.errors import DeviceError
 from server.kernels import embedding, norm, pack
 from server.kernels.attention import amx as attention_amx
+from server.kernels.attention import both_sides, rope
 from server.kernels.attention import lanes as attention_lanes
-from server.kernels.attention import rope
+from server.kernels.experts import combine as combining
+from server.kernels.experts import route as routing
 from server.kernels.isa import amx, target
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul import amx as matmul_amx
+from server.kernels.matmul import group_lanes
 from server.kernels.matmul import lanes as matmul_lanes
 
 Isa = Literal["amx", "avx512", "avx2", "portable"]
+BOTH_SIDES: dict[Dtype, Kernel] = {
+    "float32": both_sides.attention_both_sides_f32,
+    "bfloat16": both_sides.attention_both_sides_bf16,
+}
 ISAS: tuple[Isa, ...] = ("amx", "avx512", "avx2", "portable")  # best first
 
 
@@ -53,12 +60,23 @@ class SharedKernels:
     """What does not depend on the format of weights, for one type of KV cache."""
 
     embed_rows: Kernel
+    add_rows: Kernel
     rope_kv: Kernel
     attention: Kernel
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return (self.rope_kv, self.attention)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertKernels:
+    """What experts need besides products; the same for all formats."""
+
+    route: Kernel = routing.route
+    group: Kernel = routing.group
+    weigh: Kernel = routing.weigh_rows
+    combine: Kernel = combining.combine
 
 
 def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
@@ -95,15 +113,23 @@ def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
         return _int8(isa)
     if weights == "int8-rotated":  # of matrices whose inputs come from `pack_rows` or `repack`
         return replace(_int8(isa), pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated)
+    if weights in ("int4", "mxfp4"):
+        return _chunked_activations(weights, isa)
     return _bfloat16_activations(weights, isa)
 
 
 def shared_kernels(
-    dtype: Dtype, head_dim: int, block_size: int, isa: Isa | None = None, kv_dtype: KVCacheDtype | None = None
+    dtype: Dtype,
+    head_dim: int,
+    block_size: int,
+    isa: Isa | None = None,
+    kv_dtype: KVCacheDtype | None = None,
+    is_causal: bool = True,
 ) -> SharedKernels:
     """The kernels around the matmuls, with a KV cache of `kv_dtype` (None = `dtype`).
 
-    The tile unit takes heads and blocks of whole tiles only.
+    The tile unit takes heads and blocks of whole tiles only. Where tokens attend to both sides, keys and values are of
+    `dtype` and lanes compute it.
     """
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
@@ -116,12 +142,16 @@ def shared_kernels(
         "int8": (rope.rope_kv_i8_pairs, attention_amx.attention_i8_amx),
         "fp8": (rope.rope_kv_e4m3_pairs, attention_amx.attention_e4m3_amx),
     }
-    kv, embed_rows = kv_dtype or dtype, embedding.embed_rows_bf16
+    kv, rows = kv_dtype or dtype, (embedding.embed_rows_bf16, embedding.add_rows_bf16)
     if dtype == "float32":
-        return SharedKernels(embedding.embed_rows_f32, *lanes[kv])
+        rows = embedding.embed_rows_f32, embedding.add_rows_f32
+    if not is_causal:
+        return SharedKernels(*rows, lanes[dtype][0], BOTH_SIDES[dtype])
+    if dtype == "float32":
+        return SharedKernels(*rows, *lanes[kv])
     if (isa or host_isas()[0]) == "amx" and head_dim % 32 == 0 and block_size % 32 == 0:
-        return SharedKernels(embed_rows, *tiles[kv])
-    return SharedKernels(embed_rows, *lanes[kv])
+        return SharedKernels(*rows, *tiles[kv])
+    return SharedKernels(*rows, *lanes[kv])
 
 
 def _float32() -> LinearKernels:
@@ -140,6 +170,24 @@ def _int8(isa: Isa) -> LinearKernels:
     }
     packs = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
     return LinearKernels(isa, *products[isa], *packs, embedding.embed_tiles_i8)
+
+
+def _chunked_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
+    """4-bit weights by int8 activations with a scale for each 32; hosts with a tile unit have the lanes for it too."""
+    lanes, used = group_lanes, "avx512" if isa == "amx" else isa
+    int4: dict[str, tuple[Kernel, Kernel]] = {
+        "avx512": (lanes.matmul_i4_avx512, lanes.gated_i4_avx512),
+        "avx2": (lanes.matmul_i4_avx2, lanes.gated_i4_avx2),
+        "portable": (lanes.matmul_i4_portable, lanes.gated_i4_portable),
+    }
+    mxfp4: dict[str, tuple[Kernel, Kernel]] = {
+        "avx512": (lanes.matmul_fp4_avx512, lanes.gated_fp4_avx512),
+        "avx2": (lanes.matmul_fp4_avx2, lanes.gated_fp4_avx2),
+        "portable": (lanes.matmul_fp4_portable, lanes.gated_fp4_portable),
+    }
+    table, embed = (int4, embedding.embed_tiles_i4) if weights == "int4" else (mxfp4, embedding.embed_tiles_fp4)
+    packs = norm.reduce_norm_i8_chunks, pack.pack_rows_i8_chunks, pack.repack_i8_chunks
+    return LinearKernels(used, *table[used], *packs, embed)
 
 
 def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:

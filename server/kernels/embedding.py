@@ -1,17 +1,20 @@
 """hidden[t] = table[token_ids[t]] * scale, from a row-major table or from the packed tiles of a tied output layer.
 
-The vocabulary is split over the cores; whichever core holds a token's row writes it.
+Rows of positions and of token types are added to that. The vocabulary is split over the cores; whichever core holds a
+token's row writes it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from server.kernels.isa import memory, simd
 from server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
 from server.kernels.isa.jit import inline, kernel, share_begin
-from server.kernels.isa.memory import load_f32, load_i32, load_i64, store_f32
-from server.kernels.records import EMBED, EMBED_BYTES, STEP
+from server.kernels.isa.memory import load_f32, load_i32, load_i64, load_u8, store_f32
+from server.kernels.records import ADD_ROWS, EMBED, EMBED_BYTES, STEP
 
 
 def _embed(copy_row: Any) -> Any:
@@ -24,10 +27,7 @@ def _embed(copy_row: Any) -> Any:
         for t in range(share_begin(tokens, worker, workers), share_begin(tokens, worker + 1, workers)):
             token = load_i32(load_i64(step + STEP.token_ids) + t * 4)
             op, row = operands + token // vocab_per_core * EMBED_BYTES, token % vocab_per_core
-            scale = load_f32(op + EMBED.scale)
-            if load_i64(op + EMBED.scales) != 0:
-                scale *= load_f32(load_i64(op + EMBED.scales) + row * 4)
-            copy_row(load_i64(op + EMBED.table), row, load_i64(op + EMBED.hidden) + t * width * 4, width, scale)
+            copy_row(op, row, load_i64(op + EMBED.hidden) + t * width * 4, width)
 
     return embed
 
@@ -36,8 +36,8 @@ def _from_rows(cell: Cell) -> Any:
     load, size = cell.load, cell.size
 
     @inline
-    def copy_row(table, row, hidden, width, scale):  # type: ignore[no-untyped-def]
-        by = simd.splat(scale)
+    def copy_row(op, row, hidden, width):  # type: ignore[no-untyped-def]
+        table, by = load_i64(op + EMBED.table), simd.splat(load_f32(op + EMBED.scale))
         for i in range(0, width, 16):
             simd.store(hidden + i * 4, simd.mul(load(table + (row * width + i) * size), by))
 
@@ -49,8 +49,11 @@ def _from_tiles(load_one: Any, per_word: int) -> Any:
     size = 4 // per_word
 
     @inline
-    def copy_row(table, row, hidden, width, scale):  # type: ignore[no-untyped-def]
-        base = table + (row // 16) * width * 16 * size + row % 16 * 4
+    def copy_row(op, row, hidden, width):  # type: ignore[no-untyped-def]
+        scale = load_f32(op + EMBED.scale)
+        if load_i64(op + EMBED.scales) != 0:
+            scale *= load_f32(load_i64(op + EMBED.scales) + row * 4)
+        base = load_i64(op + EMBED.table) + (row // 16) * width * 16 * size + row % 16 * 4
         for k in range(width):
             value = load_one(base + (k // per_word) * 64 + k % per_word * size)
             store_f32(hidden + k * 4, value * scale)
@@ -58,9 +61,68 @@ def _from_tiles(load_one: Any, per_word: int) -> Any:
     return copy_row
 
 
+def _add_rows(cell: Cell) -> Any:
+    load, size = cell.load, cell.size
+
+    @inline
+    def add_rows(op, step, worker, workers):  # type: ignore[no-untyped-def]
+        tokens, width = load_i64(step + STEP.num_tokens), load_i64(op + ADD_ROWS.width)
+        table, index_field = load_i64(op + ADD_ROWS.table), load_i64(op + ADD_ROWS.index_field)
+        for t in range(share_begin(tokens, worker, workers), share_begin(tokens, worker + 1, workers)):
+            row, hidden = load_i64(op + ADD_ROWS.first), load_i64(op + ADD_ROWS.hidden) + t * width * 4
+            if index_field != 0:
+                row += load_i32(load_i64(step + index_field) + t * 4)
+            for i in range(0, width, 16):
+                value = simd.add(simd.load(hidden + i * 4), load(table + (row * width + i) * size))
+                simd.store(hidden + i * 4, value)
+
+    return add_rows
+
+
+_add_bf16, _add_f32 = _add_rows(BFLOAT16), _add_rows(FLOAT32)
+
+
+def _from_groups(value_of: Any, load_scale: Any) -> Any:
+    """Pairs of tiles of two 4-bit codes a byte, with scales and shifts of groups: see group_lanes.py."""
+
+    @inline
+    def copy_row(op, row, hidden, width):  # type: ignore[no-untyped-def]
+        scale, shift = load_f32(op + EMBED.scale), load_i64(op + EMBED.group_shift)
+        scales, shifts = load_i64(op + EMBED.scales), load_i64(op + EMBED.shifts)
+        groups = ((width // 32 - 1) >> shift) + 1
+        first = row // 32 * 2  # tile of the pair
+        tiles, tile = min(2, load_i64(op + EMBED.vocab_per_core) // 16 - first), row // 16 - first
+        base = load_i64(op + EMBED.table) + first * width * 8 + tile * 256 + row % 16 * 4
+        for k in range(width):
+            byte = load_u8(base + k // 32 * tiles * 256 + k % 32 // 8 * 64 + k % 4)
+            code = byte >> 4 if k % 8 >= 4 else byte & 15
+            at = ((first * groups + (k // 32 >> shift) * tiles + tile) * 16 + row % 16) * 2
+            value = value_of(code) * load_scale(scales + at)
+            if shifts != 0:
+                value += load_scale(shifts + at) * -8.0
+            store_f32(hidden + k * 4, value * scale)
+
+    return copy_row
+
+
+@inline
+def _of_int4(code):  # type: ignore[no-untyped-def]
+    return np.float32(code - 8)
+
+
+@inline
+def _of_e2m1(code):  # type: ignore[no-untyped-def]
+    """Twice what the code stands for: scales are half."""
+    size = code & 7
+    value = np.float32(size) if size < 4 else np.float32((2 + (size & 1)) << ((size >> 1) - 1))
+    return -value if code > 7 else value
+
+
 _rows_bf16, _rows_f32 = _embed(_from_rows(BFLOAT16)), _embed(_from_rows(FLOAT32))
 _tiles_bf16, _tiles_f32 = _embed(_from_tiles(memory.load_bf16, 2)), _embed(_from_tiles(memory.load_f32, 1))
 _tiles_i8 = _embed(_from_tiles(memory.load_i8, 4))
+_tiles_int4 = _embed(_from_groups(_of_int4, memory.load_f16))
+_tiles_fp4 = _embed(_from_groups(_of_e2m1, memory.load_bf16))
 _tiles_e4m3, _tiles_e5m2 = _embed(_from_tiles(memory.load_e4m3, 4)), _embed(_from_tiles(memory.load_e5m2, 4))
 
 
@@ -74,6 +136,18 @@ def embed_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: 
 def embed_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """From float32 rows."""
     _rows_f32(operands, step, worker, workers)
+
+
+@kernel
+def add_rows_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Of a bfloat16 table. Items are tokens."""
+    _add_bf16(operands, step, worker, workers)
+
+
+@kernel
+def add_rows_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Of a float32 table. Items are tokens."""
+    _add_f32(operands, step, worker, workers)
 
 
 @kernel
@@ -104,3 +178,15 @@ def embed_tiles_e4m3(operands: int, cores: int, step: int, worker: int, workers:
 def embed_tiles_e5m2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """From float8 e5m2 tiles."""
     _tiles_e5m2(operands, step, worker, workers)
+
+
+@kernel
+def embed_tiles_i4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """From int4 tiles."""
+    _tiles_int4(operands, step, worker, workers)
+
+
+@kernel
+def embed_tiles_fp4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """From MXFP4 tiles."""
+    _tiles_fp4(operands, step, worker, workers)

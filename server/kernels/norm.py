@@ -1,6 +1,7 @@
-"""The end of a row-parallel matmul: all-reduce of the cores' partial sums, residual, RMSNorm, and panels for the next.
+"""The end of a row-parallel matmul: all-reduce of the cores' partial sums, residual, norm, and panels for the next.
 
-Models that norm what a block leaves, too, have that done between the all-reduce and the residual.
+Models that norm what a block leaves, too, have that done between the all-reduce and the residual; where they read the
+stream as it is, there are no weights and no second norm.
 
 Partials are added in core order, so tensor parallelism changes the rounding but never from run to run.
 """
@@ -13,23 +14,44 @@ from typing import Any
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel, share_begin
 from server.kernels.isa.memory import load_f32, load_i32, load_i64
-from server.kernels.panels import pack_bf16, pack_f32, pack_i8
+from server.kernels.panels import pack_bf16, pack_f32, pack_i8, pack_i8_chunks
 from server.kernels.records import NORM
 
 
 @inline
-def _add_parts(to, parts, count, stride, bias, width):  # type: ignore[no-untyped-def]
-    """to += `count` rows of parts, and the bias; returns the sum of squares."""
-    squares = simd.splat(0.0)
+def _add_parts(to, parts, count, stride, width, scale):  # type: ignore[no-untyped-def]
+    """to += `count` rows of parts, times `scale`; returns the sum of squares."""
+    squares, by = simd.splat(0.0), simd.splat(scale)
     for i in range(0, width, 16):
         value = simd.load(to + i * 4)
-        for core in range(count):
-            value = simd.add(value, simd.load(parts + core * stride + i * 4))
-        if bias != 0:
-            value = simd.add(value, simd.load(bias + i * 4))
+        for part in range(count):
+            value = simd.fma(simd.load(parts + part * stride + i * 4), by, value)
         simd.store(to + i * 4, value)
         squares = simd.fma(value, value, squares)
     return simd.sum_lanes(squares)
+
+
+@inline
+def _mean(row, size, width):  # type: ignore[no-untyped-def]
+    """Of `size` elements; those beyond are zero."""
+    total = simd.splat(0.0)
+    for i in range(0, width, 16):
+        total = simd.add(total, simd.load(row + i * 4))
+    return simd.sum_lanes(total) / size
+
+
+@inline
+def _squared_distances(row, mean, size):  # type: ignore[no-untyped-def]
+    """Sum over `size` elements of their squared distance from `mean`."""
+    whole, by = size - size % 16, simd.splat(mean)
+    squares = simd.splat(0.0)
+    for i in range(0, whole, 16):
+        distance = simd.sub(simd.load(row + i * 4), by)
+        squares = simd.fma(distance, distance, squares)
+    total = simd.sum_lanes(squares)
+    for i in range(whole, size):
+        total += (load_f32(row + i * 4) - mean) * (load_f32(row + i * 4) - mean)
+    return total
 
 
 @inline
@@ -42,25 +64,49 @@ def _norm_to(operands, to, source, squares, weight, width):  # type: ignore[no-u
         simd.store(to + i * 4, value)
 
 
+@inline
+def _layer_norm_to(operands, to, source, weight, width):  # type: ignore[no-untyped-def]
+    """to = the source's distance from its mean, over the standard deviation, times weight, and shifted."""
+    size, shift = load_i64(operands + NORM.size), load_i64(operands + NORM.shift)
+    mean = _mean(source, size, width)
+    variance = _squared_distances(source, mean, size) / size
+    middle, scale = simd.splat(mean), simd.splat(1.0 / math.sqrt(variance + load_f32(operands + NORM.eps)))
+    for i in range(0, width, 16):
+        value = simd.mul(simd.sub(simd.load(source + i * 4), middle), scale)
+        value = simd.mul(value, simd.load(weight + i * 4))
+        if shift != 0:
+            value = simd.add(value, simd.load(shift + i * 4))
+        simd.store(to + i * 4, value)
+
+
 def _norm_row(has_post: bool) -> Any:
     @inline
     def norm_row(operands, step, r, normed, width):  # type: ignore[no-untyped-def]
-        """Row `r` of the output, as float32 at `normed`."""
+        """Row `r` of the output, as float32; returns its address, which is `normed` or in `hidden`."""
         row = r
         index_field = load_i64(operands + NORM.index_field)
         if index_field != 0:
             row = load_i32(load_i64(step + index_field) + r * 4)
         parts, count = load_i64(operands + NORM.partials) + row * width * 4, load_i64(operands + NORM.num_partials)
-        stride, bias = load_i64(operands + NORM.partial_stride), load_i64(operands + NORM.bias)
+        stride = load_i64(operands + NORM.partial_stride)
         if has_post:  # what is added is one row, made of them
             for i in range(0, width, 16):
                 simd.store(normed + i * 4, simd.splat(0.0))
-            squares = _add_parts(normed, parts, count, stride, bias, width)
+            squares = _add_parts(normed, parts, count, stride, width, 1.0)
             _norm_to(operands, normed, normed, squares, load_i64(operands + NORM.post_weight), width)
-            parts, count, bias = normed, 1, 0
+            parts, count = normed, 1
         hidden = load_i64(operands + NORM.hidden) + row * width * 4
-        squares = _add_parts(hidden, parts, count, stride, bias, width)
-        _norm_to(operands, normed, hidden, squares, load_i64(operands + NORM.weight), width)
+        squares = _add_parts(hidden, parts, count, stride, width, load_f32(operands + NORM.branch_scale))
+        weight, to = load_i64(operands + NORM.weight), normed
+        if weight == 0:
+            return hidden
+        if load_i64(operands + NORM.stays) != 0:
+            to = hidden
+        if load_i64(operands + NORM.is_centered) != 0:
+            _layer_norm_to(operands, to, hidden, weight, width)
+        else:
+            _norm_to(operands, to, hidden, squares, weight, width)
+        return to
 
     return norm_row
 
@@ -76,19 +122,20 @@ def _norm(pack: Any) -> Any:
         normed = load_i64(operands + NORM.scratch) + worker * width * 4
         panels, row_scales = load_i64(operands + NORM.panels), load_i64(operands + NORM.row_scales)
         first, last = share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)
+        kept, stride = load_i64(operands + NORM.rows), width * 4
+        if kept == 0:
+            kept, stride = normed, 0
         if load_i64(operands + NORM.post_weight) == 0:
             for r in range(first, last):
-                _plain_row(operands, step, r, normed, width)
-                pack(normed, panels, row_scales, r, width)
+                pack(_plain_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width)
         else:
             for r in range(first, last):
-                _post_row(operands, step, r, normed, width)
-                pack(normed, panels, row_scales, r, width)
+                pack(_post_row(operands, step, r, kept + r * stride, width), panels, row_scales, r, width)
 
     return norm
 
 
-_bf16, _f32, _i8 = _norm(pack_bf16), _norm(pack_f32), _norm(pack_i8)
+_bf16, _f32, _i8, _i8_chunks = _norm(pack_bf16), _norm(pack_f32), _norm(pack_i8), _norm(pack_i8_chunks)
 
 
 @kernel
@@ -107,3 +154,9 @@ def reduce_norm_f32(operands: int, cores: int, step: int, worker: int, workers: 
 def reduce_norm_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Into int8 panels and row scales. Items are rows."""
     _i8(operands, step, worker, workers)
+
+
+@kernel
+def reduce_norm_i8_chunks(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into int8 panels with a scale for each 32 of a row. Items are rows."""
+    _i8_chunks(operands, step, worker, workers)

@@ -2,20 +2,24 @@
 
 Panels are [rows/16][K/k_tile][16][k_tile]: what one tile load or one cache line of broadcasts wants. int8 is symmetric:
 scale = max|x| / 127 over the row, so a row's codes depend on nothing but the row. matmul/quantize.py has what a
-rotation is for.
+rotation is for. What 4-bit weights are multiplied with has a scale for each 32 neighbours: blocks of sixteen rows are
+panels [K/64][16][64] of int8, then [K/32][16] pairs of a float32 scale and an int32, -8 times the sum of the 32 codes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from server.kernels.attention.cache_elements import load_i8
 from server.kernels.isa import simd
 from server.kernels.isa.element_types import BFLOAT16, FLOAT32, Cell
 from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import store_f32
+from server.kernels.isa.memory import load_f32, store_f32, store_i32
 
 K_TILE_16 = 32  # elements of a bfloat16 or float32 panel row
 K_TILE_8 = 64  # elements of an int8 panel row
+CHUNKS_BYTES = 20  # of sixteen rows at one of k: their codes, and 8 bytes for each 32 codes
+ROUNDER = 1.5 * 2**23  # added and taken away again it rounds to a whole number, as store_i8 does
 
 
 @inline
@@ -109,6 +113,61 @@ def _int8(load: Any, turn: Any = _same, length: float = 1.0) -> Any:
     return pack
 
 
+def _int8_chunks(load: Any) -> Any:
+    @inline
+    def pack(source, panels, row_scales, row, width):  # type: ignore[no-untyped-def]
+        """Into row `row` of the blocks. A chunk with NaN or infinity has a NaN scale."""
+        block = panels + row // 16 * width * CHUNKS_BYTES
+        sides, zero, rounder = block + 16 * width + row % 16 * 8, simd.splat(0.0), simd.splat(ROUNDER)
+        for i in range(0, width, 32):
+            a, b = load(source, row, width, i), load(source, row, width, i + 16)
+            largest = simd.max_lanes(_larger_magnitude(a, b))
+            inverse, scale = 0.0, simd.sum_lanes(simd.mul(simd.add(a, b), zero))
+            if largest > 0.0:
+                inverse, scale = 127.0 / largest, largest / 127.0 + scale
+            by = simd.splat(inverse)
+            a, b = simd.mul(a, by), simd.mul(b, by)
+            at = block + i // 64 * 1024 + row % 16 * 64 + i % 64
+            simd.store_i8(at, a)
+            simd.store_i8(at + 16, b)
+            a, b = simd.sub(simd.add(a, rounder), rounder), simd.sub(simd.add(b, rounder), rounder)
+            side = sides + i * 4
+            store_f32(side, scale)
+            store_i32(side + 4, -8.0 * simd.sum_lanes(simd.add(a, b)))
+
+    return pack
+
+
+pack_i8_chunks, panels_to_i8_chunks = _int8_chunks(_of_row), _int8_chunks(_of_panels)
+
+
+def _rows_of(load: Any, size: int, k_tile: int) -> Any:
+    @inline
+    def rows_of(panels, row, width, to, scale):  # type: ignore[no-untyped-def]
+        """Row `row` of panels, times `scale`, as float32 at `to`."""
+        first, by = panels + _panel_row(row, width, k_tile) * size, simd.splat(scale)
+        for i in range(0, width, 16):
+            at = (i // k_tile * 16 * k_tile + i % k_tile) * size
+            simd.store(to + i * 4, simd.mul(load(first + at), by))
+
+    return rows_of
+
+
+@inline
+def rows_of_i8_chunks(panels, row, width, to):  # type: ignore[no-untyped-def]
+    """Row `row` of blocks of sixteen, as float32 at `to`.
+
+    A block is [width/64][16][64] codes, then [width/32][16] pairs of a float32 scale and four bytes more.
+    """
+    block = panels + row // 16 * width * 20
+    for i in range(0, width, 16):
+        by = simd.splat(load_f32(block + 16 * width + row % 16 * 8 + i // 32 * 128))
+        simd.store(to + i * 4, simd.mul(load_i8(block + i // 64 * 1024 + row % 16 * 64 + i % 64), by))
+
+
+rows_of_bf16 = _rows_of(BFLOAT16.load, BFLOAT16.size, K_TILE_16)
+rows_of_f32 = _rows_of(FLOAT32.load, FLOAT32.size, K_TILE_16)
+rows_of_i8 = _rows_of(load_i8, 1, K_TILE_8)
 pack_bf16, pack_f32, pack_i8 = _plain(_of_row, BFLOAT16), _plain(_of_row, FLOAT32), _int8(_of_row)
 panels_to_f32, panels_to_i8 = _plain(_of_panels, FLOAT32), _int8(_of_panels)
 pack_i8_rotated, panels_to_i8_rotated = _int8(_of_row, _turned, 2.0), _int8(_of_panels, _turned, 2.0)

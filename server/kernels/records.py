@@ -43,19 +43,26 @@ class StepRecord(NamedTuple):
     tile_row: int  # [tiles] its first row
     tile_split: int  # [tiles][3] partition of the keys or -1 for all, first slot for partial states, partitions in all
     counters: int  # of attention, for each worker: how many items were taken from its share; int64, 64 bytes apart
+    num_lora_groups: int  # G, groups of rows with one adapter
+    lora_rows: int  # [T] rows with an adapter, group by group
+    lora_groups: int  # [G][3] slot of the adapter, first and end of its rows in lora_rows
+    token_types: int  # [T], of encoders
 
 
 STEP = offsets(StepRecord)
 
 
 class MatmulOperands(NamedTuple):
-    """One core's share of `output[:rows, :16 * n_tiles] = activations @ weights`, scaled where the formats say so."""
+    """One core's share of `output[:rows, :16 * n_tiles] = activation(activations @ weights + bias)`.
+
+    The product is scaled where the formats say so; of gated products `activation(gate) * up` is stored.
+    """
 
     activations: int  # panels [rows/16][K/k_tile][16][k_tile]
     row_scales: int  # float32 [rows]: int8 activations only
     weights: int  # tiles, see the matmul kernels
-    column_scales: int  # float32 [N]: 8-bit weights only
-    column_sums: int  # int32 [N], sum over k of the int8 weights: kernels with unsigned activations only
+    column_scales: int  # float32 [N]: 8-bit weights; [N/16][groups][16]: 4-bit weights, see group_lanes.py
+    column_sums: int  # int32 [N], sum over k of the int8 weights: kernels with unsigned activations only; 4-bit: shifts
     output: int  # float32 rows, `ldc` apart, or panels `ldc` wide: see epilogue.py
     n_tiles: int  # N / 16
     k_tiles: int  # K / k_tile of the format
@@ -63,33 +70,67 @@ class MatmulOperands(NamedTuple):
     rows_field: int  # byte offset in the step record of the number of rows
     scratch: int  # one area of `scratch_stride` bytes for each worker: weights on their way to bfloat16
     scratch_stride: int
-    activation: int  # index in epilogue.ACTIVATIONS: gated products only
+    activation: int  # index in epilogue.ACTIVATIONS
+    bias: int = 0  # float32 [N] or 0
+    group_shift: int = 0  # 4-bit weights only: 32 << group_shift neighbours in k share a scale
+    groups: int = 0  # which rows meet which matrix, a GroupTable; 0: every core has one for all rows
+    matrices: int = 1  # records of one core: with groups one for each matrix
+
+
+class GroupTable(NamedTuple):
+    """Runs of neighbouring rows that meet one of several matrices each; as many Groups follow."""
+
+    num_groups: int
+
+
+class Group(NamedTuple):
+    """Rows of one matrix."""
+
+    matrix: int
+    begin: int  # a multiple of 32: a block of the tile unit's
+    end: int
 
 
 class EmbedOperands(NamedTuple):
     """One core's part of the embedding table: `hidden[t] = table[token_ids[t]] * scale`."""
 
     table: int  # this core's vocabulary rows
-    scales: int  # float32 of each row: 8-bit tables only
+    scales: int  # of each row or group of it: 8- and 4-bit tables, as in MatmulOperands
     hidden: int  # float32 [T, width], the same address on every core
     vocab_per_core: int
     width: int  # hidden size, a multiple of 32
     scale: int  # bits of a float32, 1.0 = none
+    shifts: int = 0  # as MatmulOperands.column_sums: 4-bit tables only
+    group_shift: int = 0  # as in MatmulOperands
+
+
+class AddRowsOperands(NamedTuple):
+    """`hidden[t] += table[index[t] + first]`: learned positions or token types, on one core for all."""
+
+    table: int  # rows as wide as those of `hidden`
+    hidden: int  # float32 [T, width]
+    width: int
+    index_field: int  # byte offset in the step record of the address of int32 [T]; 0: row `first` for all
+    first: int
 
 
 class NormOperands(NamedTuple):
-    """All-reduce, residual and RMSNorm: `hidden += sum(partials) + bias`, `panels = norm(hidden) * weight`.
+    """All-reduce, residual and norm: `hidden += sum(partials) * scale`, `panels = norm(hidden)`.
 
-    With a `post_weight`, what is added to `hidden` is `norm(sum(partials) + bias) * post_weight`.
+    The norm is `x / rms(x) * weight`, or where it is centered `(x - mean(x)) / deviation(x) * weight + shift`. With a
+    `post_weight`, what is added to `hidden` is `sum(partials) / rms(sum(partials)) * post_weight * scale`.
     """
 
     hidden: int  # float32 [T, width]
     partials: int  # float32 [num_partials][T, width], `partial_stride` bytes apart
-    num_partials: int  # cores that computed a part; 0 before the first layer
+    num_partials: int  # of the cores, and of branches side by side; 0 before the first layer
     partial_stride: int
-    bias: int  # float32 [width] or 0
     post_weight: int  # float32 [width] or 0, and 0 where there are no partials
-    weight: int  # float32 [width]
+    branch_scale: int  # bits of a float32: `scale`
+    weight: int  # float32 [width], or 0: panels of `hidden` itself
+    shift: int  # float32 [width] or 0
+    is_centered: int  # 1: LayerNorm, 0: RMSNorm
+    stays: int  # 1: the normed row is what stays in `hidden`
     panels: int  # output, in the format of the matmul that reads them
     row_scales: int  # output, float32 [T]: int8 panels only
     scratch: int  # float32 [width] for each worker
@@ -98,18 +139,25 @@ class NormOperands(NamedTuple):
     eps: int  # bits of a float32
     rows_field: int  # byte offset in the step record of the number of rows
     index_field: int  # byte offset of the address of the rows' indices in `hidden`; 0: row r is row r
+    rows: int = 0  # output, float32 [T, width], beside the panels; 0 = none
 
 
 class RopeOperands(NamedTuple):
-    """One core's bias, q/k norm, rotary embedding and KV write. qkv rows hold q heads, then k heads, then v heads."""
+    """One core's q/k norm, rotary embedding and KV write. qkv rows hold q heads, then k heads, then v heads."""
 
     qkv: int  # float32 [T, ldc], q is changed in place
     ldc: int
-    bias: int  # float32 [ldc] or 0
-    q_norm: int  # float32 [head_dim] or 0
-    k_norm: int  # float32 [head_dim] or 0
-    cos: int  # float32 [max_model_len, head_dim / 2]
+    q_norm: int  # float32 [head_dim] or [heads, head_dim] of this core's; 0 = no norm
+    k_norm: int
+    norm_stride: int  # bytes from the weights of one head's norm to the next's; 0 where all have the same
+    is_centered: int  # 1: LayerNorm, 0: RMSNorm
+    squares: int  # of norms over all heads together, else 0: float32 [T, cores, 2], sums of squares of q and of k
+    q_total: int  # elements of q on all cores
+    k_total: int
+    cos: int  # float32 [max_model_len, rotary / 2]
     sin: int
+    rotary: int  # elements of a head that are rotated, the first
+    is_interleaved: int  # 1: pairs that are turned are neighbours, 0: they are rotary / 2 apart
     k_cache: int  # [blocks, kv_heads] of [head_pad, block_size], and [block_size] scales where the cache has them
     v_cache: int  # [blocks, kv_heads] of [block_size, head_pad], and [block_size] scales where the cache has them
     heads: int
@@ -119,6 +167,8 @@ class RopeOperands(NamedTuple):
     block_size: int
     eps: int  # bits of a float32
     scale: int  # bits of a float32: softmax scale, folded into q
+    temperatures: int  # float32 [max_model_len] that q is multiplied with by its position, or 0
+    own_kv: int  # first kv head that no core before this one has
     queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int  # of one kv head in one block, of k or of v
@@ -137,7 +187,9 @@ class AttentionOperands(NamedTuple):
     head_dim: int
     head_pad: int
     block_size: int
-    window: int  # 0 = all
+    window: int  # tokens that are seen, 0 = all; below 0, those of one's own chunk of so many
+    cap: int  # bits of a float32: of scores, by a hyperbolic tangent; 0 = none
+    sinks: int  # float32 [heads], scores of a key without a value; 0 = none
     groups: int  # int32 [kv_heads][2]: range of local query heads of each kv head
     scratch: int  # one area of `scratch_stride` bytes for each worker
     scratch_stride: int
@@ -151,6 +203,31 @@ class AttentionOperands(NamedTuple):
     arrivals: int  # int64 [slots][cores][kv_heads], zero between steps
 
 
+class BothSidesOperands(NamedTuple):
+    """One core's attention over whole texts, on both sides of each token; shapes as in AttentionOperands."""
+
+    qkv: int
+    ldc: int
+    k_cache: int
+    v_cache: int
+    output: int
+    output_width: int
+    kv_heads: int
+    head_dim: int
+    head_pad: int
+    block_size: int  # a multiple of sixteen
+    block_bytes: int
+    reach: int  # tokens on either side, 0 = all
+    groups: int
+    scratch: int
+    scratch_stride: int
+    tile_tokens: int
+    state_rows: int
+    bias: int  # float32 [heads, bias_stride]: added to scores by the key's position less the query's; 0 = none
+    bias_stride: int
+    bias_middle: int  # column of distance 0
+
+
 class PackOperands(NamedTuple):
     """One core's activations on their way into a matmul, to panels of its format."""
 
@@ -158,6 +235,18 @@ class PackOperands(NamedTuple):
     panels: int
     row_scales: int  # output, float32 [T]: int8 panels only
     width: int  # a multiple of 64
+    per_token: int = 1  # rows of each token of the step
+    source_rows: int = 0  # int64 [T * per_token], where each is in the source; 0: in order
+    target_rows: int = 0  # int64 [T * per_token], where each goes in the panels; 0: in order
+
+
+class LogitsOperands(NamedTuple):
+    """Sampled rows of logits, in place."""
+
+    logits: int  # float32 [S, width]
+    width: int  # a multiple of 16
+    scale: int  # bits of a float32
+    cap: int  # bits of a float32: largest absolute value, by a hyperbolic tangent; 0 = none
 
 
 class SampleOperands(NamedTuple):
@@ -179,14 +268,22 @@ class SampleOperands(NamedTuple):
 
 
 MATMUL = offsets(MatmulOperands)
+GROUP_TABLE = offsets(GroupTable)
+GROUP = offsets(Group)
 EMBED = offsets(EmbedOperands)
+ADD_ROWS = offsets(AddRowsOperands)
 NORM = offsets(NormOperands)
 ROPE = offsets(RopeOperands)
 ATTENTION = offsets(AttentionOperands)
+BOTH_SIDES = offsets(BothSidesOperands)
 SAMPLE = offsets(SampleOperands)
 PACK = offsets(PackOperands)
+LOGITS = offsets(LogitsOperands)
 MATMUL_BYTES = size_of(MatmulOperands)
+GROUP_TABLE_BYTES = size_of(GroupTable)
+GROUP_BYTES = size_of(Group)
 EMBED_BYTES = size_of(EmbedOperands)
 ROPE_BYTES = size_of(RopeOperands)
 ATTENTION_BYTES = size_of(AttentionOperands)
+BOTH_SIDES_BYTES = size_of(BothSidesOperands)
 PACK_BYTES = size_of(PackOperands)

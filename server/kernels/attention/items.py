@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from server.device.attention_layout import ITEM_BYTES, PARTITION
 from server.kernels.attention.state import (
+    add_sink,
     begin_state,
     copy_state,
     finish_row,
@@ -20,7 +21,7 @@ from server.kernels.attention.state import (
     state_bytes,
 )
 from server.kernels.isa.jit import inline, share_begin
-from server.kernels.isa.memory import fetch_add, load_i32, load_i64, store_i64, store_release
+from server.kernels.isa.memory import fetch_add, load_f32, load_i32, load_i64, store_i64, store_release
 from server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
 
 
@@ -92,9 +93,12 @@ def _finish(item, totals):  # type: ignore[no-untyped-def]
     op, group, row = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.row)
     head_dim, width = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.output_width)
     size = state_bytes(load_i64(op + ATTENTION.head_pad))
-    to = load_i64(op + ATTENTION.output) + (row * width + load_i64(item + ITEM.first_head) * head_dim) * 4
+    first_head, sinks = load_i64(item + ITEM.first_head), load_i64(op + ATTENTION.sinks)
+    to = load_i64(op + ATTENTION.output) + (row * width + first_head * head_dim) * 4
     for _ in range(load_i64(item + ITEM.tokens)):
         for head in range(group):
+            if sinks != 0:
+                add_sink(totals + head * size, load_f32(sinks + (first_head + head) * 4), head_dim)
             finish_row(to + head * head_dim * 4, totals + head * size, head_dim)
         to, totals = to + width * 4, totals + group * size
 

@@ -14,22 +14,26 @@ from server.kernels.attention.state import LOWEST
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import load_f32, store_f32
+from server.kernels.isa.softcap import softcap
 
 LINE = CHUNK * 4  # bytes of one row's scores
 
 
 def softmax(is_scaled: bool) -> Any:
     @inline
-    def softmax_row(state, scores, width, begin, end, k_scales, v_scales):  # type: ignore[no-untyped-def]
+    def softmax_row(state, scores, width, begin, end, k_scales, v_scales, cap):  # type: ignore[no-untyped-def]
         """Scores of `width` keys to weights, in place; updates maximum and sums; returns the values' factor.
 
-        Only keys begin <= t < end of the run count.
+        Only keys begin <= t < end of the run count. A `cap` of 0 is none.
         """
         high = simd.splat(load_f32(state))
         for t in range(0, width, 16):
             score = simd.load(scores + t * 4)
             if is_scaled:
                 score = simd.mul(score, simd.load(k_scales + t * 4))
+            if cap != 0.0:
+                score = softcap(score, cap)
+            if is_scaled or cap != 0.0:
                 simd.store(scores + t * 4, score)
             high = simd.maximum(high, simd.select_range(begin - t, end - t, score, simd.splat(LOWEST)))
         maximum = simd.max_lanes(high)

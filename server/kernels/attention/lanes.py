@@ -16,7 +16,7 @@ from server.kernels.attention.items import ITEM, attention_items
 from server.kernels.attention.lane_rows import LINE, four_row_loops, softmax
 from server.kernels.attention.state import first_key, state_bytes
 from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import load_i32, load_i64
+from server.kernels.isa.memory import load_f32, load_i32, load_i64
 from server.kernels.records import ATTENTION
 
 
@@ -46,7 +46,7 @@ def _run_loop(cell: CacheCell) -> Any:
         head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
         block_size, window = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.window)
         position, states = load_i64(item + ITEM.position), load_i64(item + ITEM.states)
-        s, state_size = load_i64(item + ITEM.work), state_bytes(head_pad)
+        s, state_size, cap = load_i64(item + ITEM.work), state_bytes(head_pad), load_f32(op + ATTENTION.cap)
         scales = head_pad * block_size * size + offset * 4
         k_at, v_at = k + offset * size, v + offset * head_pad * size
         for r in range(0, rows, 4):
@@ -65,10 +65,14 @@ def _run_loop(cell: CacheCell) -> Any:
             scores(q0, q1, q2, q3, k_at, block_size * size, s, head_dim, width)
             state, b1 = states + r * state_size, first_key(p1, window) - base
             b2, b3 = first_key(p2, window) - base, first_key(p3, window) - base
-            f0 = softmax_row(state, s, width, b0, p0 - base + 1, k + scales, v + scales)
-            f1 = softmax_row(state + state_size, s + LINE, width, b1, p1 - base + 1, k + scales, v + scales)
-            f2 = softmax_row(state + 2 * state_size, s + 2 * LINE, width, b2, p2 - base + 1, k + scales, v + scales)
-            f3 = softmax_row(state + 3 * state_size, s + 3 * LINE, width, b3, p3 - base + 1, k + scales, v + scales)
+            f0 = softmax_row(state, s, width, b0, p0 - base + 1, k + scales, v + scales, cap)
+            f1 = softmax_row(state + state_size, s + LINE, width, b1, p1 - base + 1, k + scales, v + scales, cap)
+            f2 = softmax_row(
+                state + 2 * state_size, s + 2 * LINE, width, b2, p2 - base + 1, k + scales, v + scales, cap
+            )
+            f3 = softmax_row(
+                state + 3 * state_size, s + 3 * LINE, width, b3, p3 - base + 1, k + scales, v + scales, cap
+            )
             # Slots past the last query may hold another sequence's old values: never touched, not even times zero.
             values(v_at, s, state, state_size, head_pad, max(0, b0), end, f0, f1, f2, f3)
 

@@ -1,8 +1,9 @@
-"""Between the qkv matmul and attention: bias, q/k norm, rotary embedding, and the write of K and V to their slots.
+"""Between the qkv matmul and attention: q/k norm, rotary embedding, and the write of K and V to their slots.
 
 K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens. For the tile unit
 both lie in pairs (K [head_dim/2][block][2], V [block/2][head_dim][2]) and queries are bfloat16 rows. Elements, and the
-scales of 8-bit ones, are those of cache_elements.py.
+scales of 8-bit ones, are those of cache_elements.py. Norms over all heads together need the sums of squares of every
+core, which `head_squares` leaves before: the collective of such a model.
 """
 
 from __future__ import annotations
@@ -19,24 +20,44 @@ from server.kernels.records import ROPE, ROPE_BYTES, STEP
 
 
 @inline
-def _add_bias(row, bias, size):  # type: ignore[no-untyped-def]
-    """row += bias, over `size` elements."""
-    whole = size - size % 16
-    for i in range(0, whole, 16):
-        simd.store(row + i * 4, simd.add(simd.load(row + i * 4), simd.load(bias + i * 4)))
-    for i in range(whole, size):
-        store_f32(row + i * 4, load_f32(row + i * 4) + load_f32(bias + i * 4))
+def _sum_squares(values, size):  # type: ignore[no-untyped-def]
+    """Of `size` elements, in order."""
+    squares = 0.0
+    for i in range(size):
+        squares += load_f32(values + i * 4) * load_f32(values + i * 4)
+    return squares
 
 
 @inline
-def _norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
-    """head = rmsnorm(head) * weight."""
-    squares = 0.0
-    for i in range(size):
-        squares += load_f32(head + i * 4) * load_f32(head + i * 4)
-    scale = 1.0 / math.sqrt(squares / size + eps)
+def _norm_head(head, weight, size, mean, eps):  # type: ignore[no-untyped-def]
+    """head = head / sqrt(mean + eps) * weight."""
+    scale = 1.0 / math.sqrt(mean + eps)
     for i in range(size):
         store_f32(head + i * 4, load_f32(head + i * 4) * scale * load_f32(weight + i * 4))
+
+
+@inline
+def _layer_norm_head(head, weight, size, eps):  # type: ignore[no-untyped-def]
+    """head = the head's distance from its mean, over the standard deviation, times weight."""
+    total = squares = 0.0
+    for i in range(size):
+        total += load_f32(head + i * 4)
+    middle = total / size
+    for i in range(size):
+        distance = load_f32(head + i * 4) - middle
+        store_f32(head + i * 4, distance)
+        squares += distance * distance
+    _norm_head(head, weight, size, squares / size, eps)
+
+
+@inline
+def _rotate_neighbours(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
+    """Pairs (2 i, 2 i + 1) turned by their angle, times `scale`."""
+    for i in range(half):
+        first, second = load_f32(head + i * 8), load_f32(head + i * 8 + 4)
+        c, s = load_f32(cos + i * 4) * scale, load_f32(sin + i * 4) * scale
+        store_f32(head + i * 8, first * c - second * s)
+        store_f32(head + i * 8 + 4, second * c + first * s)
 
 
 @inline
@@ -57,13 +78,44 @@ def _rotate(head, cos, sin, half, scale):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _prepare_head(op, head, norm, position, scale):  # type: ignore[no-untyped-def]
-    """Norm where the model has one, then rotation."""
-    size = load_i64(op + ROPE.head_dim)
-    if norm != 0:
-        _norm_head(head, norm, size, load_f32(op + ROPE.eps))
-    at = position * (size // 2) * 4
-    _rotate(head, load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at, size // 2, scale)
+def _prepare_head(op, head, norm, mean, position, scale):  # type: ignore[no-untyped-def]
+    """Norm where the model has one, then rotation of the first elements. A `mean` below 0 is the head's own."""
+    size, rotary = load_i64(op + ROPE.head_dim), load_i64(op + ROPE.rotary)
+    if norm != 0 and load_i64(op + ROPE.is_centered) != 0:
+        _layer_norm_head(head, norm, size, load_f32(op + ROPE.eps))
+    elif norm != 0:
+        if mean < 0.0:
+            mean = _sum_squares(head, size) / size
+        _norm_head(head, norm, size, mean, load_f32(op + ROPE.eps))
+    at = position * (rotary // 2) * 4
+    cos, sin = load_i64(op + ROPE.cos) + at, load_i64(op + ROPE.sin) + at
+    if load_i64(op + ROPE.is_interleaved) != 0:
+        _rotate_neighbours(head, cos, sin, rotary // 2, scale)
+    else:
+        _rotate(head, cos, sin, rotary // 2, scale)
+    if scale != 1.0:
+        for i in range(rotary, size):
+            store_f32(head + i * 4, load_f32(head + i * 4) * scale)
+
+
+@inline
+def _prepare_heads(op, heads, count, norm, mean, position, scale):  # type: ignore[no-untyped-def]
+    """Heads side by side, whose norms have the same weights or each its own."""
+    head_bytes, stride = load_i64(op + ROPE.head_dim) * 4, load_i64(op + ROPE.norm_stride)
+    for h in range(count):
+        _prepare_head(op, heads + h * head_bytes, norm + h * stride, mean, position, scale)
+
+
+@inline
+def _mean_square(op, cores, t, which, total):  # type: ignore[no-untyped-def]
+    """Of all elements of q (0) or k (1) of token `t`, added up in the order of the cores; below 0 for heads apart."""
+    sums = load_i64(op + ROPE.squares)
+    if sums == 0:
+        return -1.0
+    squares = 0.0
+    for core in range(cores):
+        squares += load_f32(sums + ((t * cores + core) * 2 + which) * 4)
+    return squares / total
 
 
 def _writer(cell: CacheCell, is_paired: bool) -> Any:
@@ -120,17 +172,17 @@ def _round_queries(op, row, t):  # type: ignore[no-untyped-def]
 
 def _rope(write_kv: Any, queries: Any) -> Any:
     @inline
-    def one_token(op, row, t, position, slot):  # type: ignore[no-untyped-def]
+    def one_token(op, cores, row, t, position, slot):  # type: ignore[no-untyped-def]
         heads, kv_heads = load_i64(op + ROPE.heads), load_i64(op + ROPE.kv_heads)
         head_bytes = load_i64(op + ROPE.head_dim) * 4
-        bias = load_i64(op + ROPE.bias)
-        if bias != 0:
-            _add_bias(row, bias, (heads + 2 * kv_heads) * load_i64(op + ROPE.head_dim))
-        for h in range(heads):
-            _prepare_head(op, row + h * head_bytes, load_i64(op + ROPE.q_norm), position, load_f32(op + ROPE.scale))
         k = row + heads * head_bytes
-        for j in range(kv_heads):
-            _prepare_head(op, k + j * head_bytes, load_i64(op + ROPE.k_norm), position, 1.0)
+        mean = _mean_square(op, cores, t, 0, load_i64(op + ROPE.q_total))
+        scale, temperatures = load_f32(op + ROPE.scale), load_i64(op + ROPE.temperatures)
+        if temperatures != 0:
+            scale *= load_f32(temperatures + position * 4)
+        _prepare_heads(op, row, heads, load_i64(op + ROPE.q_norm), mean, position, scale)
+        mean = _mean_square(op, cores, t, 1, load_i64(op + ROPE.k_total))
+        _prepare_heads(op, k, kv_heads, load_i64(op + ROPE.k_norm), mean, position, 1.0)
         write_kv(op, k, k + kv_heads * head_bytes, slot)
         queries(op, row, t)
 
@@ -145,7 +197,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
             t = item % tokens
             op = operands + item // tokens * ROPE_BYTES
             row = load_i64(op + ROPE.qkv) + t * load_i64(op + ROPE.ldc) * 4
-            one_token(op, row, t, load_i32(positions + t * 4), load_i32(slots + t * 4))
+            one_token(op, cores, row, t, load_i32(positions + t * 4), load_i32(slots + t * 4))
 
     return rope
 
@@ -153,6 +205,25 @@ def _rope(write_kv: Any, queries: Any) -> Any:
 _bf16, _f32 = (_rope(_writer(cell, False), _keep_queries) for cell in (BFLOAT16, FLOAT32))
 _i8, _e4m3 = (_rope(_writer(cell, False), _keep_queries) for cell in (INT8, FLOAT8))
 _bf16_pairs, _i8_pairs, _e4m3_pairs = (_rope(_writer(cell, True), _round_queries) for cell in (BFLOAT16, INT8, FLOAT8))
+
+
+@kernel
+def head_squares(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Sums of squares of each core's q, and of the k that no core before has. Items are tokens of every core."""
+    tokens = load_i64(step + STEP.num_tokens)
+    for item in range(share_begin(cores * tokens, worker, workers), share_begin(cores * tokens, worker + 1, workers)):
+        t, core = item % tokens, item // tokens
+        op = operands + core * ROPE_BYTES
+        row = load_i64(op + ROPE.qkv) + t * load_i64(op + ROPE.ldc) * 4
+        heads, kv_heads, head_dim = (
+            load_i64(op + ROPE.heads),
+            load_i64(op + ROPE.kv_heads),
+            load_i64(op + ROPE.head_dim),
+        )
+        own = load_i64(op + ROPE.own_kv)
+        to = load_i64(op + ROPE.squares) + (t * cores + core) * 8
+        store_f32(to, _sum_squares(row, heads * head_dim))
+        store_f32(to + 4, _sum_squares(row + (heads + own) * head_dim * 4, (kv_heads - own) * head_dim))
 
 
 @kernel

@@ -19,9 +19,11 @@ state_bytes = inline(row_state_bytes)
 
 @inline
 def first_key(position, window):  # type: ignore[no-untyped-def]
-    """First key that a query at `position` sees; a window of 0 is all."""
+    """First key that a query at `position` sees; a window of 0 is all, one below 0 is chunks of so many tokens."""
     if window == 0:
         return 0
+    if window < 0:
+        return position - position % -window
     return max(0, position - window + 1)
 
 
@@ -50,6 +52,19 @@ def copy_state(to, state, head_pad):  # type: ignore[no-untyped-def]
     store_f32(to, load_f32(state))
     for at in range(SUMS, VALUES + 4 * head_pad, 64):
         simd.store(to + at, simd.load(state + at))
+
+
+@inline
+def add_sink(total, score, head_dim):  # type: ignore[no-untyped-def]
+    """`total` takes in a key of this score whose value is zero."""
+    before, new = simd.splat(load_f32(total)), simd.splat(score)
+    highest = simd.maximum(before, new)
+    keep = simd.exp(simd.sub(before, highest))
+    weight = simd.first_lane(simd.exp(simd.sub(new, highest)))
+    store_f32(total, simd.first_lane(highest))
+    for at in range(SUMS, VALUES + 4 * head_dim, 64):
+        simd.store(total + at, simd.mul(simd.load(total + at), keep))
+    store_f32(total + SUMS, load_f32(total + SUMS) + weight)
 
 
 @inline

@@ -19,6 +19,7 @@ from server.kernels.isa import simd
 from server.kernels.isa.avx512 import exp2, select_bits, store_bf16_pair
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import emitted, load_f32, load_i64, store_f32
+from server.kernels.isa.softcap import softcap
 from server.kernels.records import ATTENTION
 
 _MASKED = 2 * LOWEST
@@ -64,12 +65,14 @@ def _raise_maximum(state, before, maximum, head_dim):  # type: ignore[no-untyped
 
 def _one_row(is_scaled: bool, is_masked: bool) -> Any:
     @inline
-    def row(state, s, weights, seen, scales, head_dim):  # type: ignore[no-untyped-def]
+    def row(state, s, weights, seen, scales, head_dim, cap):  # type: ignore[no-untyped-def]
         """One row's scores to weights; its sums by lane grow. The weight of a key whose bit is not set is zero."""
         a, b, c, d = simd.load(s), simd.load(s + 64), simd.load(s + 128), simd.load(s + 192)
         if is_scaled:
             a, b = simd.mul(a, simd.load(scales)), simd.mul(b, simd.load(scales + 64))
             c, d = simd.mul(c, simd.load(scales + 128)), simd.mul(d, simd.load(scales + 192))
+        if cap != 0.0:
+            a, b, c, d = softcap(a, cap), softcap(b, cap), softcap(c, cap), softcap(d, cap)
         if is_masked:
             lowest = simd.splat(_MASKED)
             a, b = select_bits(seen, a, lowest), select_bits(seen >> 16, b, lowest)
@@ -107,15 +110,15 @@ def softmax_rows(is_scaled: bool) -> Any:
         """Up to 32 rows from row `first` of the item on, against CHUNK keys from `base` on."""
         op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
         window, head_dim = load_i64(op + ATTENTION.window), load_i64(op + ATTENTION.head_dim)
-        size = state_bytes(head_dim)
+        size, cap = state_bytes(head_dim), load_f32(op + ATTENTION.cap)
         position, head = load_i64(item + ITEM.position) + first // group, first % group
         for r in range(min(32, load_i64(item + ITEM.rows) - first)):
             state, line, out = states + r * size, s + r * CHUNK * 4, weights + r * CHUNK * 2
             begin, end = first_key(position, window) - base, position - base + 1
             if begin <= 0 and end >= CHUNK:
-                whole_row(state, line, out, -1, scales, head_dim)
+                whole_row(state, line, out, -1, scales, head_dim, cap)
             else:
-                masked_row(state, line, out, _bits(end) & ~_bits(begin), scales, head_dim)
+                masked_row(state, line, out, _bits(end) & ~_bits(begin), scales, head_dim, cap)
             head += 1
             if head == group:
                 position, head = position + 1, 0

@@ -99,11 +99,32 @@ def store_f32(builder: Any, address: Any, value: Any) -> Any:
     return NOTHING
 
 
+@emitted(types.void, types.int64, types.float32)
+def store_i32(builder: Any, address: Any, value: Any) -> Any:
+    """A whole number to memory, as an int32."""
+    builder.store(builder.fptosi(value, _I32), pointer(builder, address, _I32, WRITE), align=4)
+    return NOTHING
+
+
 @emitted(types.float32, types.int64)
 def load_bf16(builder: Any, address: Any) -> Any:
     """A bfloat16 from memory, exact in float32."""
     half = builder.zext(builder.load(pointer(builder, address, _I16, READ), align=2), _I32)
     return builder.bitcast(builder.shl(half, ir.Constant(_I32, 16)), _F32)
+
+
+@emitted(types.float32, types.int64)
+def load_f16(builder: Any, address: Any) -> Any:
+    """A finite float16 from memory, exact in float32: its bits moved to float32's places, times 2 ** 112."""
+    half = builder.sext(builder.load(pointer(builder, address, _I16, READ), align=2), _I32)
+    bits = builder.and_(builder.shl(half, ir.Constant(_I32, 13)), ir.Constant(_I32, 0x8FFFE000))
+    return builder.fmul(builder.bitcast(bits, _F32), ir.Constant(_F32, 2.0**112))
+
+
+@emitted(types.int64, types.int64)
+def load_u8(builder: Any, address: Any) -> Any:
+    """An unsigned byte from memory, widened."""
+    return builder.zext(builder.load(pointer(builder, address, _I8, READ), align=1), _I64)
 
 
 @emitted(types.float32, types.int64)

@@ -268,7 +268,7 @@ def exp2_int(builder: Any, value: Any) -> Any:
 
 
 @emitted(float32x16, float32x16, float32x16, float32x16)
-def _clamp(builder: Any, value: Any, low: Any, high: Any) -> Any:
+def clamp(builder: Any, value: Any, low: Any, high: Any) -> Any:
     """The value, or the limit that it is beyond; NaN stays NaN."""
     value = builder.select(builder.fcmp_ordered(">", low, value), low, value)
     return builder.select(builder.fcmp_ordered("<", high, value), high, value)
@@ -281,7 +281,7 @@ def exp(x: Any) -> Any:
     NaN stays NaN.
     Cody-Waite reduction by ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln(2)/2.
     """
-    x = _clamp(x, splat(-87.0), splat(88.0))
+    x = clamp(x, splat(-87.0), splat(88.0))
     n = maximum(rint(mul(x, splat(1.4426950408889634))), splat(-126.0))  # a number even where x is not
     r = fma(n, splat(-0.693359375), x)
     r = fma(n, splat(2.12194440e-4), r)

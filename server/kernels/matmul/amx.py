@@ -18,14 +18,18 @@ from server.kernels.matmul.amx_products import column_pair, few_rows, finisher, 
 from server.kernels.matmul.loop import column_item, converted_weights, matmul_loop, rows_of, stored_weights
 
 
+@inline
+def _prepare(rows):  # type: ignore[no-untyped-def]
+    amx.configure(min(rows, 16))
+
+
 def _matmul(item: Any, tile_bytes: int) -> Any:
-    loop = matmul_loop(item, tile_bytes)
+    loop = matmul_loop(item, tile_bytes, _prepare)
 
     @inline
     def matmul(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
         rows = rows_of(operands, step)
         if rows > 0:
-            amx.configure(min(rows, 16))
             loop(operands, cores, rows, worker, workers)
             amx.release()
 

@@ -103,13 +103,14 @@ def finisher(load: Any, value: Any, to: epilogue.Output, has_row_scales: bool) -
 
     @inline
     def finish(outputs, begin, end):  # type: ignore[no-untyped-def]
-        sums, output, ldc, n, width, row_scales, scale0, scale1, activation = outputs
+        sums, output, ldc, n, width, row_scales, scale0, scale1, bias0, bias1, activation = outputs
         for row in range(begin, end):
             scale = 1.0
             if has_row_scales:
                 scale = load_f32(row_scales + row * 4)
             at = _sums_of(sums, row)
-            left, right = value(load(at), scale, scale0), value(load(at + _TILE), scale, scale1)
+            left = simd.add(value(load(at), scale, scale0), bias0)
+            right = simd.add(value(load(at + _TILE), scale, scale1), bias1)
             store(place(output, ldc, row, n), left, right, width, activation)
 
     return finish
@@ -122,12 +123,17 @@ def outputs(has_column_scales: bool) -> Any:
     def outputs_of(op, n, width):  # type: ignore[no-untyped-def]
         """Where the sums of column tiles n and n + 1 are and go."""
         scale0 = scale1 = simd.splat(1.0)
+        bias0 = bias1 = simd.splat(0.0)
+        last = (width - 1) * 64
         if has_column_scales:
             scales = load_i64(op + MATMUL.column_scales) + n * 64
-            scale0, scale1 = simd.load(scales), simd.load(scales + (width - 1) * 64)
+            scale0, scale1 = simd.load(scales), simd.load(scales + last)
+        if load_i64(op + MATMUL.bias) != 0:
+            biases = load_i64(op + MATMUL.bias) + n * 64
+            bias0, bias1 = simd.load(biases), simd.load(biases + last)
         output, ldc = load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc)
         row_scales, activation = load_i64(op + MATMUL.row_scales), load_i64(op + MATMUL.activation)
-        return amx.stack_tiles(), output, ldc, n, width, row_scales, scale0, scale1, activation
+        return amx.stack_tiles(), output, ldc, n, width, row_scales, scale0, scale1, bias0, bias1, activation
 
     return outputs_of
 

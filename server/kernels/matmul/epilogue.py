@@ -1,9 +1,9 @@
-"""What becomes of a matmul's sums: scaled to what they stand for, then stored as they are or as one column of two.
+"""What becomes of a matmul's sums: scaled to what they stand for, with their bias, activated, and stored.
 
 `value(sums, row_scale, column_scale)` makes float32 lanes of sixteen columns of one row. An Output takes two
 neighbouring column tiles of one row; of a gated product the first is gate and the second up, and only
 activation(gate) * up is stored:
-  plain         rows [T][ldc] float32
+  plain         rows [T][ldc] float32, each value activated
   gated         rows [T][ldc] float32, half as many columns
   gated_panels  panels [T/16][ldc/32][16][32] bfloat16 of those columns: half the bytes, and what tiles are loaded from
 """
@@ -17,8 +17,17 @@ from server.kernels.isa import avx512, simd
 from server.kernels.isa.jit import inline
 
 PANEL_BYTES = 1024  # sixteen rows of 32 bfloat16
-ACTIVATIONS = ("silu", "gelu_tanh")  # by the index that is the operand
+ACTIVATIONS = ("none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_clamped")  # by the index that is the operand
+_CLAMPED = ACTIVATIONS.index("swiglu_clamped")
+_SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0  # GptOssConfig of transformers
 _GELU_LINEAR, _GELU_CUBIC = 1.5957691216, 0.0713548163  # 2 sqrt(2 / pi), and 0.044715 times as much
+# The share of a normal distribution beyond x >= 0 is e ** (-x * x / 2) times this polynomial in 1 / (1 + x / slope),
+# whose error was made least, relatively, for 0 <= x <= 13: 6e-8.
+_TAIL_SLOPE = 2.5
+_TAIL = (
+    *(-1.29050723e-05, 0.159923464, 0.155619264, 0.159201711, -0.0145673165, 0.254660308, -0.377397656, 0.202648371),
+    -0.0400753058,
+)
 
 
 @inline
@@ -62,8 +71,40 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
     return simd.div(one, simd.add(one, simd.exp(simd.sub(simd.splat(0.0), x))))
 
 
+def _polynomial(coefficients: Sequence[float]) -> Any:
+    """Make `p(x)` of the coefficients of 1, x, x ** 2 and so on."""
+    first, others = coefficients[0], coefficients[1:]
+    if not others:
+        return inline(lambda _: simd.splat(first))
+    rest = _polynomial(others)
+
+    @inline
+    def p(x):  # type: ignore[no-untyped-def]
+        return simd.fma(rest(x), x, simd.splat(first))
+
+    return p
+
+
+_tail = _polynomial(_TAIL)
+
+
+@inline
+def relu(x):  # type: ignore[no-untyped-def]
+    """NaN stays NaN."""
+    return simd.larger(simd.splat(0.0), x)
+
+
+@inline
+def gelu(x):  # type: ignore[no-untyped-def]
+    """x times the share of a normal distribution below x: x, less its share beyond, or what is left below -|x|."""
+    one, size, half = simd.splat(1.0), simd.absolute(x), simd.mul(x, simd.splat(-0.5))
+    t = simd.div(one, simd.fma(size, simd.splat(1.0 / _TAIL_SLOPE), one))
+    beyond = simd.mul(simd.exp(simd.mul(half, x)), _tail(t))
+    return simd.sub(relu(x), simd.mul(size, beyond))
+
+
 def _activations(sigmoid: Any) -> dict[str, Any]:
-    """ACTIVATIONS, as exact as `sigmoid` is."""
+    """ACTIVATIONS, as exact as `sigmoid` is, or float32 where they need none."""
 
     @inline
     def silu(x):  # type: ignore[no-untyped-def]
@@ -75,7 +116,14 @@ def _activations(sigmoid: Any) -> dict[str, Any]:
         by = simd.fma(simd.mul(x, x), simd.splat(_GELU_CUBIC), simd.splat(_GELU_LINEAR))
         return simd.mul(x, sigmoid(simd.mul(x, by)))
 
-    return {"silu": silu, "gelu_tanh": gelu_tanh}
+    @inline
+    def swiglu_clamped(x):  # type: ignore[no-untyped-def]
+        """Of a gate; `_gated` has the rest."""
+        x = simd.clamp(x, simd.splat(-3.0e38), simd.splat(_SWIGLU_LIMIT))
+        return simd.mul(x, sigmoid(simd.mul(x, simd.splat(_SWIGLU_ALPHA))))
+
+    plain = {"none": inline(lambda x: x), "gelu": gelu, "relu": relu}
+    return {**plain, "silu": silu, "gelu_tanh": gelu_tanh, "swiglu_clamped": swiglu_clamped}
 
 
 def _activate(sigmoid: Any) -> Any:
@@ -84,6 +132,15 @@ def _activate(sigmoid: Any) -> Any:
 
 
 _exact, _near = _activate(_sigmoid), _activate(avx512.sigmoid)
+
+
+@inline
+def _factor(activation, up):  # type: ignore[no-untyped-def]
+    """What an activated gate is multiplied with."""
+    if activation == _CLAMPED:
+        up = simd.clamp(up, simd.splat(-_SWIGLU_LIMIT), simd.splat(_SWIGLU_LIMIT))
+        return simd.add(up, simd.splat(1.0))
+    return up
 
 
 class Output(NamedTuple):
@@ -100,6 +157,8 @@ def _plain_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
 
 @inline
 def _plain_store(place, left, right, width, activation):  # type: ignore[no-untyped-def]
+    if activation != 0:
+        left, right = _exact(activation, left), _exact(activation, right)
     simd.store(place, left)
     if width == 2:
         simd.store(place + 64, right)
@@ -113,7 +172,7 @@ def _row_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
 @inline
 def _row_store(place, gate, up, width, activation):  # type: ignore[no-untyped-def]
     """activation(gate) * up: sixteen columns from thirty-two."""
-    simd.store(place, simd.mul(_exact(activation, gate), up))
+    simd.store(place, simd.mul(_exact(activation, gate), _factor(activation, up)))
 
 
 @inline
@@ -124,7 +183,7 @@ def _panel_place(output, ldc, row, n):  # type: ignore[no-untyped-def]
 @inline
 def _panel_store(place, gate, up, width, activation):  # type: ignore[no-untyped-def]
     """The same, as exact as bfloat16 is."""
-    avx512.store_bf16(place, simd.mul(_near(activation, gate), up))
+    avx512.store_bf16(place, simd.mul(_near(activation, gate), _factor(activation, up)))
 
 
 OUTPUTS = {

@@ -64,6 +64,10 @@ def _finisher(value: Any, to: epilogue.Output, is_int: bool, is_offset: bool) ->
             left, right = dot_product.int_sums(left, sums0), dot_product.int_sums(right, sums1)
         at = place(load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc), row, n)
         left, right = value(left, scale, scale0), value(right, scale, scale1)
+        bias = load_i64(op + MATMUL.bias)
+        if bias != 0:
+            left = simd.add(left, simd.load(bias + n * 64))
+            right = simd.add(right, simd.load(bias + n * 64 + last))
         store(at, left, right, width, load_i64(op + MATMUL.activation))
 
     return finish

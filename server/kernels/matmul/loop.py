@@ -1,4 +1,8 @@
-"""The outer loop of every matmul: column tiles or rows in equal shares, weights as stored or converted first."""
+"""The outer loop of every matmul: column tiles or rows in equal shares, weights as stored or converted first.
+
+Rows may be in groups that meet a matrix each, as those of experts do: one after the other, each read by all workers. An
+ordinary product is one group.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Any
 
 from server.kernels.isa.jit import inline, share_begin
 from server.kernels.isa.memory import load_i64
-from server.kernels.records import MATMUL, MATMUL_BYTES
+from server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, MATMUL, MATMUL_BYTES
 
 LINE = 64  # bytes of sixteen columns at one word of k
 _MANY_ROWS = 128  # for each worker: blocks of 32 divide well then
@@ -73,11 +77,20 @@ def _share(items, rows, row_bytes, weight_bytes, worker, workers):  # type: igno
     return 0, items, low * 32, min(high * 32, rows)
 
 
-def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
-    """Items are pairs of column tiles of every core. `tile_bytes` of a row of activations meet one tile of weights."""
+@inline
+def _nothing(rows):  # type: ignore[no-untyped-def]
+    """Before the rows of a group, on hosts that need nothing then."""
+
+
+def matmul_loop(item_of: Any, tile_bytes: int, prepare: Any = _nothing) -> Any:
+    """Items are pairs of column tiles of every core. `tile_bytes` of a row of activations meet one tile of weights.
+
+    `prepare(rows)` is called before the rows of each group.
+    """
 
     @inline
-    def matmul(operands, cores, rows, worker, workers):  # type: ignore[no-untyped-def]
+    def of_group(operands, cores, first_row, rows, worker, workers):  # type: ignore[no-untyped-def]
+        """Rows of one group by one record on each of `cores`, which are MATMUL.matrices records apart."""
         n_tiles = load_i64(operands + MATMUL.n_tiles)
         pairs = (n_tiles + 1) // 2
         scratch = load_i64(operands + MATMUL.scratch) + worker * load_i64(operands + MATMUL.scratch_stride)
@@ -85,12 +98,27 @@ def matmul_loop(item_of: Any, tile_bytes: int) -> Any:
         first, last, low, high = _share(
             cores * pairs, rows, row_bytes, cores * n_tiles * 16 * row_bytes, worker, workers
         )
+        stride = load_i64(operands + MATMUL.matrices) * MATMUL_BYTES
         block = _block_of(high - low, row_bytes)
+        prepare(rows)
         for begin in range(low, high, block):
             for item in range(first, last):
-                op = operands + item // pairs * MATMUL_BYTES
-                n = item % pairs * 2
-                item_of(op, n, min(2, n_tiles - n), begin, min(begin + block, high), scratch)
+                op = operands + item // pairs * stride
+                n, end = item % pairs * 2, min(begin + block, high)
+                item_of(op, n, min(2, n_tiles - n), first_row + begin, first_row + end, scratch)
+
+    @inline
+    def matmul(operands, cores, rows, worker, workers):  # type: ignore[no-untyped-def]
+        """`rows` of an ordinary product; those of groups are in their table."""
+        groups, count, matrix, begin, end = load_i64(operands + MATMUL.groups), 1, 0, 0, rows
+        if groups != 0:
+            count = load_i64(groups + GROUP_TABLE.num_groups)
+        for i in range(count):
+            if groups != 0:
+                at = groups + GROUP_TABLE_BYTES + i * GROUP_BYTES
+                matrix, begin, end = load_i64(at + GROUP.matrix), load_i64(at + GROUP.begin), load_i64(at + GROUP.end)
+            copies = cores // load_i64(operands + MATMUL.matrices)
+            of_group(operands + matrix * MATMUL_BYTES, copies, begin, end - begin, worker, workers)
 
     return matmul
 

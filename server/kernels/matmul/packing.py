@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from server.config import WeightFormat
 from server.device.layout import N_TILE
 from server.kernels.isa.jit import HostFunction
+from server.kernels.matmul.groups import GroupedRows
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @HostFunction
@@ -19,10 +24,63 @@ def pack(rows: npt.NDArray[np.uint32], tiles: npt.NDArray[np.uint32]) -> None:
             tile[k, n % 16] = rows[n, k]
 
 
-def pack_weights(rows: npt.NDArray[Any], into: npt.NDArray[np.uint8]) -> None:
+def pack_weights(rows: npt.NDArray[Any], into: Bytes) -> None:
     """`rows` [N, K] (float32, bfloat16 bits or 8-bit codes; N a multiple of 16, K of 64) to tiles in `into`."""
     words = np.ascontiguousarray(rows).view(np.uint32)
     pack(words, into.view(np.uint32).reshape(rows.shape[0] // N_TILE, words.shape[1], N_TILE))
+
+
+@HostFunction
+def pack_halves(codes: Bytes, tiles: Bytes) -> None:
+    """Codes [N, K] to tiles [pairs][K/32][width][4][16 n][4], of which N has `width` * 16 for each pair."""
+    width = tiles.shape[2]
+    for n in range(codes.shape[0]):
+        pair, tile = tiles[n // (16 * width)], n // 16 % width
+        for k in range(codes.shape[1] // 8):
+            for i in range(4):
+                pair[k // 4, tile, k % 4, n % 16, i] = codes[n, 8 * k + i] | codes[n, 8 * k + 4 + i] << 4
+
+
+def _pairs(n: int) -> tuple[tuple[slice, int], ...]:
+    """Rows whose tiles lie in pairs, and those of a last one; with how many tiles are side by side."""
+    paired = n // (2 * N_TILE) * 2 * N_TILE
+    return (slice(0, paired), 2), (slice(paired, n), 1)
+
+
+def _pack_codes(codes: Bytes, into: Bytes) -> None:
+    """4-bit `codes` [N, K], one in a byte, to two in a byte: see isa/nibbles.py and group_lanes.py."""
+    n, k = codes.shape
+    for rows, width in _pairs(n):
+        part = into[rows.start * k // 2 : rows.stop * k // 2].reshape(-1, k // 32, width, 4, N_TILE, 4)
+        pack_halves(np.ascontiguousarray(codes[rows]), part)
+
+
+def _pack_values(values: npt.NDArray[np.float32], into: Bytes, dtype: npt.DTypeLike) -> None:
+    """A value for each group [N, groups] to [N/32][groups][2][16 n] of `dtype`."""
+    n, groups = values.shape
+    for rows, width in _pairs(n):
+        part = into.view(dtype)[rows.start * groups : rows.stop * groups].reshape(-1, groups, width, N_TILE)
+        part[:] = values[rows].reshape(-1, width, N_TILE, groups).transpose(0, 3, 1, 2)
+
+
+class GroupMemory(NamedTuple):
+    """Where a matrix of a 4-bit format goes, or a block of its rows."""
+
+    tiles: Bytes
+    scales: Bytes
+    shifts: Bytes | None
+
+
+def pack_grouped(rows: GroupedRows, weights: WeightFormat, into: GroupMemory) -> None:
+    """Tiles, scales and shifts in the form that group_lanes.py reads: scales of MXFP4 and all shifts are scaled."""
+    _pack_codes(rows.codes, into.tiles)
+    if weights == "mxfp4":  # codes are multiplied as twice their value
+        _pack_values(rows.scales * np.float32(0.5), into.scales, ml_dtypes.bfloat16)
+        return
+    _pack_values(rows.scales, into.scales, np.float16)
+    if into.shifts is not None:  # multiplied with -8 times the sum of the activations
+        shifts = np.zeros_like(rows.scales) if rows.shifts is None else rows.shifts
+        _pack_values(shifts / np.float32(-8.0), into.shifts, np.float16)
 
 
 def interleave(gate: npt.NDArray[Any], up: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,0 +1,66 @@
+"""activation(gate) * up, and activation(up), by themselves: for products that something is added to before.
+
+The same functions that products end with, so that the result is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline, kernel, share_begin
+from server.kernels.isa.memory import load_i64
+from server.kernels.matmul.epilogue import OUTPUTS, Output
+from server.kernels.records import STEP, offsets, size_of
+
+
+class ActivateOperands(NamedTuple):
+    """One core's activation(gate) * up, of tiles that take turns, or activation(up)."""
+
+    source: int  # float32 [T, columns]
+    columns: int  # a multiple of 32: twice the width where there is a gate
+    output: int  # float32 rows or bfloat16 panels, [T, width]; may be the source where there is no gate
+    width: int
+    activation: int  # index in epilogue.ACTIVATIONS
+
+
+ACTIVATE, ACTIVATE_BYTES = offsets(ActivateOperands), size_of(ActivateOperands)
+
+
+def _activate(to: Output) -> Any:
+    place, store = to
+
+    @inline
+    def activate(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        rows, width = load_i64(step + STEP.num_tokens), load_i64(operands + ACTIVATE.width)
+        columns = load_i64(operands + ACTIVATE.columns)
+        for item in range(share_begin(cores * rows, worker, workers), share_begin(cores * rows, worker + 1, workers)):
+            row, op = item % rows, operands + item // rows * ACTIVATE_BYTES
+            source, output = load_i64(op + ACTIVATE.source) + row * columns * 4, load_i64(op + ACTIVATE.output)
+            activation = load_i64(op + ACTIVATE.activation)
+            for n in range(0, columns // 16, 2):
+                at = source + n * 64
+                store(place(output, width, row, n), simd.load(at), simd.load(at + 64), 2, activation)
+
+    return activate
+
+
+_plain, _rows, _panels = (_activate(OUTPUTS[name]) for name in ("plain", "gated", "gated_panels"))
+
+
+@kernel
+def activate_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Activation of float32 rows. Items are rows of every core."""
+    _plain(operands, cores, step, worker, workers)
+
+
+@kernel
+def gate_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """What `gated` products do in their epilogue, to float32 rows. Items are rows of every core."""
+    _rows(operands, cores, step, worker, workers)
+
+
+@kernel
+def gate_panels(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """What `gated` products do in their epilogue on the tile unit, to bfloat16 panels. Items are rows of every core."""
+    _panels(operands, cores, step, worker, workers)

@@ -1,0 +1,227 @@
+"""Attention over all tokens of the same text, on both sides: what encoders do. Packed texts, keys of one layer alone.
+
+K and V lie in blocks, as rope.py writes them, and those of a text are neighbours, its first token at the beginning of
+its first block. So a row's lanes and runs of keys follow from the text alone, and its result from nothing else. An
+entry of the step is up to `tile_tokens` query tokens of one text; an entry and one kv head make an item. Distances may
+have a bias for each head (MPNet), and tokens further away than `reach` may be left out (ModernBERT's local layers).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from server.device.attention_layout import CHUNK, ITEM_BYTES
+from server.kernels.attention import cache_elements
+from server.kernels.attention.cache_elements import CacheCell
+from server.kernels.attention.items import COUNTER_BYTES
+from server.kernels.attention.lane_rows import LINE, four_row_loops, softmax
+from server.kernels.attention.state import begin_state, finish_row, state_bytes
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline, kernel, share_begin
+from server.kernels.isa.memory import fetch_add, load_i32, load_i64, store_i64
+from server.kernels.records import BOTH_SIDES, BOTH_SIDES_BYTES, STEP, offsets
+
+
+class TextItemRecord(NamedTuple):
+    """One item, at the head of its worker's scratch."""
+
+    op: int  # operands of the core
+    keys: int  # the kv head's K and V in the text's first block
+    values: int
+    first_head: int  # local query heads that the kv head serves
+    group: int  # how many
+    row: int  # of the first token in the step
+    rows: int  # tokens * group: row r is token r // group, head first_head + r % group
+    tokens: int
+    position: int  # of the first token in its text
+    length: int  # of the text
+    states: int  # one for each row, rounded up to sixteen
+    scores: int  # of four rows
+
+
+ITEM = offsets(TextItemRecord)
+
+
+@inline
+def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
+    """The record of an item, at `at`."""
+    groups = load_i64(op + BOTH_SIDES.groups) + kv_head * 8
+    first_head, seq = load_i32(groups), load_i32(load_i64(step + STEP.tile_seq) + entry * 4)
+    group, row = load_i32(groups + 4) - first_head, load_i32(load_i64(step + STEP.tile_row) + entry * 4)
+    begin = load_i32(load_i64(step + STEP.query_start) + seq * 4)
+    end = load_i32(load_i64(step + STEP.query_start) + (seq + 1) * 4)
+    tokens = min(load_i64(op + BOTH_SIDES.tile_tokens), end - row)
+    block = load_i32(load_i64(step + STEP.block_tables) + seq * load_i64(step + STEP.table_width) * 4)
+    cell = (block * load_i64(op + BOTH_SIDES.kv_heads) + kv_head) * load_i64(op + BOTH_SIDES.block_bytes)
+    store_i64(at + ITEM.op, op)
+    store_i64(at + ITEM.keys, load_i64(op + BOTH_SIDES.k_cache) + cell)
+    store_i64(at + ITEM.values, load_i64(op + BOTH_SIDES.v_cache) + cell)
+    store_i64(at + ITEM.first_head, first_head)
+    store_i64(at + ITEM.group, group)
+    store_i64(at + ITEM.row, row)
+    store_i64(at + ITEM.rows, tokens * group)
+    store_i64(at + ITEM.tokens, tokens)
+    store_i64(at + ITEM.position, row - begin)
+    store_i64(at + ITEM.length, end - begin)
+    store_i64(at + ITEM.states, at + ITEM_BYTES)
+    size = load_i64(op + BOTH_SIDES.state_rows) * state_bytes(load_i64(op + BOTH_SIDES.head_pad))
+    store_i64(at + ITEM.scores, at + ITEM_BYTES + size)
+    return group
+
+
+@inline
+def _first_key(position, reach):  # type: ignore[no-untyped-def]
+    """First key that a query at `position` sees; a reach of 0 is all."""
+    if reach == 0:
+        return 0
+    return max(0, position - reach)
+
+
+@inline
+def _end_key(position, reach, length):  # type: ignore[no-untyped-def]
+    """Where the keys that a query at `position` sees end."""
+    if reach == 0:
+        return length
+    return min(length, position + reach + 1)
+
+
+@inline
+def _query(item, r):  # type: ignore[no-untyped-def]
+    """Address of row `r`'s query."""
+    op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
+    head = load_i64(item + ITEM.first_head) + r % group
+    at = (load_i64(item + ITEM.row) + r // group) * load_i64(op + BOTH_SIDES.ldc)
+    return load_i64(op + BOTH_SIDES.qkv) + (at + head * load_i64(op + BOTH_SIDES.head_dim)) * 4
+
+
+@inline
+def _add_bias(item, r, scores, base, width):  # type: ignore[no-untyped-def]
+    """To row `r`'s scores of the keys from `base` on, what their distances count for."""
+    op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
+    bias = load_i64(op + BOTH_SIDES.bias)
+    if bias != 0:
+        head = load_i64(item + ITEM.first_head) + r % group
+        distance = base - load_i64(item + ITEM.position) - r // group
+        middle = head * load_i64(op + BOTH_SIDES.bias_stride) + load_i64(op + BOTH_SIDES.bias_middle)
+        at = bias + (middle + distance) * 4
+        for t in range(0, width, 16):
+            simd.store(scores + t * 4, simd.add(simd.load(scores + t * 4), simd.load(at + t * 4)))
+
+
+def _run_loop(cell: CacheCell) -> Any:
+    scores, values = four_row_loops(cell)
+    softmax_row, size = softmax(cell.is_scaled), cell.size
+
+    @inline
+    def one_row(item, r, state, s, base, width):  # type: ignore[no-untyped-def]
+        """Scores of a row to weights; the values' factor."""
+        reach = load_i64(load_i64(item + ITEM.op) + BOTH_SIDES.reach)
+        position = load_i64(item + ITEM.position) + r // load_i64(item + ITEM.group)
+        first, end = _first_key(position, reach), _end_key(position, reach, load_i64(item + ITEM.length))
+        _add_bias(item, r, s, base, width)
+        return softmax_row(state, s, width, first - base, end - base, 0, 0, 0.0)
+
+    @inline
+    def run(item, base, width, k, v):  # type: ignore[no-untyped-def]
+        """All rows against the keys of one run, `width` of them, from `base` on, at `k` and `v`."""
+        op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
+        head_dim, head_pad = load_i64(op + BOTH_SIDES.head_dim), load_i64(op + BOTH_SIDES.head_pad)
+        stride, reach = load_i64(op + BOTH_SIDES.block_size) * size, load_i64(op + BOTH_SIDES.reach)
+        position, length = load_i64(item + ITEM.position), load_i64(item + ITEM.length)
+        s, state_size = load_i64(item + ITEM.scores), state_bytes(head_pad)
+        for r in range(0, rows, 4):
+            # The last group of four repeats the last row where there are fewer; the copies' states are dropped.
+            r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
+            begin = max(0, _first_key(position + r // group, reach) - base)
+            end = min(width, _end_key(position + r3 // group, reach, length) - base)
+            if end <= 0 or begin >= width:
+                continue
+            scores(_query(item, r), _query(item, r1), _query(item, r2), _query(item, r3), k, stride, s, head_dim, width)
+            state = load_i64(item + ITEM.states) + r * state_size
+            f0 = one_row(item, r, state, s, base, width)
+            f1 = one_row(item, r1, state + state_size, s + LINE, base, width)
+            f2 = one_row(item, r2, state + 2 * state_size, s + 2 * LINE, base, width)
+            f3 = one_row(item, r3, state + 3 * state_size, s + 3 * LINE, base, width)
+            # Slots past the last key may hold another text's old values: never touched, not even times zero.
+            values(v, s, state, state_size, head_pad, begin, end, f0, f1, f2, f3)
+
+    return run
+
+
+@inline
+def _finish(item):  # type: ignore[no-untyped-def]
+    """States to float32 rows of the output."""
+    op, group, row = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.row)
+    head_dim, width = load_i64(op + BOTH_SIDES.head_dim), load_i64(op + BOTH_SIDES.output_width)
+    size, states = state_bytes(load_i64(op + BOTH_SIDES.head_pad)), load_i64(item + ITEM.states)
+    to = load_i64(op + BOTH_SIDES.output) + (row * width + load_i64(item + ITEM.first_head) * head_dim) * 4
+    for _ in range(load_i64(item + ITEM.tokens)):
+        for head in range(group):
+            finish_row(to + head * head_dim * 4, states + head * size, head_dim)
+        to, states = to + width * 4, states + group * size
+
+
+def _attend(cell: CacheCell) -> Any:
+    run, cell_size = _run_loop(cell), cell.size
+
+    @inline
+    def attend(item):  # type: ignore[no-untyped-def]
+        """Runs of up to CHUNK keys, which end where a block ends."""
+        op, length = load_i64(item + ITEM.op), load_i64(item + ITEM.length)
+        head_pad, block_size = load_i64(op + BOTH_SIDES.head_pad), load_i64(op + BOTH_SIDES.block_size)
+        next_block = load_i64(op + BOTH_SIDES.kv_heads) * load_i64(op + BOTH_SIDES.block_bytes)
+        reach, position = load_i64(op + BOTH_SIDES.reach), load_i64(item + ITEM.position)
+        for r in range((load_i64(item + ITEM.rows) + 15) // 16 * 16):
+            begin_state(load_i64(item + ITEM.states) + r * state_bytes(head_pad), head_pad)
+        t = _first_key(position, reach) // CHUNK * CHUNK
+        end = _end_key(position + load_i64(item + ITEM.tokens) - 1, reach, length)
+        while t < end:
+            block, offset = t // block_size, t % block_size
+            stop = min(t // CHUNK * CHUNK + CHUNK, (block + 1) * block_size)
+            width = min(stop - t, (length - t + 15) // 16 * 16)
+            k = load_i64(item + ITEM.keys) + block * next_block + offset * cell_size
+            v = load_i64(item + ITEM.values) + block * next_block + offset * head_pad * cell_size
+            run(item, t, width, k, v)
+            t = stop
+        _finish(item)
+
+    return attend
+
+
+def _items(attend: Any) -> Any:
+    """The loop of a kernel: a worker takes its share of the items, the last first, then helps the others."""
+
+    @inline
+    def loop(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        kv_heads = load_i64(operands + BOTH_SIDES.kv_heads)
+        pairs = kv_heads * cores
+        at = load_i64(operands + BOTH_SIDES.scratch) + worker * load_i64(operands + BOTH_SIDES.scratch_stride)
+        items = load_i64(step + STEP.num_tiles) * pairs
+        for turn in range(workers):
+            whose = (worker + turn) % workers
+            counter = load_i64(step + STEP.counters) + whose * COUNTER_BYTES
+            first, last = share_begin(items, whose, workers), share_begin(items, whose + 1, workers) - 1
+            index = last - fetch_add(counter, 1)
+            while index >= first:
+                entry, pair = index // pairs, index % pairs
+                op = operands + pair // kv_heads * BOTH_SIDES_BYTES
+                if _set_item(op, step, pair % kv_heads, entry, at) > 0:
+                    attend(at)
+                index = last - fetch_add(counter, 1)
+
+    return loop
+
+
+_bf16, _f32 = _items(_attend(cache_elements.BFLOAT16)), _items(_attend(cache_elements.FLOAT32))
+
+
+@kernel
+def attention_both_sides_bf16(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Over keys and values in bfloat16."""
+    _bf16(operands, cores, step, worker, workers)
+
+
+@kernel
+def attention_both_sides_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Over keys and values in float32."""
+    _f32(operands, cores, step, worker, workers)

@@ -1,0 +1,62 @@
+"""Operands of the kernels around experts: which rows go to which, and what comes back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from server.kernels.records import offsets, size_of
+
+
+class RouteOperands(NamedTuple):
+    """The choice of each token, and what its experts' outputs are weighted with."""
+
+    logits: int  # float32 [T, ldc]: of each expert, then of the shared network's gate; padded to sixteen
+    ldc: int
+    experts: int  # E
+    per_token: int  # K
+    routing: int  # index in ROUTINGS
+    chosen: int  # output, int64 [T, K], the largest logit first
+    weights: int  # output, float32 [T, K]
+    gates: int  # output, float32 [T], sigmoid of the gate's logit, or 0
+
+
+class GroupOperands(NamedTuple):
+    """The choices of all tokens as rows sorted by expert."""
+
+    chosen: int  # int64 [T, K]
+    experts: int
+    per_token: int
+    counts: int  # int64 [E], scratch
+    groups: int  # output, GroupTable of the experts that were chosen
+    slots: int  # output, int64 [T, K], the row of each choice
+
+
+class WeighOperands(NamedTuple):
+    """`rows[t] *= weights[t]`, for experts whose inputs are weighted."""
+
+    rows: int  # float32 [T, width]
+    weights: int  # float32 [T]
+    width: int
+
+
+class CombineOperands(NamedTuple):
+    """One core's partial sums: `partial[t] = gates[t] * partial[t] + sum over k of weights[t, k] * outputs[slot]`."""
+
+    outputs: int  # float32 rows, `width` apart
+    partial: int  # float32 [T, width]
+    width: int
+    chosen: int  # int64 [T, K]
+    slots: int  # int64 [T, K]
+    weights: int  # float32 [T, K], 0 = all 1
+    per_token: int
+    first_expert: int  # of those that the core has computed, or has a part of
+    last_expert: int  # the one after them
+    is_begun: int  # 1 where a shared network's product is in `partial`
+    gates: int  # float32 [T], what that is multiplied with, or 0
+
+
+ROUTE = offsets(RouteOperands)
+GROUPING = offsets(GroupOperands)
+WEIGH = offsets(WeighOperands)
+COMBINE = offsets(CombineOperands)
+COMBINE_BYTES = size_of(CombineOperands)

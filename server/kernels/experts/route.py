@@ -1,0 +1,132 @@
+"""From the router's logits to rows sorted by expert.
+
+Rows of one expert are neighbours, in the order of the tokens, from a multiple of GROUP_ROWS on: the tile unit
+multiplies blocks of as many. What lies between groups is never read for a row that counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from server.device.layout import GROUP_ROWS
+from server.kernels.experts.records import GROUPING, ROUTE, WEIGH
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline, kernel, share_begin
+from server.kernels.isa.memory import load_f32, load_i64, store_f32, store_i64
+from server.kernels.records import GROUP, GROUP_BYTES, GROUP_TABLE, GROUP_TABLE_BYTES, STEP
+
+ROUTINGS = ("softmax", "softmax_of_chosen", "sigmoid")  # by the index that is the operand
+_SOFTMAX, _SOFTMAX_OF_CHOSEN = 0, 1
+
+
+@inline
+def _exp(x):  # type: ignore[no-untyped-def]
+    return simd.first_lane(simd.exp(simd.splat(x)))
+
+
+@inline
+def _sigmoid(x):  # type: ignore[no-untyped-def]
+    return 1.0 / (1.0 + _exp(-x))
+
+
+@inline
+def _choose(logits, experts, per_token, chosen, values):  # type: ignore[no-untyped-def]
+    """The largest `per_token` logits in order, of equal ones the first; what is no number counts as least."""
+    last, last_expert = math.inf, -1
+    for k in range(per_token):
+        best, best_expert = -math.inf, -1
+        for expert in range(experts):
+            value = load_f32(logits + expert * 4)
+            if math.isnan(value):
+                value = -math.inf
+            is_left = value < last or (value == last and expert > last_expert)
+            if is_left and (best_expert < 0 or value > best):
+                best, best_expert = value, expert
+        store_i64(chosen + k * 8, best_expert)
+        store_f32(values + k * 4, load_f32(logits + best_expert * 4))
+        last, last_expert = best, best_expert
+
+
+@inline
+def _sum_of_all(logits, experts, highest):  # type: ignore[no-untyped-def]
+    """Of e to the power of each logit less the highest."""
+    total = zero = simd.splat(0.0)
+    for i in range(0, experts, 16):
+        powers = simd.exp(simd.sub(simd.load(logits + i * 4), simd.splat(highest)))
+        total = simd.add(total, simd.select_range(0, experts - i, powers, zero))
+    return simd.sum_lanes(total)
+
+
+@inline
+def _weigh(routing, logits, experts, per_token, weights):  # type: ignore[no-untyped-def]
+    """Chosen logits to weights, in place."""
+    highest, total = load_f32(weights), 0.0
+    if routing == _SOFTMAX:
+        total = _sum_of_all(logits, experts, highest)
+    if routing == _SOFTMAX_OF_CHOSEN:
+        for k in range(per_token):
+            total += _exp(load_f32(weights + k * 4) - highest)
+    for k in range(per_token):
+        value = load_f32(weights + k * 4)
+        if routing <= _SOFTMAX_OF_CHOSEN:
+            store_f32(weights + k * 4, _exp(value - highest) / total)
+        else:
+            store_f32(weights + k * 4, _sigmoid(value))
+
+
+@kernel
+def route(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Experts of each token and their weights. Items are rows."""
+    rows, ldc = load_i64(step + STEP.num_tokens), load_i64(operands + ROUTE.ldc)
+    experts, per_token = load_i64(operands + ROUTE.experts), load_i64(operands + ROUTE.per_token)
+    gates = load_i64(operands + ROUTE.gates)
+    for t in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
+        logits, weights = load_i64(operands + ROUTE.logits) + t * ldc * 4, load_i64(operands + ROUTE.weights)
+        weights += t * per_token * 4
+        _choose(logits, experts, per_token, load_i64(operands + ROUTE.chosen) + t * per_token * 8, weights)
+        _weigh(load_i64(operands + ROUTE.routing), logits, experts, per_token, weights)
+        if gates != 0:
+            store_f32(gates + t * 4, _sigmoid(load_f32(logits + experts * 4)))
+
+
+@kernel
+def group(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """A counting sort of the choices by expert, by one worker: there are few."""
+    if worker != 0:
+        return
+    chosen, counts = load_i64(operands + GROUPING.chosen), load_i64(operands + GROUPING.counts)
+    groups, slots = load_i64(operands + GROUPING.groups), load_i64(operands + GROUPING.slots)
+    experts = load_i64(operands + GROUPING.experts)
+    choices = load_i64(step + STEP.num_tokens) * load_i64(operands + GROUPING.per_token)
+    for expert in range(experts):
+        store_i64(counts + expert * 8, 0)
+    for i in range(choices):
+        at = counts + load_i64(chosen + i * 8) * 8
+        store_i64(at, load_i64(at) + 1)
+    count = begin = 0
+    for expert in range(experts):  # a count becomes the place of the expert's next row
+        rows = load_i64(counts + expert * 8)
+        store_i64(counts + expert * 8, begin)
+        if rows > 0:
+            at = groups + GROUP_TABLE_BYTES + count * GROUP_BYTES
+            store_i64(at + GROUP.matrix, expert)
+            store_i64(at + GROUP.begin, begin)
+            store_i64(at + GROUP.end, begin + rows)
+            begin += (rows + GROUP_ROWS - 1) // GROUP_ROWS * GROUP_ROWS
+            count += 1
+    store_i64(groups + GROUP_TABLE.num_groups, count)
+    for i in range(choices):
+        at = counts + load_i64(chosen + i * 8) * 8
+        slot = load_i64(at)
+        store_i64(slots + i * 8, slot)
+        store_i64(at, slot + 1)
+
+
+@kernel
+def weigh_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Each token's row times its weight. Items are rows."""
+    rows, width = load_i64(step + STEP.num_tokens), load_i64(operands + WEIGH.width)
+    for t in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
+        row, by = load_i64(operands + WEIGH.rows) + t * width * 4, load_f32(load_i64(operands + WEIGH.weights) + t * 4)
+        for i in range(0, width, 16):
+            simd.store(row + i * 4, simd.mul(simd.load(row + i * 4), simd.splat(by)))

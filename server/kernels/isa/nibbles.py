@@ -1,0 +1,138 @@
+"""4-bit weight codes on lanes: taken out of their bytes, multiplied with int8 activations, scaled group by group.
+
+A cache line has sixteen columns at eight neighbours of k: byte b of a column holds k = b in its low half and k = 4 + b
+in its high half, so that each half of the line is sixteen columns of a word of four, as in an int8 tile. int32 values
+travel as the bits of float32 lanes, as in dot_product.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from server.kernels.isa import simd
+from server.kernels.isa.access import READ, pointer
+from server.kernels.isa.memory import emitted
+
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_V = ir.VectorType(ir.FloatType(), simd.LANES)
+_VI = ir.VectorType(_I32, simd.LANES)
+_BYTES = ir.VectorType(_I8, 64)
+_PAIRS = ir.VectorType(_I16, 32)
+_HALVES = ir.VectorType(_I16, simd.LANES)
+
+
+def _all(kind: Any, value: int) -> Any:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _as_is(builder: Any, codes: Any) -> Any:
+    """int4: a code stands for 8 less."""
+    del builder
+    return codes
+
+
+def _doubled_e2m1(builder: Any, codes: Any) -> Any:
+    """FP4: a code becomes twice its value, a whole number to 12, and 16 more: 0 1 2 3 4 6 8 12 and their negatives."""
+    size = builder.and_(codes, _all(_BYTES, 7))
+    above = builder.select(
+        builder.icmp_unsigned(">", size, _all(_BYTES, 4)), builder.sub(size, _all(_BYTES, 4)), _all(_BYTES, 0)
+    )
+    last = builder.select(builder.icmp_unsigned("==", size, _all(_BYTES, 7)), _all(_BYTES, 2), _all(_BYTES, 0))
+    value = builder.add(builder.add(size, above), last)
+    is_negative = builder.icmp_unsigned(">", codes, _all(_BYTES, 7))
+    value = builder.select(is_negative, builder.sub(_all(_BYTES, 0), value), value)
+    return builder.add(value, _all(_BYTES, 16))
+
+
+def _half(shift: int, of_codes: Callable[[Any, Any], Any]) -> Any:
+    @emitted(simd.float32x16, types.int64)
+    def half(builder: Any, line: Any) -> Any:
+        """One half of every byte of the line, as the unsigned bytes that `dot_u8` takes."""
+        words = builder.load(pointer(builder, line, _VI, READ), align=4)
+        if shift:
+            words = builder.lshr(words, _all(_VI, shift))
+        codes = builder.bitcast(builder.and_(words, _all(_VI, 0x0F0F0F0F)), _BYTES)
+        return builder.bitcast(of_codes(builder, codes), _V)
+
+    return half
+
+
+low_int4, high_int4 = _half(0, _as_is), _half(4, _as_is)
+low_e2m1, high_e2m1 = _half(0, _doubled_e2m1), _half(4, _doubled_e2m1)
+
+
+def _every_word(builder: Any, word: Any) -> Any:
+    one = builder.load(pointer(builder, word, _I32, READ), align=4)
+    first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), _all(_VI, 0))
+
+
+@emitted(simd.float32x16, types.int64)
+def first_sums(builder: Any, word: Any) -> Any:
+    """The int32 at `word` in every lane: where the sums of a group begin."""
+    return builder.bitcast(_every_word(builder, word), _V)
+
+
+@emitted(simd.float32x16, types.int64)
+def first_sums_twice(builder: Any, word: Any) -> Any:
+    """Twice the int32 at `word` in every lane, for codes that stand for 16 less."""
+    return builder.bitcast(builder.shl(_every_word(builder, word), _all(_VI, 1)), _V)
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def dot_u8_avx512(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """sums + four unsigned codes by the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
+    total, a = builder.bitcast(sums, _VI), builder.bitcast(_every_word(builder, word), _BYTES)
+    w = builder.bitcast(codes, _BYTES)
+    return builder.bitcast(simd.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, w, a), _V)
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """The same in two 256-bit registers (AVX-VNNI)."""
+    vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), _every_word(builder, word)
+    half, kind, halves = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), []
+    for part in range(2):
+        order = ir.Constant(half, [8 * part + i for i in range(8)])
+        c, w, a = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in vectors)
+        w, a = builder.bitcast(w, kind), builder.bitcast(a, kind)
+        halves.append(simd.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, w, a))
+    return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def dot_u8_portable(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """The same in int16 pairs, which hold two products of codes up to 31."""
+    w, a = builder.bitcast(codes, _PAIRS), builder.bitcast(_every_word(builder, word), _PAIRS)
+    eight = _all(_PAIRS, 8)
+    even = builder.mul(builder.and_(w, _all(_PAIRS, 0xFF)), builder.ashr(builder.shl(a, eight), eight))
+    odd = builder.mul(builder.lshr(w, eight), builder.ashr(a, eight))
+    both = builder.bitcast(builder.add(even, odd), _VI)
+    left, right = builder.ashr(builder.shl(both, _all(_VI, 16)), _all(_VI, 16)), builder.ashr(both, _all(_VI, 16))
+    return builder.bitcast(builder.add(builder.bitcast(sums, _VI), builder.add(left, right)), _V)
+
+
+@emitted(simd.float32x16, simd.float32x16)
+def number(builder: Any, sums: Any) -> Any:
+    """int32 sums as float32."""
+    return builder.sitofp(builder.bitcast(sums, _VI), _V)
+
+
+@emitted(simd.float32x16, types.int64)
+def load_f16(builder: Any, address: Any) -> Any:
+    """Sixteen float16 from memory by VCVTPH2PS."""
+    halves = builder.load(pointer(builder, address, _HALVES, READ), align=2)
+    return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), simd.LANES)), _V)
+
+
+@emitted(simd.float32x16, types.int64)
+def load_f16_portable(builder: Any, address: Any) -> Any:
+    """The same on any host, of finite values: exponent and mantissa moved to float32's places, times 2 ** 112."""
+    halves = builder.load(pointer(builder, address, _HALVES, READ), align=2)
+    moved = builder.shl(builder.sext(halves, _VI), _all(_VI, 13))
+    bits = builder.and_(moved, _all(_VI, 0x8FFFE000))
+    return builder.fmul(builder.bitcast(bits, _V), ir.Constant(_V, [2.0**112] * simd.LANES))

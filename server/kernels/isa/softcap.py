@@ -1,0 +1,40 @@
+"""The hyperbolic tangent of sixteen lanes, and what models hold scores and logits within limits with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import emitted
+
+
+@emitted(simd.float32x16, *[simd.float32x16] * 3)
+def _where_small(builder: Any, x: Any, inside: Any, outside: Any) -> Any:
+    """`inside` where |x| < 1, else `outside`; NaN is not small."""
+    size = simd.call(builder, "llvm.fabs.v16f32", x.type, x)
+    one = x.type([1.0] * simd.LANES)
+    return builder.select(builder.fcmp_ordered("<", size, one), inside, outside)
+
+
+@inline
+def tanh(x):  # type: ignore[no-untyped-def]
+    """To 4 units in the last place: a quotient of polynomials below 1, of exponentials beyond. NaN stays NaN.
+
+    The first is the [7/6] Pade approximant, whose error at 1 is 3e-10; the second would lose digits near 0.
+    """
+    one, square = simd.splat(1.0), simd.mul(x, x)
+    above = simd.fma(simd.add(square, simd.splat(378.0)), square, simd.splat(17_325.0))
+    above = simd.mul(x, simd.fma(above, square, simd.splat(135_135.0)))
+    below = simd.fma(simd.fma(simd.splat(28.0), square, simd.splat(3_150.0)), square, simd.splat(62_370.0))
+    below = simd.fma(below, square, simd.splat(135_135.0))
+    power = simd.exp(simd.add(x, x))
+    above = _where_small(x, above, simd.sub(power, one))
+    return simd.div(above, _where_small(x, below, simd.add(power, one)))
+
+
+@inline
+def softcap(x, cap):  # type: ignore[no-untyped-def]
+    """cap * tanh(x / cap)."""
+    by = simd.splat(cap)
+    return simd.mul(tanh(simd.div(x, by)), by)
