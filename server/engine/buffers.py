@@ -17,8 +17,9 @@ from server.device.address_map import ADDRESSES
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES
+from server.engine.expert_buffers import ExpertBuffers
 from server.engine.rope_tables import fill_rope_tables
-from server.models.spec import ModelSpec, RopeSpec
+from server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
 from server.placement.cache_layout import kv_block_bytes
 from server.placement.footprint import ServingShape
 from server.placement.host_footprint import ActivationSizes
@@ -32,10 +33,11 @@ class KVPool:
 
     shards: tuple[Buffer, ...]
     tensor_bytes: int  # of K, or V, of one layer on one core
+    num_layers: int  # that have memory of their own: one where no key outlives its layer
 
     def k(self, core: int, layer: int) -> int:
         """Address of layer `layer`'s K on `core`."""
-        return self.shards[core].address + 2 * layer * self.tensor_bytes
+        return self.shards[core].address + 2 * (layer % self.num_layers) * self.tensor_bytes
 
     def v(self, core: int, layer: int) -> int:
         """Address of layer `layer`'s V on `core`."""
@@ -53,31 +55,51 @@ class KVPool:
             for i in range(2 * spec.num_layers):
                 tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
                 ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {i // 2}", tensor)
-        return cls(shards, tensor_bytes)
+        return cls(shards, tensor_bytes, spec.num_layers)
 
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """Cosines and sines of one rotary embedding, each [positions, head_dim / 2]."""
+    """Cosines and sines of one rotary embedding, each [positions, rotary_dim / 2]."""
 
     cos: Buffer
     sin: Buffer
+    rotary_dim: int
 
 
 class ConstantTables:
-    """Tables that kernels read: rotary angles, and which local query heads each KV head serves."""
+    """Tables that kernels read: rotary angles, temperatures of queries, weights of norms that have none, and which
+    local query heads each KV head serves.
+    """
 
     def __init__(self, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, num_positions: int) -> None:
         """Raises HostMemoryError when the host cannot map the tables."""
-        shape = num_positions, spec.head_dim // 2
-        self.ropes = {rope: _rope_table(cores[0], rope, shape) for rope in spec.distinct_ropes}
+        self.ropes = {rope: _rope_table(cores[0], rope, spec.head_dim, num_positions) for rope in spec.distinct_ropes}
+        self.temperatures = {t: _temperatures(cores[0], t, num_positions) for t in spec.temperatures}
+        self.ones = _ones(cores[0], spec.head_dim) if spec.has_plain_qk_norm else None
         self.groups = tuple(_head_groups(core, shard.q_per_kv(core.index)) for core in cores)
 
 
-def _rope_table(core: NeuronCore, rope: RopeSpec | None, shape: tuple[int, int]) -> RopeTable:
+def _rope_table(core: NeuronCore, rope: RopeSpec | None, head_dim: int, num_positions: int) -> RopeTable:
+    rotary_dim = head_dim if rope is None else rope.rotary_dim(head_dim)
+    shape = num_positions, rotary_dim // 2
     cos, sin = (core.allocate("tables", "rope", FLOAT32_BYTES * math.prod(shape)) for _ in range(2))
     fill_rope_tables(rope, *(table.array(np.float32, *shape) for table in (cos, sin)))
-    return RopeTable(cos, sin)
+    return RopeTable(cos, sin, rotary_dim)
+
+
+def _temperatures(core: NeuronCore, temperature: TemperatureSpec, num_positions: int) -> Buffer:
+    """float32 [positions]."""
+    buffer = core.allocate("tables", "temperatures", FLOAT32_BYTES * num_positions)
+    lengths = (np.arange(num_positions, dtype=np.float64) + temperature.shift) // temperature.floor
+    buffer.array(np.float32, num_positions)[:] = 1.0 + temperature.scale * np.log1p(lengths)
+    return buffer
+
+
+def _ones(core: NeuronCore, size: int) -> Buffer:
+    buffer = core.allocate("tables", "ones", FLOAT32_BYTES * size)
+    buffer.array(np.float32, size)[:] = 1.0
+    return buffer
 
 
 def _head_groups(core: NeuronCore, ranges: Sequence[tuple[int, int]]) -> Buffer:
@@ -100,7 +122,8 @@ class ActivationBuffers:
         self.normed_scales = first.allocate("activations", "row scales", sizes.row_scales)
         self.sampled = first.allocate("activations", "sampled", sizes.sampled)
         self.logits = first.allocate("activations", "logits", sizes.logits)
-        self.partials = first.allocate("partial_sums", "all-reduce", len(cores) * sizes.partial)
+        self.head_squares = first.allocate("activations", "head squares", sizes.head_squares)
+        self.partials = first.allocate("partial_sums", "all-reduce", len(cores) * sizes.branches * sizes.partial)
         scratch = shape.limits.num_workers * sizes.worker_scratch
         self.worker_scratch = first.allocate("workers", "scratch", scratch)
         self.partial_states = first.allocate("workers", "partial attention", sizes.attention.partials)
@@ -113,6 +136,7 @@ class ActivationBuffers:
         self.activated = _on_each(cores, "activated", sizes.activated)
         self.activated_panels = _on_each(cores, "activated panels", sizes.activated_panels)
         self.row_scales = _on_each(cores, "row scales", sizes.row_scales)
+        self.experts = ExpertBuffers(cores, sizes.experts, spec.experts_per_token) if sizes.experts else None
 
     def logits_array(self) -> npt.NDArray[np.float32]:
         """The logits of the last step, [samples, padded vocabulary]; overwritten by the next."""

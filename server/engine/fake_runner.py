@@ -1,8 +1,8 @@
 """A runner without a model, whose tokens depend on every KV slot, so that no mistake goes unseen. For tests.
 
 Each slot of its KV stores a value that depends on the whole prefix, and each sampled token depends on every slot the
-block table names. A wrong block, a stale cache hit, a lost recompute or a write to a shared block changes what comes
-out, and `expected_tokens` computes what should have, with no cache at all.
+block table names, or on those of the cache's window. A wrong block, a stale cache hit, a lost recompute or a write to a
+shared block changes what comes out, and `expected_tokens` computes what should have, with no cache at all.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ def _value(key: int, position: int) -> int:
     return _mix(key ^ _mix(position + 1))
 
 
-def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int) -> list[int]:
-    """The first `n` tokens generated after `prompt` when nothing ends the sequence."""
+def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int, window: int = 0) -> list[int]:
+    """The first `n` tokens generated after `prompt` when nothing ends the sequence; a `window` of 0 is all."""
     known, key, total = list(prompt), 0, 0
+    values: list[int] = []
     for position in range(len(prompt) + n - 1):
         key = _key(key, known[position])
-        total = (total + _value(key, position)) & _MASK
+        values.append(_value(key, position))
+        total = (total + values[-1] - (values[-window - 1] if 0 < window <= position else 0)) & _MASK
         if position >= len(prompt) - 1:
             known.append(_mix(total) % vocab_size)
     return known[len(prompt) :]
@@ -47,11 +49,12 @@ def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int) -> list[int]
 class FakeRunner:
     """Executes plans over a KV of one integer a slot. Ignores sampling parameters, except `logprobs`.
 
-    Raises LookupError when a plan reads a slot that nobody wrote, and AssertionError when it writes to the null block.
+    A window must be 2 at least: each key follows from the one before. Raises LookupError when a plan reads a slot that
+    nobody wrote, and AssertionError when it reads or writes the null block.
     """
 
     def __init__(self, cache: CacheConfig, vocab_size: int) -> None:
-        self._block_size = cache.block_size
+        self._block_size, self._window = cache.block_size, cache.window
         self._vocab_size = vocab_size
         self._slots: list[int | None] = [None] * (cache.num_blocks * cache.block_size)
 
@@ -80,7 +83,8 @@ class FakeRunner:
 
     def _sample(self, seq: ScheduledSeq) -> SampledToken:
         length = seq.start + len(seq.token_ids)
-        total = sum(_value(self._read(seq, position), position) for position in range(length)) & _MASK
+        first = max(0, length - self._window) if self._window else 0
+        total = sum(_value(self._read(seq, position), position) for position in range(first, length)) & _MASK
         token_id = _mix(total) % self._vocab_size
         return SampledToken(token_id, self._logprobs(token_id, seq.sampling.logprobs))
 

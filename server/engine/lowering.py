@@ -1,52 +1,88 @@
 """A model's graph as a device program: each op becomes instructions, some ops together one.
 
-embed, then for each layer
-  Norm            reduce_norm: all-reduce of the branch before, residual, norm; panels for the layer that reads it
-  Linear qkv      matmul, each core its heads
-  HeadNorm, Rope  rope_kv, with Attention: bias, q/k norm, rotation, K and V to their slots
+embed, rows of positions and token types added to it, then for each layer
+  Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
+                  Where no norm stands before a layer it packs the stream itself; a StreamNorm stays in the stream
+  Linear qkv      matmul, each core its heads, with their bias
+  HeadNorm, Rope  rope_kv, with Attention: q/k norm, rotation, K and V to their slots; before it head_squares, a
+                  collective, where norms are over the heads of all cores
   Attention       attention, each core its heads
-  Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm
-  Linear, Gated   one matmul, whose epilogue multiplies; Linear down as o
-then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel
+  Linear o        pack, matmul: row-parallel, a partial sum on every core, which Add leaves for the next reduce_norm;
+                  branches of a Parallel one after the other, each with partial sums of its own
+  Linear, Gated   one matmul, whose epilogue multiplies, or with Activate alone activates; Linear down as o
+  Experts         what expert_lowering.py makes of it: one partial sum on every core
+then reduce_norm of the sampled rows and the output layer: logits, vocabulary-parallel, then finish_logits if any.
+A model without an output layer ends with the norm of every row, which stays in the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeVar
 
 import ml_dtypes
 
 from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES
+from server.device.layout import FLOAT32_BYTES, group_shift
+from server.engine.adapter_operands import AdapterInstructions, Place, panel_form
+from server.engine.expert_lowering import ExpertLowering
+from server.engine.load.adapter_slots import AdapterSlots
 from server.engine.load.weights import PackedMatrix
-from server.engine.operands import Branch, HeadOps, Operands, Placement, address_of, addresses_of, float_bits
+from server.engine.operands import HeadOps, Inputs, Operands, Placement, address_of, addresses_of, float_bits
+from server.engine.stream import Stream
 from server.errors import DeviceError
+from server.kernels.attention.rope import head_squares
 from server.kernels.dispatch import LinearKernels, linear_kernels, shared_kernels
+from server.kernels.logits import finish_logits
+from server.kernels.lora import Form
 from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.program import Program
 from server.kernels.records import STEP, EmbedOperands, PackOperands
 from server.models.decoder import decoder_graph
-from server.models.graph import Graph
-from server.models.ops import Add, Attention, Embed, Gated, HeadNorm, Linear, Norm, Op, Rope
+from server.models.graph import Graph, flat_ops
+from server.models.ops import (
+    Activate,
+    Add,
+    AddRows,
+    Attention,
+    Embed,
+    Experts,
+    FinishLogits,
+    Gated,
+    HeadNorm,
+    LayerNorm,
+    Linear,
+    Norm,
+    Op,
+    Parallel,
+    PlainHeadNorm,
+    Rope,
+    StreamNorm,
+)
 
-COMPUTED = (Norm, Linear, HeadNorm, Rope, Attention, Gated, Add)
+_Op = TypeVar("_Op")
+
+ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Parallel, Add)
+COMPUTED = (*ON_STREAM, Linear, HeadNorm, PlainHeadNorm, Rope, Attention, Gated, Activate, Experts)
 
 
-def build_program(placement: Placement) -> Program:
-    """The program of a placed model; it computes the rows of one step record.
+def build_program(placement: Placement, adapters: AdapterSlots | None = None) -> Program:
+    """The program of a placed model; it computes the rows of one step record, with `adapters` if these are given.
 
     Raises DeviceError for an op that no kernel computes.
     """
-    return _Lowering(placement).run()
+    return _Lowering(placement, adapters).run()
 
 
 def _require_kernels(graph: Graph) -> None:
     """Raises DeviceError, naming the op, for what has no instruction."""
     places = [("embeddings", graph.prelude), *((f"layer {i}", layer) for i, layer in enumerate(graph.layers))]
-    for place, op in ((place, op) for place, ops in places for op in ops):
-        if not isinstance(op, COMPUTED) or (isinstance(op, Attention) and not op.is_causal):
+    for place, op in ((place, op) for place, ops in places for op in flat_ops(ops)):
+        if not isinstance(op, COMPUTED):
             raise DeviceError(f"{place}: no kernel computes {type(op).__name__}")
+        if isinstance(op, Attention) and not op.is_causal and (op.cap or op.sinks or op.is_chunked):
+            raise DeviceError(f"{place}: no kernel computes Attention to both sides with a cap, sinks or chunks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +95,7 @@ class _Leaves:
 
 
 class _Lowering:
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, adapters: AdapterSlots | None) -> None:
         self._at = placement
         self._buffers = placement.buffers
         self._graph = decoder_graph(placement.spec)
@@ -67,43 +103,57 @@ class _Lowering:
         self._operands = Operands(placement)
         block_size = placement.cache.block_size
         kv_dtype, head_dim = placement.kv_dtype, placement.spec.head_dim
-        self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype)
+        is_causal = not placement.spec.is_encoder
+        self._shared = shared_kernels(placement.dtype, head_dim, block_size, placement.isa, kv_dtype, is_causal)
         self._num_cores = len(placement.cores)
-        self._head = placement.weights.matrix(self._graph.head)
-        self._width = self._head.k
-        self._program = Program("decoder", placement)
-        self._branch, self._leaves = Branch(), _Leaves()
+        self._width = self._buffers.widths.hidden
+        self._program = Program(placement.spec.kind, (placement, adapters))
+        self._lora = None if adapters is None else AdapterInstructions(self._program, adapters, placement.buffers)
+        self._stream = Stream(placement, self._program, self._operands)
+        self._leaves = _Leaves()
 
     def run(self) -> Program:
         self._embed(self._graph.embed)
+        self._ops("embeddings", 0, self._graph.prelude)
         for i, layer in enumerate(self._graph.layers):
-            self._layer(i, layer)
-        self._logits()
+            self._ops(f"layer {i}", i, layer)
+        self._tail(self._graph.tail)
         return self._program
 
-    def _layer(self, i: int, ops: tuple[Op, ...]) -> None:
-        """Ops that become one instruction with another wait for that one."""
-        linear = heads = rope = None
-        for at, op in enumerate(ops):
-            label = f"layer {i}"
+    def _ops(self, label: str, i: int, ops: Sequence[Op]) -> None:
+        """The ops of layer `i`. Those that become one instruction with another wait for that one."""
+        waiting: list[Op] = []
+        for op in ops:
             match op:
-                case Norm():
-                    reader = next(each for each in ops[at:] if isinstance(each, Linear))
-                    self._norm(f"{label} {op.name}", op, self._at.weights.matrix(reader))
-                case Linear() if not op.is_row_parallel:
-                    linear = op
-                case HeadNorm():
-                    heads = op
-                case Rope():
-                    rope = op
-                case Attention() if linear is not None:
-                    self._attention(i, linear, HeadOps(heads, rope, op))
-                case Gated() if linear is not None:
-                    self._gated(label, linear, op)
-                case Linear():
+                case AddRows() | Norm() | LayerNorm() | StreamNorm() | Parallel() | Add():
+                    self._on_stream(label, i, op)
+                case Linear() if op.is_row_parallel:
                     self._row_parallel(label, op)
-                case Add(norm=norm):  # the next norm begins with it
-                    self._branch = replace(self._branch, norm=0 if norm is None else self._operands.vector(norm.weight))
+                case Attention():
+                    self._attention(i, waiting, op)
+                case Gated() | Activate():
+                    self._activated(label, waiting, op)
+                case Experts():
+                    self._experts(label, i, op)
+                case _:
+                    waiting.append(op)
+
+    def _on_stream(self, label: str, i: int, op: AddRows | Norm | LayerNorm | StreamNorm | Parallel | Add) -> None:
+        """What changes the stream, or how it is read next."""
+        match op:
+            case AddRows():
+                self._program.add(f"{label} {op.by}", self._shared.add_rows, [self._operands.add_rows(op)])
+            case Norm() | LayerNorm():
+                self._stream.norm = op
+            case StreamNorm(norm=norm):
+                self._stream.stay(f"{label} {norm.name}", norm)
+            case Parallel(branches=branches):
+                before = self._stream.norm
+                for branch in branches:
+                    self._stream.norm = before
+                    self._ops(label, i, branch)
+            case Add():
+                self._stream.add(op)
 
     def _kernels(self, matrix: PackedMatrix) -> LinearKernels:
         return linear_kernels(matrix.weights, self._at.isa)
@@ -113,44 +163,77 @@ class _Lowering:
         weights, hidden, per_core = self._at.weights, self._buffers.hidden.address, self._at.shard.vocab_per_core
         scale = float_bits(op.scale if self._at.dtype == "float32" else float(ml_dtypes.bfloat16(op.scale)))
         if weights.embedding is not None:
-            kernel = self._shared.embed_rows
-            tables = [(part.address, 0) for part in weights.embedding]
+            kernel, shift = self._shared.embed_rows, 0
+            tables = [(part.address, 0, 0) for part in weights.embedding]
         else:
-            kernel = self._kernels(self._head).embed_tiles
-            tables = [(part.tiles.address, address_of(part.scales)) for part in self._head.shards]
-        operands = [EmbedOperands(table, scales, hidden, per_core, self._width, scale) for table, scales in tables]
+            head = weights.matrix(self._graph.head)
+            kernel, shift = self._kernels(head).embed_tiles, group_shift(head.weights, head.groups)
+            tables = [(part.tiles.address, address_of(part.scales), address_of(part.sums)) for part in head.shards]
+        operands = [
+            EmbedOperands(table, scales, hidden, per_core, self._width, scale, shifts, shift)
+            for table, scales, shifts in tables
+        ]
         self._program.add("embed", kernel, operands)
 
-    def _norm(self, label: str, op: Norm, reader: PackedMatrix) -> None:
-        """The norm before `reader`, whose format decides the panels."""
-        operands = [self._operands.norm(op, self._branch)]
-        self._program.add(label, self._kernels(reader).reduce_norm, operands, self._branch.num_partials > 1)
+    def _read(self, label: str, reader: Linear) -> Inputs:
+        """The stream as `reader` takes it, on every core."""
+        kernel, changes = self._kernels(self._at.weights.matrix(reader)).reduce_norm, dict[str, int]()
+        if reader.is_router and self._buffers.experts is not None:
+            changes["rows"] = self._buffers.experts.read.address
+        return self._stream.read(label, reader.name, kernel, **changes)
 
-    def _attention(self, i: int, qkv: Linear, heads: HeadOps) -> None:
-        buffers, cores, matrix = self._buffers, range(self._num_cores), self._at.weights.matrix(qkv)
-        operands = self._operands.matmul(matrix, self._operands.normed(), addresses_of(buffers.qkv), buffers.widths.qkv)
-        self._program.add(f"layer {i} qkv", self._kernels(matrix).matmul, operands)
-        rope = [self._operands.rope(core, i, matrix, heads) for core in cores]
-        self._program.add(f"layer {i} rope", self._shared.rope_kv, rope)
-        attention = [self._operands.attention(core, i, heads.attention) for core in cores]
-        self._program.add(f"layer {i} attention", self._shared.attention, attention)
+    def _attention(self, i: int, waiting: Sequence[Op], op: Attention) -> None:
+        buffers, cores, label = self._buffers, range(self._num_cores), f"layer {i}"
+        norm = _last(waiting, HeadNorm) or _last(waiting, PlainHeadNorm)
+        heads = HeadOps(norm, _last(waiting, Rope), op)
+        self._product(label, waiting, buffers.qkv)
+        rope = [self._operands.rope(core, i, heads) for core in cores]
+        if isinstance(norm, HeadNorm) and norm.is_wide:
+            self._program.add(f"{label} head squares", head_squares, rope, is_collective=len(cores) > 1)
+        self._program.add(f"{label} rope", self._shared.rope_kv, rope)
+        operands = self._operands.attention if op.is_causal else self._operands.both_sides
+        self._program.add(f"{label} attention", self._shared.attention, [operands(core, i, op) for core in cores])
         self._leaves = _Leaves(buffers.attended, buffers.attended_panels, is_packed=False)
 
-    def _gated(self, label: str, linear: Linear, op: Gated) -> None:
-        """Gate and up in one matmul, multiplied in its epilogue."""
-        if op.activation not in ACTIVATIONS:
-            raise DeviceError(f"{label}: no kernel computes {op.activation}, only {', '.join(ACTIVATIONS)}")
-        buffers, matrix = self._buffers, self._at.weights.matrix(linear)
-        outputs, width = addresses_of(buffers.activated), buffers.widths.intermediate
-        operands = self._operands.matmul(matrix, self._operands.normed(), outputs, width)
-        operands = [each._replace(activation=ACTIVATIONS.index(op.activation)) for each in operands]
-        kernels = self._kernels(matrix)
-        self._program.add(f"{label} {linear.name}", kernels.gated, operands)
-        self._leaves = _Leaves(buffers.activated, buffers.activated_panels, kernels.gated_leaves_panels)
+    def _activated(self, label: str, waiting: Sequence[Op], op: Gated | Activate) -> None:
+        """The layer before in one matmul, whose epilogue activates, and multiplies gate and up."""
+        buffers = self._buffers
+        kernels = self._product(label, waiting, buffers.activated, op)
+        is_packed = isinstance(op, Gated) and kernels.gated_leaves_panels
+        self._leaves = _Leaves(buffers.activated, buffers.activated_panels, is_packed)
+
+    def _product(
+        self, label: str, waiting: Sequence[Op], into: Sequence[Buffer], op: Gated | Activate | None = None
+    ) -> LinearKernels:
+        """Add the product of what the linear layer that waits reads, each core its outputs."""
+        linear = _last(waiting, Linear)
+        assert linear is not None
+        matrix, inputs = self._at.weights.matrix(linear), self._read(label, linear)
+        place: Place = addresses_of(into), matrix.n // 2 if isinstance(op, Gated) else matrix.n
+        kernels, index = self._kernels(matrix), 0 if op is None else ACTIVATIONS.index(op.activation)
+        kernel, product = kernels.gated if isinstance(op, Gated) else kernels.matmul, place
+        if self._lora is not None:  # adds something before it is activated
+            kernel, product, index = kernels.matmul, self._lora.product_of(op, place), 0
+        operands = self._operands.matmul(matrix, inputs, *product)
+        self._program.add(f"{label} {linear.name}", kernel, [each._replace(activation=index) for each in operands])
+        if self._lora is not None:
+            self._lora.adapt(f"{label} {linear.name}", linear, inputs, panel_form(kernels), product)
+            self._lora.activate(f"{label} {linear.name}", op, kernels, product, place)
+        return kernels
+
+    def _experts(self, label: str, i: int, op: Experts) -> None:
+        """Routing, the network that all tokens take, and the experts, whose sums are added to what that leaves."""
+        experts = ExpertLowering(self._at, self._program, f"{label} experts", op)
+        experts.route(self._read(label, op.router))
+        partials = self._stream.partials
+        self._ops(f"{label} shared", i, op.shared)
+        experts.compute(partials)
+        if not op.shared:
+            self._stream.leave_partials()
 
     def _row_parallel(self, label: str, linear: Linear) -> None:
         """Add a product of the values on each core, which leaves each core's partial sum for the all-reduce."""
-        matrix, leaves, stride = self._at.weights.matrix(linear), self._leaves, self._buffers.sizes.partial
+        matrix, leaves = self._at.weights.matrix(linear), self._leaves
         kernels = self._kernels(matrix)
         pack = kernels.repack if leaves.is_packed else kernels.pack_rows
         inputs = self._operands.packed(leaves.values if pack is None else leaves.panels)
@@ -160,20 +243,45 @@ class _Lowering:
                 for source, (panels, scales) in zip(leaves.values, inputs, strict=True)
             ]
             self._program.add(f"{label} {linear.name} pack", pack, packed)
-        partials = [self._buffers.partials.address + core * stride for core in range(self._num_cores)]
-        operands = self._operands.matmul(matrix, inputs, partials, self._width)
+        operands = self._operands.matmul(matrix, inputs, self._stream.partials, self._width)
         self._program.add(f"{label} {linear.name}", kernels.matmul, operands)
-        self._branch = Branch(self._num_cores, address_of(matrix.biases[0]) if matrix.biases else 0)
+        if self._lora is not None:
+            values = [(each.address, 0) for each in leaves.values]
+            form: Form = "bfloat16" if leaves.is_packed else "rows"
+            self._lora.adapt(f"{label} {linear.name}", linear, values, form, (self._stream.partials, self._width))
+        self._stream.leave_partials()
 
-    def _logits(self) -> None:
-        """Add the output layer, for the rows that will be sampled."""
-        buffers, head = self._buffers, self._head
-        norm = self._operands.norm(self._graph.final_norm, self._branch)
-        norm = norm._replace(panels=buffers.sampled.address, rows_field=STEP.num_samples, index_field=STEP.sample_rows)
+    def _tail(self, ops: Sequence[Op]) -> None:
+        """What comes after the layers, for the rows that are sampled."""
+        for op in ops:
+            match op:
+                case Norm() | LayerNorm():
+                    self._stream.norm = op
+                case Linear():
+                    self._logits(op)
+                case FinishLogits():
+                    self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
+        if not self._graph.has_head:
+            self._states()
+
+    def _states(self) -> None:
+        """The stream in its last form, for every row: what a model without an output layer leaves."""
+        kernel = linear_kernels(self._at.dtype, self._at.isa).reduce_norm
+        if self._stream.norm is not None:
+            self._stream.stay(self._stream.norm.name, self._stream.norm)
+        self._stream.settle(kernel)
+
+    def _logits(self, linear: Linear) -> None:
+        """Add the output layer."""
+        buffers, head = self._buffers, self._at.weights.matrix(linear)
         kernels = self._kernels(head)
-        self._program.add(self._graph.final_norm.name, kernels.reduce_norm, [norm], self._branch.num_partials > 1)
+        inputs = self._stream.read_sampled(linear.name, kernels.reduce_norm)
         outputs = [buffers.logits.address + core * head.n * FLOAT32_BYTES for core in range(self._num_cores)]
-        inputs = [(buffers.sampled.address, buffers.normed_scales.address)] * self._num_cores
         operands = self._operands.matmul(head, inputs, outputs, buffers.logits_width)
         operands = [o._replace(rows_field=STEP.num_samples) for o in operands]
         self._program.add("logits", kernels.matmul, operands)
+
+
+def _last(ops: Sequence[Op], kind: type[_Op]) -> _Op | None:
+    """The last op of a kind."""
+    return next((op for op in reversed(ops) if isinstance(op, kind)), None)

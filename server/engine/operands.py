@@ -10,17 +10,35 @@ import numpy as np
 from server.config import CacheConfig, Dtype, KVCacheDtype
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
-from server.device.layout import K_TILES, N_TILE
+from server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.weights import ModelWeights, PackedMatrix
 from server.kernels.dispatch import Isa
-from server.kernels.records import STEP, AttentionOperands, MatmulOperands, NormOperands, RopeOperands
-from server.models.ops import Attention, HeadNorm, Norm, Rope, Vector
+from server.kernels.records import (
+    STEP,
+    AddRowsOperands,
+    AttentionOperands,
+    BothSidesOperands,
+    LogitsOperands,
+    MatmulOperands,
+    NormOperands,
+    RopeOperands,
+)
+from server.models.ops import AddRows, Attention, FinishLogits, HeadNorm, LayerNorm, Norm, PlainHeadNorm, Rope, Vector
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import kv_head_bytes
 from server.placement.shard import ShardSpec
 
 Inputs = Sequence[tuple[int, int]]  # panels and row scales, for each core
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceBias:
+    """What the distance of two tokens adds to their score: float32 [heads, stride] of each core's heads."""
+
+    shards: tuple[Buffer, ...]
+    stride: int
+    middle: int  # column of distance 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +56,7 @@ class Placement:
     dtype: Dtype  # of activations
     kv_dtype: KVCacheDtype
     isa: Isa | None = None  # None = the host's best
+    distances: DistanceBias | None = None  # where scores have a bias by distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +64,15 @@ class Branch:
     """Partial sums that the next norm puts on the residual stream; none after the embedding."""
 
     num_partials: int = 0
-    bias: int = 0  # address, 0 = none
     norm: int = 0  # address of the weights of the norm of it, 0 = none
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class HeadOps:
     """The ops around attention, which are one with it."""
 
-    norm: HeadNorm | None
+    norm: HeadNorm | PlainHeadNorm | None
     rope: Rope | None
     attention: Attention
 
@@ -80,33 +99,46 @@ class Operands:
         self._kv_head_bytes = kv_head_bytes(placement.spec, placement.kv_dtype, placement.cache.block_size)
         self._num_cores = len(placement.cores)
 
-    def norm(self, op: Norm, branch: Branch) -> NormOperands:
-        """The norm of the residual stream after `branch` is on it."""
+    def norm(self, op: Norm | LayerNorm | None, branch: Branch) -> NormOperands:
+        """The norm of the residual stream after `branch` is on it, or that stream itself."""
         buffers = self._buffers
         return NormOperands(
             hidden=buffers.hidden.address,
             partials=buffers.partials.address,
             num_partials=branch.num_partials,
             partial_stride=buffers.sizes.partial,
-            bias=branch.bias,
             post_weight=branch.norm,
-            weight=self.vector(op.weight),
+            branch_scale=float_bits(branch.scale),
+            weight=0 if op is None else self.vector(op.weight),
+            shift=self.vector(op.bias) if isinstance(op, LayerNorm) and op.bias is not None else 0,
+            is_centered=int(isinstance(op, LayerNorm)),
+            stays=0,
             panels=buffers.normed.address,
             row_scales=buffers.normed_scales.address,
             scratch=buffers.worker_scratch.address,
             width=buffers.widths.hidden,
             size=self._spec.hidden_size,
-            eps=float_bits(op.eps),
+            eps=float_bits(self._spec.rms_norm_eps),
             rows_field=STEP.num_tokens,
             index_field=0,
         )
 
-    def vector(self, vector: Vector) -> int:
-        """Address of a norm's weights."""
-        return self._at.weights.vector(vector).address
+    def add_rows(self, op: AddRows) -> AddRowsOperands:
+        """The rows of a table that positions or token types choose."""
+        return AddRowsOperands(
+            table=self._at.weights.tables[op.part.weight].address,
+            hidden=self._buffers.hidden.address,
+            width=self._buffers.widths.hidden,
+            index_field=STEP.positions if op.by == "positions" else STEP.token_types,
+            first=op.first,
+        )
+
+    def vector(self, vector: Vector, core: int = 0) -> int:
+        """Address of a norm's weights, or of `core`'s part of them."""
+        return self._at.weights.vector(vector, core).address
 
     def matmul(self, matrix: PackedMatrix, inputs: Inputs, outputs: Sequence[int], ldc: int) -> list[MatmulOperands]:
-        """Operands of a product with one shard on each core."""
+        """Operands of a product with one shard on each core; a bias that all share is added on the first."""
         buffers = self._buffers
         return [
             MatmulOperands(
@@ -123,8 +155,12 @@ class Operands:
                 scratch=buffers.worker_scratch.address,
                 scratch_stride=buffers.sizes.worker_scratch,
                 activation=0,
+                bias=matrix.biases[core].address if core < len(matrix.biases) else 0,
+                group_shift=group_shift(matrix.weights, matrix.groups),
             )
-            for (panels, row_scales), shard, output in zip(inputs, matrix.shards, outputs, strict=True)
+            for core, ((panels, row_scales), shard, output) in enumerate(
+                zip(inputs, matrix.shards, outputs, strict=True)
+            )
         ]
 
     def normed(self) -> Inputs:
@@ -135,18 +171,20 @@ class Operands:
         """Panels of each core's own."""
         return [(p.address, scales.address) for p, scales in zip(panels, self._buffers.row_scales, strict=True)]
 
-    def rope(self, core: int, i: int, qkv: PackedMatrix, heads: HeadOps) -> RopeOperands:
-        """Operands that rotate the outputs of `qkv` on `core` and write K and V of layer `i`."""
-        norm = heads.norm
+    def rope(self, core: int, i: int, heads: HeadOps) -> RopeOperands:
+        """Operands that rotate q and k on `core` and write K and V of layer `i`."""
+        norm, temperature = heads.norm, heads.attention.temperature
         table = self._at.tables.ropes[None if heads.rope is None else heads.rope.spec]
         return RopeOperands(
             qkv=self._buffers.qkv[core].address,
             ldc=self._buffers.widths.qkv,
-            bias=qkv.biases[core].address if qkv.biases else 0,
-            q_norm=0 if norm is None else self.vector(norm.query),
-            k_norm=0 if norm is None else self.vector(norm.key),
+            **self._head_norm(heads.norm, core),
+            q_total=self._spec.num_heads * self._spec.head_dim,
+            k_total=self._spec.num_kv_heads * self._spec.head_dim,
             cos=table.cos.address,
             sin=table.sin.address,
+            rotary=table.rotary_dim,
+            is_interleaved=int(heads.rope is not None and heads.rope.spec.is_interleaved),
             k_cache=self._at.kv.k(core, i),
             v_cache=self._at.kv.v(core, i),
             heads=self._shard.heads_per_core,
@@ -156,9 +194,49 @@ class Operands:
             block_size=self._at.cache.block_size,
             eps=float_bits(0.0 if norm is None else norm.eps),
             scale=float_bits(heads.attention.scale),
+            temperatures=0 if temperature is None else self._at.tables.temperatures[temperature].address,
+            own_kv=self._shard.first_own_kv_slot(core),
             queries=self._buffers.queries[core].address,
             queries_width=self._buffers.widths.attended,
             block_bytes=self._kv_head_bytes,
+        )
+
+    def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int) -> dict[str, int]:
+        """The operands that say how heads are normed."""
+        fields = dict.fromkeys(("q_norm", "k_norm", "norm_stride", "is_centered", "squares"), 0)
+        if isinstance(norm, PlainHeadNorm):
+            fields["q_norm"] = fields["k_norm"] = address_of(self._at.tables.ones)
+        elif norm is not None:
+            fields["q_norm"], fields["k_norm"] = self.vector(norm.query, core), self.vector(norm.key, core)
+            fields["norm_stride"] = 0 if norm.query.axis is None else self._spec.head_dim * FLOAT32_BYTES
+            fields["is_centered"] = int(norm.is_centered)
+            fields["squares"] = self._buffers.head_squares.address if norm.is_wide else 0
+        return fields
+
+    def both_sides(self, core: int, i: int, op: Attention) -> BothSidesOperands:
+        """The heads of `core` in layer `i`, over whole texts. A window is half on either side."""
+        sizes, buffers, distances = self._buffers.sizes, self._buffers, self._at.distances
+        return BothSidesOperands(
+            qkv=buffers.qkv[core].address,
+            ldc=buffers.widths.qkv,
+            k_cache=self._at.kv.k(core, i),
+            v_cache=self._at.kv.v(core, i),
+            output=buffers.attended[core].address,
+            output_width=buffers.widths.attended,
+            kv_heads=self._shard.kv_heads_per_core,
+            head_dim=self._spec.head_dim,
+            head_pad=buffers.widths.head,
+            block_size=self._at.cache.block_size,
+            block_bytes=self._kv_head_bytes,
+            reach=op.window // 2,
+            groups=self._at.tables.groups[core].address,
+            scratch=buffers.worker_scratch.address,
+            scratch_stride=sizes.worker_scratch,
+            tile_tokens=sizes.attention.tile_tokens,
+            state_rows=sizes.attention.state_rows,
+            bias=0 if distances is None else distances.shards[core].address,
+            bias_stride=0 if distances is None else distances.stride,
+            bias_middle=0 if distances is None else distances.middle,
         )
 
     def attention(self, core: int, i: int, op: Attention) -> AttentionOperands:
@@ -175,7 +253,9 @@ class Operands:
             head_dim=self._spec.head_dim,
             head_pad=self._buffers.widths.head,
             block_size=self._at.cache.block_size,
-            window=op.window,
+            window=-op.window if op.is_chunked else op.window,
+            cap=float_bits(op.cap),
+            sinks=0 if op.sinks is None else self.vector(op.sinks, core),
             groups=self._at.tables.groups[core].address,
             scratch=self._buffers.worker_scratch.address,
             scratch_stride=self._buffers.sizes.worker_scratch,
@@ -188,3 +268,8 @@ class Operands:
             partials=self._buffers.partial_states.address,
             arrivals=self._buffers.arrivals.address,
         )
+
+    def finish_logits(self, op: FinishLogits) -> LogitsOperands:
+        """The logits of all cores, side by side."""
+        logits, width = self._buffers.logits.address, self._buffers.logits_width
+        return LogitsOperands(logits, width, float_bits(op.scale), float_bits(op.cap))

@@ -14,13 +14,16 @@ from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, SchedulerConfig
 from server.cost.meter import Meter
 from server.cost.pricer import StepPricer
+from server.engine.adapters import AdapterInputs, Adapters
 from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
 from server.engine.trace.files import require_directory, traced
+from server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.link.handle import Addresses, connected_socket
+from server.link.heartbeat import Heartbeat, StepLimit
 from server.link.messages import EngineInfo, Failed, Input, Output, Progress, Ready, Tokens
 from server.scheduler.scheduler import Scheduler
 
@@ -42,6 +45,8 @@ class LoadedEngine(Protocol):
     def grammars(self) -> Grammars | None: ...
     @property
     def pricer(self) -> StepPricer: ...
+    @property
+    def adapters(self) -> Adapters | None: ...
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
@@ -83,12 +88,12 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     context = zmq.Context()
     inbox = connected_socket(context, zmq.PULL, addresses.commands)
     outbox = connected_socket(context, zmq.PUSH, addresses.outputs)
-    outputs = _SocketOutbox(outbox)
+    outputs, heartbeat = _SocketOutbox(outbox), Heartbeat(addresses.directory)
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
-        inputs = _SocketInputs(inbox)
+        inputs = AdapterInputs(_SocketInputs(inbox), loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
@@ -96,7 +101,9 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
             is_paced = config.pace == "device"
             runner = MeteredRunner(seams.runner, loaded.pricer, meter, clock, is_paced)
             paced = PacedInbox(seams.inbox, loaded.pricer.request_s if is_paced else 0.0, clock)
-            EngineLoop(scheduler, runner, clock, paced, MeteredOutbox(seams.outbox, meter), gate).run()
+            limit = StepLimit(first_token_s(loaded.info.facts.num_params))
+            watched = WatchedRunner(runner, heartbeat, limit, clock), WatchedInbox(paced, heartbeat, limit, clock)
+            EngineLoop(scheduler, watched[0], clock, watched[1], MeteredOutbox(seams.outbox, meter), gate).run()
     except StartError as error:
         outputs.send(Failed(str(error), error.exit_code))
         return error.exit_code

@@ -1,7 +1,8 @@
 """Cosines and sines of rotary embeddings, with the frequency scalings of checkpoints.
 
 Formulas: linear (position interpolation, Chen et al. 2023), llama3 (Llama 3.1's low/high frequency blend), YaRN (Peng
-et al. 2023, arXiv:2309.00071, section 3); names as in Hugging Face configs.
+et al. 2023, arXiv:2309.00071, section 3), LongRoPE (Ding et al. 2024, arXiv:2402.13753: a factor for each pair); names
+as in Hugging Face configs.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ Float32 = npt.NDArray[np.float32]
 BLOCK = 1024  # positions computed at once
 
 
-def inverse_frequencies(rope: RopeSpec | None, head_dim: int) -> Float64:
-    """Radians per position of each pair of dimensions, [head_dim / 2]; zero, which turns nothing, for no rope."""
+def inverse_frequencies(rope: RopeSpec | None, rotary_dim: int, num_positions: int = 0) -> Float64:
+    """Radians per position of each pair of dimensions, [rotary_dim / 2]; zero, which turns nothing, for no rope.
+
+    Only longrope looks at how many positions are served: keys in a cache, which requests share, have been rotated
+    before it is known how long a text will be, so that one choice has to do for all.
+    """
     if rope is None:
-        return np.zeros(head_dim // 2)
-    plain = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+        return np.zeros(rotary_dim // 2)
+    plain = rope.theta ** -(np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
     if rope.kind == "linear":
         return plain / rope.factor
     if rope.kind == "llama3":
         return _llama3(rope, plain)
     if rope.kind == "yarn":
-        return _yarn(rope, plain, head_dim)
+        return _yarn(rope, plain, rotary_dim)
+    if rope.kind == "longrope":
+        is_long = num_positions > rope.original_max_position
+        factors: Float64 = np.array(rope.long_factors if is_long else rope.short_factors, np.float64)
+        return plain / factors
     return plain
 
 
@@ -41,28 +50,28 @@ def _llama3(rope: RopeSpec, plain: Float64) -> Float64:
     return keep * plain + (1 - keep) * plain / rope.factor
 
 
-def _yarn(rope: RopeSpec, plain: Float64, head_dim: int) -> Float64:
+def _yarn(rope: RopeSpec, plain: Float64, rotary_dim: int) -> Float64:
     """Dimensions that turn often are kept, those that turn rarely are interpolated, with a ramp between."""
 
     def dimension(turns: float) -> float:
         span = rope.original_max_position / (turns * 2 * math.pi)
-        return head_dim * math.log(span) / (2 * math.log(rope.theta))
+        return rotary_dim * math.log(span) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0.0), min(high, head_dim - 1.0)
-    ramp = (np.arange(head_dim // 2) - low) / max(high - low, 0.001)
+    low, high = max(low, 0.0), min(high, rotary_dim - 1.0)
+    ramp = (np.arange(rotary_dim // 2) - low) / max(high - low, 0.001)
     interpolate: Float64 = np.clip(ramp, 0.0, 1.0)
     return interpolate * plain / rope.factor + (1 - interpolate) * plain
 
 
 def fill_rope_tables(rope: RopeSpec | None, cos: Float32, sin: Float32) -> None:
-    """Write cos and sin, each [positions, head_dim / 2], YaRN's attention factor included.
+    """Write cos and sin, each [positions, rotary_dim / 2], the attention factor included.
 
     By blocks: computed in float64 at once, the tables of a long context would need several times their own memory.
     """
-    frequencies = inverse_frequencies(rope, 2 * cos.shape[1])
+    frequencies = inverse_frequencies(rope, 2 * cos.shape[1], len(cos))
     scale = 1.0 if rope is None else rope.attention_factor
     for begin in range(0, len(cos), BLOCK):
         positions = np.arange(begin, min(begin + BLOCK, len(cos)), dtype=np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from server.config import CacheConfig
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
+from server.kernels.isa.jit import Kernel
 from server.kernels.program import Program
 from server.kernels.workers import WorkerPool
 from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult
@@ -18,13 +20,30 @@ from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """A step without adapters runs a program that knows nothing of them; rows without one are the same in both."""
+
+    plain: Program
+    adapted: Program | None = None  # where adapters can be loaded
+
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        """Of both."""
+        return [kernel for each in (self.plain, self.adapted) if each is not None for kernel in each.kernels]
+
+    def of(self, num_groups: int) -> Program:
+        """The program of a step in which so many adapters are used."""
+        return self.plain if self.adapted is None or not num_groups else self.adapted
+
+
 class ModelRunner:
     """Runs one model on one group of cores. Not thread-safe: one engine loop owns it."""
 
     def __init__(
-        self, pool: WorkerPool, program: Program, inputs: StepInputs, sampler: Sampler, cache: CacheConfig
+        self, pool: WorkerPool, programs: Programs, inputs: StepInputs, sampler: Sampler, cache: CacheConfig
     ) -> None:
-        self._pool, self._program, self._inputs, self._sampler = pool, program, inputs, sampler
+        self._pool, self._programs, self._inputs, self._sampler = pool, programs, inputs, sampler
         self._cache = cache
         self._is_timed = False
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
@@ -39,19 +58,21 @@ class ModelRunner:
         """Compute every token of the plan, and sample for the sequences that need it."""
         begin = time.perf_counter()
         seqs = plan.seqs
-        self._inputs.fill(seqs)
+        program = self._programs.of(self._inputs.fill(seqs))
         if self._is_timed:
-            self.timed = self._program, self._pool.trace(self._program, self._inputs.address)
+            self.timed = program, self._pool.trace(program, self._inputs.address)
         else:
-            self._pool.run(self._program, self._inputs.address)
+            self._pool.run(program, self._inputs.address)
         decoded = time.perf_counter()
         sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
         now = time.perf_counter()
         self.sampling_s += now - decoded
         return StepResult(plan.step_id, sampled, now - begin)
 
-    def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    def logits(self, token_ids: Sequence[int], lora: str = "") -> npt.NDArray[np.float32]:
         """Logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
+
+        `lora` is the digest of a loaded adapter, "" for none.
 
         Writes the first blocks of the cache: only for an engine that serves nothing.
         """
@@ -60,10 +81,10 @@ class ModelRunner:
         out = np.empty((len(token_ids), vocab), np.float32)
         for start in range(0, len(token_ids), rows):
             chunk = tuple(token_ids[start : start + rows])
-            seq = ScheduledSeq("logits", chunk, start, table, True, _GREEDY, token_ids, len(token_ids))
-            self._inputs.fill([seq])
+            seq = ScheduledSeq("logits", chunk, start, table, True, _GREEDY, token_ids, len(token_ids), lora)
+            program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample_all()
-            self._pool.run(self._program, self._inputs.address)
+            self._pool.run(program, self._inputs.address)
             out[start : start + len(chunk)] = self._sampler.logits[: len(chunk), :vocab]
         return out
 
@@ -75,6 +96,8 @@ class ModelRunner:
         """Run every kernel once, on the null block, so that the first request is not slower."""
         seq = ScheduledSeq("warm-up", (0,), 0, [0], True, _GREEDY, (0,), 1)
         self.execute(StepPlan(step_id=-1, prefill=(), decode=(seq,)))
+        if self._programs.adapted is not None:
+            self._pool.run(self._programs.adapted, self._inputs.address)
 
     def close(self) -> None:
         """Stop the worker threads."""

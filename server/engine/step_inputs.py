@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from server.device.address_map import ADDRESSES
+from server.engine.adapter_rows import AdapterRows
 from server.engine.attention_work import AttentionWork
 from server.errors import StepTooLarge
 from server.kernels.attention.items import COUNTER_BYTES
@@ -21,15 +22,27 @@ class StepInputs:
     """Inputs of T tokens of B sequences, S of them sampled; StepRecord describes the fields."""
 
     def __init__(
-        self, num_tokens: int, num_seqs: int, max_model_len: int, block_size: int, work: AttentionWork
+        self,
+        num_tokens: int,
+        num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        work: AttentionWork,
+        slots: Mapping[str, int] | None = None,
     ) -> None:
-        """Room for the largest step: `num_tokens` of `num_seqs` sequences, none beyond `max_model_len` tokens."""
+        """Room for the largest step: `num_tokens` of `num_seqs` sequences, none beyond `max_model_len` tokens.
+
+        `slots` are those of the loaded adapters, by digest.
+        """
+        self._adapters = AdapterRows(num_tokens, num_seqs, {} if slots is None else slots)
+        self.lora_rows, self.lora_groups = self._adapters.rows, self._adapters.groups
         self._max_model_len, self._block_size, self._work = max_model_len, block_size, work
         table_width = -(-max_model_len // block_size)
         num_tiles = work.most_entries(num_tokens, num_seqs)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
         self.slots: Int32 = np.zeros(num_tokens, np.int32)
+        self.token_types: Int32 = np.zeros(num_tokens, np.int32)
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
         self.block_tables: Int32 = np.zeros((num_seqs, table_width), np.int32)
@@ -57,6 +70,10 @@ class StepInputs:
             tile_row=self.tile_row.ctypes.data,
             tile_split=self.tile_split.ctypes.data,
             counters=self._counters.ctypes.data,
+            num_lora_groups=0,
+            lora_rows=self.lora_rows.ctypes.data,
+            lora_groups=self.lora_groups.ctypes.data,
+            token_types=self.token_types.ctypes.data,
         )
 
     @property
@@ -67,9 +84,10 @@ class StepInputs:
     def _set(self, offset: int, value: int) -> None:
         self._record[offset // WORD] = value
 
-    def fill(self, seqs: Sequence[ScheduledSeq]) -> None:
+    def fill(self, seqs: Sequence[ScheduledSeq], token_types: Sequence[Sequence[int]] = ()) -> int:
         """Lay out `seqs` one after the other, each one's last token sampled where it needs a sample.
 
+        `token_types` are those of each sequence, () where all are 0. Returns the number of adapters that they have.
         Raises StepTooLarge, having changed nothing, when there is no room for them.
         """
         self._require_room(seqs)
@@ -80,6 +98,8 @@ class StepInputs:
             if seq.needs_sample:
                 self.sample_rows[samples] = end - 1
                 samples += 1
+            if token_types:
+                self.token_types[row:end] = token_types[b] or 0
             row = end
             self.query_start[b + 1] = row
         entries = self._work.divide(seqs)
@@ -90,6 +110,9 @@ class StepInputs:
         self._set(STEP.num_seqs, len(seqs))
         self._set(STEP.num_samples, samples)
         self._set(STEP.num_tiles, len(entries))
+        num_groups = self._adapters.fill(seqs)
+        self._set(STEP.num_lora_groups, num_groups)
+        return num_groups
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Raise past limits beyond which a kernel would read or write memory that is not the step's."""

@@ -32,8 +32,9 @@ class ArtifactWeights:
 
     def matrix(self, shape: PackedShape, core: int, into: PackedShard) -> None:
         self._read(shape.name, core, into.tiles)
-        if into.scales is not None and into.sums is not None:
+        if into.scales is not None:
             self._read(scales_name(shape), core, into.scales)
+        if into.sums is not None:
             self._read(sums_name(shape), core, into.sums)
 
     def vector(self, vector: Vector, offset: float, core: int, into: Buffer) -> None:

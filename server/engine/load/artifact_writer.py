@@ -33,7 +33,7 @@ from server.device.layout import round_up
 from server.device.ledger import GIB
 from server.engine.load.artifact_weights import CHUNK_BYTES
 from server.engine.load.compile_report import CompileReport, compile_report
-from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model
+from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
@@ -55,16 +55,18 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileRepo
     source, target = Path(config.model_path), Path(config.output_path).absolute()
     if not config.output_path:
         spec, formats, _ = describe_checkpoint(source, config.requested_formats)
+        require_generator(spec)
         return compile_report(config, spec, formats, _buckets(config, spec))
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
-    model = open_model(source, config.requested_formats, config.tensor_parallel_size, config.cpu_threads)
+    tp, is_expert_parallel = config.tensor_parallel_size, config.enable_expert_parallel
+    model = open_model(source, config.requested_formats, tp, config.cpu_threads, is_expert_parallel)
     buckets = _buckets(config, model.spec)
     report = compile_report(config, model.spec, model.formats, buckets)
     use_cache(config.kernel_cache_dir)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        _require_room(target, model, config.tensor_parallel_size)
+        _require_room(target, model, ShardSpec.of(model.spec, tp, is_expert_parallel))
         partial.mkdir()
         try:
             num_bytes = _write(config, model, buckets, partial, on_progress)
@@ -78,13 +80,13 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileRepo
     return report
 
 
-def _require_room(target: Path, model: ModelSource, tp: int) -> None:
+def _require_room(target: Path, model: ModelSource, shard: ShardSpec) -> None:
     if target.exists() and not target.is_dir():
         raise SettingsError(f"output {target} is a file; a new or empty directory is needed")
     if target.exists() and any(target.iterdir()):
         raise SettingsError(f"output {target} is not empty")
     target.parent.mkdir(parents=True, exist_ok=True)
-    needed = tp * packed_weight_bytes(model.spec, ShardSpec.of(model.spec, tp), model.formats)
+    needed = shard.tp * packed_weight_bytes(model.spec, shard, model.formats)
     free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise SettingsError(f"output {target}: the weights take {needed} bytes, the disk has {free} free")
@@ -103,7 +105,7 @@ def _write(
 ) -> int:
     """Everything of the artifact, the manifest last; returns the bytes of weights."""
     tp, spec = config.tensor_parallel_size, model.spec
-    shard = ShardSpec.of(spec, tp)
+    shard = ShardSpec.of(spec, tp, config.enable_expert_parallel)
     capacity = packed_weight_bytes(spec, shard, model.formats)
     cores = [CoreFile(core, directory / core_file(core), capacity) for core in range(tp)]
     WeightLoader(model.source, spec, shard, cores, model.formats).load(on_progress)
@@ -112,13 +114,16 @@ def _write(
     manifest = Manifest(
         neuronserve_version=__version__,
         tensor_parallel_size=tp,
+        enable_expert_parallel=config.enable_expert_parallel,
         dtype=model.formats.dtype,
         quantization=model.formats.quantization,
         modules_to_not_convert=model.formats.modules_to_not_convert,
         is_rotated=model.formats.is_rotated,
+        group_size=model.formats.groups.size,
+        is_symmetric=model.formats.groups.is_symmetric,
         config_sha256=digest,
         model=model_values(spec),
-        padded_sizes=padded_sizes(spec, tp),
+        padded_sizes=padded_sizes(spec, shard),
         buckets=CompiledBuckets(buckets.context_encoding, buckets.token_generation),
         files=files,
     )

@@ -9,14 +9,17 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.config import WeightFormats
 from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES
+from server.device.layout import FLOAT32_BYTES, is_grouped, scale_bytes, tile_bytes
 from server.engine.load.shard_reader import ShardReader, row_blocks
+from server.engine.load.stored_groups import StoredGroups
 from server.engine.load.weights import PackedShard
-from server.kernels.matmul.packing import pack_weights
+from server.kernels.matmul.groups import quantize_groups
+from server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
 from server.kernels.matmul.quantize import quantize_rows, stored_rows
 from server.models.ops import Vector
 from server.placement.matrices import PackedShape
@@ -28,7 +31,7 @@ class CheckpointWeights:
 
     def __init__(self, checkpoint: Checkpoint, shard: ShardSpec, formats: WeightFormats, num_threads: int = 1) -> None:
         self._checkpoint, self._formats = checkpoint, formats
-        self._reader = ShardReader(checkpoint, shard)
+        self._reader, self._stored = ShardReader(checkpoint, shard), StoredGroups(checkpoint, shard)
         self._pool = ThreadPoolExecutor(num_threads, "packing")
 
     def matrix(self, shape: PackedShape, core: int, into: PackedShard) -> None:
@@ -38,10 +41,12 @@ class CheckpointWeights:
     def _pack(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
         """Pack one block of rows, whose tiles are a piece of the whole matrix's."""
         weights = shape.format_in(self._formats)
-        row_bytes = shape.k * WEIGHT_BYTES[weights]
-        tiles = into.tiles.bytes[rows.start * row_bytes : rows.stop * row_bytes]
+        tiles = _of_rows(into.tiles, tile_bytes(weights, 1, shape.k), rows)
         if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type
             pack_weights(self._reader.matrix(shape, core, weights, rows), tiles)
+            return
+        if is_grouped(weights):
+            self._pack_groups(shape, core, rows, into)
             return
         if self._reader.is_quantized(shape):
             quantized = stored_rows(*self._reader.codes(shape, core, rows), weights)
@@ -53,10 +58,24 @@ class CheckpointWeights:
         into.scales.array(np.float32, shape.n)[rows] = quantized.scales
         into.sums.array(np.int32, shape.n)[rows] = quantized.sums
 
+    def _pack_groups(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
+        """The same for a 4-bit format."""
+        weights, groups = shape.format_in(self._formats), self._formats.groups
+        quantized = self._stored.grouped(shape, core, groups, rows) if weights == "int4" else None
+        if quantized is None:
+            quantized = quantize_groups(self._reader.matrix(shape, core, "float32", rows), weights, groups)
+        beside, sizes = (into.scales, into.sums), scale_bytes(weights, groups, 1, shape.k)
+        scales, shifts = (
+            None if memory is None else _of_rows(memory, size, rows) for memory, size in zip(beside, sizes, strict=True)
+        )
+        assert scales is not None
+        tiles = _of_rows(into.tiles, tile_bytes(weights, 1, shape.k), rows)
+        pack_grouped(quantized, weights, GroupMemory(tiles, scales, shifts))
+
     def vector(self, vector: Vector, offset: float, core: int, into: Buffer) -> None:
-        del core  # the host keeps replicated values once
-        values = self._checkpoint.load(vector.tensor)
-        into.array(np.float32, into.num_bytes // FLOAT32_BYTES)[: values.size] = values + np.float32(offset)
+        whole = into.array(np.float32, into.num_bytes // FLOAT32_BYTES)
+        for slot, values in self._reader.vector(vector, core):
+            whole[slot : slot + values.size] = values + np.float32(offset)
 
     def bias(self, shape: PackedShape, core: int, into: Buffer) -> None:
         into.array(np.float32, shape.n)[:] = self._reader.bias(shape, core)
@@ -69,3 +88,8 @@ class CheckpointWeights:
 
     def finish(self) -> None:
         self._pool.shutdown()
+
+
+def _of_rows(memory: Buffer, row_bytes: int, rows: slice) -> npt.NDArray[np.uint8]:
+    """The part of tiles, or of what is beside them, that belongs to whole tiles of rows."""
+    return memory.bytes[rows.start * row_bytes : rows.stop * row_bytes]

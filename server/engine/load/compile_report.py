@@ -13,6 +13,7 @@ from rich.text import Text
 from server.config import CompileConfig, WeightFormats
 from server.cost.compile_time import WARM, CompileTime, compile_time
 from server.cost.model import CostModel, StepCost
+from server.cost.shape import stored_dtype
 from server.cost.work import Runtime
 from server.device.buckets import BucketLists
 from server.device.catalog import instance
@@ -66,7 +67,7 @@ def compile_report(
     """The report on `spec` with these buckets. Raises DeviceError for an unknown part or one without such cores."""
     part, model, note = instance(config.device), None, ""
     try:
-        runtime = Runtime("int8" if formats.quantization else formats.dtype)
+        runtime = Runtime(stored_dtype(formats.quantization, formats.dtype))
         model = CostModel.of(spec, part, config.tensor_parallel_size, runtime)
     except DeviceError as error:
         note = f"no modelled times: {error}"

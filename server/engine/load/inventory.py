@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from server.checkpoint.checkpoint import INDEX, WEIGHTS, read_weight_map
+from server.checkpoint.gguf.directory import linked_parts
+from server.checkpoint.gguf.header import read_header
 from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.checkpoint.safetensors_file import LENGTH_BYTES
+from server.checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
 from server.config import Pace, WeightFormats
 from server.cost.pricer import StepPricer
 from server.device.buckets import CompiledShapes
-from server.link.messages import EngineFacts, WeightsIdentity
+from server.device.ledger import USES, MemoryLedger
+from server.link.messages import CoreMemory, EngineFacts, WeightsIdentity
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 
@@ -20,17 +24,24 @@ def weights_identity(directory: Path) -> WeightsIdentity:
     """Identity of the weights of the model in `directory`, whose files have been checked."""
     if is_artifact(directory):
         return WeightsIdentity(hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest(), "manifest")
-    digest, names = hashlib.sha256(), [WEIGHTS]
+    digest = hashlib.sha256()
     if (directory / INDEX).exists():
         digest.update((directory / INDEX).read_bytes())
-        names = sorted(set(read_weight_map(directory).values()))
-    for name in names:
-        path = directory / name
+    for path, length in _headers(directory):
         with path.open("rb") as file:
-            length = file.read(LENGTH_BYTES)
-            header = file.read(int.from_bytes(length, "little"))
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode() + length + header)
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + file.read(length))
     return WeightsIdentity(digest.hexdigest(), "headers and sizes")
+
+
+def _headers(directory: Path) -> Iterator[tuple[Path, int]]:
+    """Each file with weights and the bytes of its header."""
+    if parts := linked_parts(directory):
+        yield from ((path, read_header(path).num_bytes) for path in parts)
+        return
+    names = sorted(set(read_weight_map(directory).values())) if (directory / INDEX).exists() else [WEIGHTS]
+    for path in (directory / name for name in names):
+        with path.open("rb") as file:
+            yield path, LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
 
 
 def engine_facts(
@@ -50,3 +61,9 @@ def engine_facts(
         pace=pace,
         stack=pricer.stack,
     )
+
+
+def core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
+    """What one core holds by the ledger, by use."""
+    used: dict[str, int] = {use: ledger.reserved_bytes(core, use) for use in USES}
+    return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)

@@ -11,23 +11,26 @@ from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightForm
 from server.cost.calibration import use_calibration
 from server.cost.model import CostModel
 from server.cost.pricer import HostOfSteps, StepPricer
+from server.cost.shape import stored_dtype
 from server.cost.stacks import STACKS
 from server.cost.work import Runtime
 from server.device import host
 from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance, use_catalog
 from server.device.core import HOST_USES, NeuronCore
-from server.device.ledger import GIB, USES, MemoryLedger
+from server.device.ledger import GIB, MemoryLedger
 from server.device.visible_cores import core_ranges, take_cores
+from server.engine.adapters import AdapterBank
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.grammar_store import GrammarStore
-from server.engine.load.inventory import engine_facts
-from server.engine.load.model_source import open_model
+from server.engine.load.adapter_slots import AdapterSlots
+from server.engine.load.inventory import core_memory, engine_facts
+from server.engine.load.model_source import context_length, open_model
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.engine.lowering import build_program
 from server.engine.operands import Placement
-from server.engine.runner import ModelRunner
+from server.engine.runner import ModelRunner, Programs
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
@@ -36,11 +39,11 @@ from server.kernels.dispatch import linear_kernels
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
-from server.link.messages import CoreMemory, EngineInfo
+from server.link.messages import EngineInfo, LoadedAdapter
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.cache_layout import kv_cache_dtype
-from server.placement.fit import budget_bytes, require_fit
+from server.placement.fit import budget_bytes, require_fit, require_type
 from server.placement.footprint import ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint
 from server.placement.matrices import main_format
@@ -60,6 +63,7 @@ class LoadedEngine:
     ledger: MemoryLedger
     info: EngineInfo
     pricer: StepPricer  # of the modelled part
+    adapters: AdapterBank | None = None  # None: there is no room for any
 
 
 def load_engine(config: EngineConfig, on_progress: OnProgress) -> LoadedEngine:
@@ -79,10 +83,11 @@ class _Loading:
         use_catalog(config.catalog)
         use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        self._model = open_model(Path(config.model_path), config.requested_formats, tp, config.cpu_threads)
+        path, is_expert_parallel = Path(config.model_path), config.enable_expert_parallel
+        self._model = open_model(path, config.requested_formats, tp, config.cpu_threads, is_expert_parallel)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
-        self._max_model_len = _context_length(config.max_model_len or compiled_len, self._spec)
+        self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
         self._shape = ServingShape(
             config.dtype,
             self._max_model_len,
@@ -91,14 +96,18 @@ class _Loading:
             formats.quantization,
             formats.modules_to_not_convert,
             kv_dtype,
+            formats.groups,
+            config.lora,
         )
         self._instance: Instance = instance(config.device)
+        require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self._core_ids = self._take_cores()
         self._footprint = require_fit(
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
-        self._shard = ShardSpec.of(self._spec, tp)
+        self._shard = ShardSpec.of(self._spec, tp, is_expert_parallel)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
+        self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # what the part's graphs compute
         self._stack = STACKS[config.stack]
         if config.neuron.samples_on_device is not None:
             self._stack = replace(self._stack, samples_on_device=config.neuron.samples_on_device)
@@ -120,12 +129,14 @@ class _Loading:
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
-        cache = CacheConfig(self._num_blocks(cores), self._config.block_size, self._config.enable_prefix_caching)
+        bank = self._adapters(cores, buffers.sizes.rows)
+        block_size, is_caching = self._config.block_size, self._config.enable_prefix_caching
+        cache = CacheConfig(self._num_blocks(cores), block_size, is_caching, self._spec.widest_window)
         kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
-        runner = self._runner(placement)
+        runner = self._runner(placement, bank)
         runner.warm_up()
         self._on_progress(
             f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s"
@@ -139,8 +150,9 @@ class _Loading:
             cache=cache,
             scheduler=self._scheduler(),
             ledger=ledger,
-            info=self._info(cache, ledger, cores, pricer),
+            info=replace(self._info(cache, ledger, cores, pricer), adapters=self._loaded(bank)),
             pricer=pricer,
+            adapters=bank,
         )
 
     def _require_host(self) -> None:
@@ -205,18 +217,29 @@ class _Loading:
             )
         return blocks
 
-    def _runner(self, placement: Placement) -> ModelRunner:
+    def _adapters(self, cores: Sequence[NeuronCore], rows: int) -> AdapterBank | None:
+        lora = self._config.lora
+        if lora is None:
+            return None
+        return AdapterBank(AdapterSlots(cores, self._spec, self._shard, self._config.dtype, lora, rows), self._max_rank)
+
+    def _loaded(self, bank: AdapterBank | None) -> tuple[LoadedAdapter, ...]:
+        lora = self._config.lora
+        return () if bank is None or lora is None else bank.load_all(lora, self._on_progress)
+
+    def _runner(self, placement: Placement, bank: AdapterBank | None) -> ModelRunner:
         limits, block_size = self._shape.limits, self._config.block_size
-        program = build_program(placement)
-        seconds = compile_kernels((*program.kernels, sample), self._on_progress)
+        programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
+        seconds = compile_kernels((*programs.kernels, sample), self._on_progress)
         self._on_progress(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)
-        sizes = placement.buffers.sizes.attention
-        items = AttentionWork(sizes.tile_tokens, sizes.num_slots, limits.num_workers)
-        inputs = StepInputs(limits.num_tokens, limits.num_samples, self._max_model_len, block_size, items)
+        tiles = placement.buffers.sizes.attention
+        items = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
+        sizes = limits.num_tokens, limits.num_samples, self._max_model_len
+        inputs = StepInputs(*sizes, block_size, items, None if bank is None else bank.slots)
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
-        return ModelRunner(pool, program, inputs, sampler, placement.cache)
+        return ModelRunner(pool, programs, inputs, sampler, placement.cache)
 
     def _scheduler(self) -> SchedulerConfig:
         return SchedulerConfig(
@@ -231,8 +254,8 @@ class _Loading:
     def _pricer(self) -> StepPricer:
         """The pricer of steps, which is the simulator's."""
         formats, compiled = self._model.formats, self._compiled
-        dtype = "int8" if formats.quantization else formats.dtype
-        runtime = Runtime(dtype, is_continuous=self._stack.is_continuous)
+        dtype = stored_dtype(formats.quantization, formats.dtype)
+        runtime = Runtime(dtype, is_continuous=self._stack.is_continuous, lora_rank=self._max_rank)
         model = CostModel.of(self._spec, self._instance, self._config.tensor_parallel_size, runtime)
         contexts, stack = compiled.token_generation, self._stack
         prompts = compiled.context_encoding if stack.prompts_fill == "bucket" else contexts[-1:]
@@ -244,18 +267,17 @@ class _Loading:
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
         config = self._config
-        weights = main_format(self._spec, self._model.formats)
-        isa = linear_kernels(weights).isa
+        weights, cpus = main_format(self._spec, self._model.formats), ", ".join(map(str, config.cpus))
+        cpus = f" on CPU {cpus}" if cpus else ""
         host_memory: dict[str, int] = {use: sum(core.used[use] for core in cores) for use in HOST_USES}
         notes = [
             f"{self._spec.architecture}, {num_params(self._spec) / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
             f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {ledger.reserved_bytes(0) / GIB:.2f} of "
             f"{ledger.budget_bytes / GIB:.2f} GiB used on each",
-            f"host: {sum(host_memory.values()) / GIB:.2f} GiB for all cores, {config.cpu_threads} thread(s)"
-            f"{' on CPU ' + ', '.join(map(str, config.cpus)) if config.cpus else ''}, {isa} kernels",
+            f"host: {sum(host_memory.values()) / GIB:.2f} GiB for all cores, {config.cpu_threads} thread(s){cpus}, "
+            f"{linear_kernels(weights).isa} kernels",
         ]
-        notes += self._model.notes
         return EngineInfo(
             max_model_len=self._max_model_len,
             num_blocks=cache.num_blocks,
@@ -272,21 +294,7 @@ class _Loading:
             core_ids=self._core_ids,
             kv_cache_dtype=self._shape.kv_dtype,
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
-            memory=tuple(_core_memory(ledger, core) for core in range(ledger.num_cores)),
+            memory=tuple(core_memory(ledger, core) for core in range(ledger.num_cores)),
             host_memory=host_memory,
-            notes=tuple(notes),
+            notes=(*notes, *self._model.notes),
         )
-
-
-def _core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
-    used: dict[str, int] = {use: ledger.reserved_bytes(core, use) for use in USES}
-    return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
-
-
-def _context_length(requested: int | None, spec: ModelSpec) -> int:
-    """`requested`, or the model's own. Raises SettingsError beyond what the model was made for."""
-    if requested is None:
-        return spec.max_position
-    if not 2 <= requested <= spec.max_position:
-        raise SettingsError(f"max_model_len is {requested}: this model takes 2 to {spec.max_position} tokens")
-    return requested

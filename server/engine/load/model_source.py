@@ -7,18 +7,30 @@ from pathlib import Path
 
 from server.checkpoint.artifact import Artifact
 from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
+from server.checkpoint.compressed_tensors import Stored, StoredQuantization, read_stored_quantization
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.manifest import is_artifact
 from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
-from server.config import RequestedFormats, WeightFormats
+from server.config import DEFAULT_GROUPS, RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.artifact_weights import ArtifactWeights
 from server.engine.load.checkpoint_weights import CheckpointWeights
+from server.engine.load.stored_groups import StoredGroups
 from server.engine.load.weights import WeightSource
 from server.errors import SettingsError
-from server.models.spec import ModelSpec
+from server.models.decoder import decoder_graph
+from server.models.spec import ModelSpec, without_output_layer
 from server.placement.shard import ShardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StatesSource:
+    """What of a model makes the last states of tokens, and its files, which may hold a head."""
+
+    spec: ModelSpec
+    formats: WeightFormats
+    source: WeightSource
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +44,50 @@ class ModelSource:
     buckets: BucketLists | None = None  # that it was compiled for ahead of time
 
 
-def open_model(directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1) -> ModelSource:
+def open_model(
+    directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1, is_expert_parallel: bool = False
+) -> ModelSource:
     """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
 
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
-    for another number of cores, than requested.
+    for another number of cores, than requested, DeviceError for experts that cannot be laid out as asked.
     """
     if is_artifact(directory):
         spec = read_model_spec(directory)
         artifact = Artifact.open(directory, spec)
-        artifact.require(requested, tp)
+        artifact.require(requested, tp, is_expert_parallel)
         return ModelSource(spec, artifact.formats, ArtifactWeights(artifact), buckets=artifact.buckets)
     spec, formats, stored = describe_checkpoint(directory, requested)
+    require_generator(spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
-    source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
+    shard = ShardSpec.of(spec, tp, is_expert_parallel)
+    formats = StoredGroups(checkpoint, shard).served(spec, formats, requested)
+    source = CheckpointWeights(checkpoint, shard, formats, num_threads)
     surplus = f"tensors that this model does not use: {', '.join(checkpoint.surplus[:4])}"
     return ModelSource(spec, formats, source, (surplus,) if checkpoint.surplus else ())
 
 
-def describe_checkpoint(
-    directory: Path, requested: RequestedFormats
-) -> tuple[ModelSpec, WeightFormats, StoredQuantization | None]:
+def open_states(directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1) -> StatesSource:
+    """As `open_model`, what of the model makes the last states of tokens; other tensors may be there or not.
+
+    Raises SettingsError also for a compiled model.
+    """
+    if is_artifact(directory):
+        raise SettingsError(f"{directory} is compiled to generate: an encoder is loaded from its checkpoint")
+    whole, formats, stored = describe_checkpoint(directory, requested)
+    spec = without_output_layer(whole)
+    checkpoint = Checkpoint.open(directory, spec, stored)
+    source = CheckpointWeights(checkpoint, ShardSpec.of(spec, tp), formats, num_threads)
+    return StatesSource(spec, formats, source, checkpoint)
+
+
+def require_generator(spec: ModelSpec) -> None:
+    """Raises SettingsError for a model without an output layer."""
+    if not decoder_graph(spec).has_head:
+        raise SettingsError(f"{spec.architecture} generates no text: `neuronserve embed` runs it")
+
+
+def describe_checkpoint(directory: Path, requested: RequestedFormats) -> tuple[ModelSpec, WeightFormats, Stored | None]:
     """What config.json alone says: the model, its formats when served as requested, and those of its files.
 
     Raises CheckpointError for a model that cannot be served, SettingsError when its files are in other formats.
@@ -65,12 +100,17 @@ def describe_checkpoint(
     return spec, _formats(directory, requested, stored), stored
 
 
-def _formats(directory: Path, requested: RequestedFormats, stored: StoredQuantization | None) -> WeightFormats:
-    """Formats served: codes that are in the files stay as they are, or become `dtype` where they are left out."""
-    if stored is None:
+def _formats(directory: Path, requested: RequestedFormats, stored: Stored | None) -> WeightFormats:
+    """Formats served: 8-bit codes that are in the files stay as they are, or become `dtype` where they are left out."""
+    if not isinstance(stored, StoredQuantization):
         quantization = None if requested.quantization == "none" else requested.quantization
+        is_rotated = quantization == "int8"
         return WeightFormats(
-            requested.dtype, quantization, requested.modules_to_not_convert, is_rotated=quantization == "int8"
+            requested.dtype,
+            quantization,
+            requested.modules_to_not_convert,
+            is_rotated,
+            requested.groups or DEFAULT_GROUPS,
         )
     if requested.quantization not in (None, stored.quantization):
         raise SettingsError(
@@ -78,3 +118,12 @@ def _formats(directory: Path, requested: RequestedFormats, stored: StoredQuantiz
         )
     left_out = dict.fromkeys((*stored.left_out, *requested.modules_to_not_convert))
     return WeightFormats(requested.dtype, stored.quantization, tuple(left_out))
+
+
+def context_length(requested: int | None, spec: ModelSpec) -> int:
+    """`requested`, or the model's own. Raises SettingsError beyond what the model was made for."""
+    if requested is None:
+        return spec.max_position
+    if not 2 <= requested <= spec.max_position:
+        raise SettingsError(f"max_model_len is {requested}: this model takes 2 to {spec.max_position} tokens")
+    return requested

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from server.checkpoint.checkpoint import Checkpoint
 from server.config import Dtype
 from server.device.layout import N_TILE
 from server.kernels.matmul.packing import interleave
-from server.models.ops import Linear, Part
+from server.models.ops import Linear, Part, Vector
 from server.placement.matrices import PackedShape
 from server.placement.shard import ShardSpec
 
@@ -61,6 +62,8 @@ class ShardReader:
 
     def __init__(self, checkpoint: Checkpoint, shard: ShardSpec) -> None:
         self._checkpoint, self._shard = checkpoint, shard
+        self._lock = Lock()
+        self._transposed: tuple[str, Callable[..., Matrix] | None, Matrix] = ("", None, np.empty((0, 0)))
 
     def matrix(self, shape: PackedShape, core: int, dtype: Dtype, rows: slice | None = None) -> Matrix:
         """[rows, k] as float32, or as the bits of bfloat16."""
@@ -72,10 +75,10 @@ class ShardReader:
         """[rows, k] codes of a matrix that the checkpoint has quantized, and the scale of each row, [rows]."""
         codes = self._assembled(shape, core, rows, np.uint8, self._checkpoint.load_codes)
         scales = np.zeros((len(codes), 1), np.float32)
-        for piece in self._cut(shape, core, rows):
+        for piece in self.cut(shape, core, rows):
             values = self._checkpoint.load_scales(piece.part.weight, piece.rows)
             scales[piece.row : piece.row + len(values), 0] = values
-        return codes, np.ascontiguousarray(_in_order(shape, scales)[:, 0])
+        return codes, np.ascontiguousarray(self.in_order(shape, scales)[:, 0])
 
     def is_quantized(self, shape: PackedShape) -> bool:
         """True when the checkpoint holds codes for the matrix."""
@@ -87,23 +90,43 @@ class ShardReader:
         for piece in self._pieces(shape, core):
             biases = self._checkpoint.load(piece.part.bias, piece.rows)
             values[piece.row : piece.row + len(biases), 0] = biases
-        return np.ascontiguousarray(_in_order(shape, values)[:, 0])
+        return np.ascontiguousarray(self.in_order(shape, values)[:, 0])
+
+    def vector(self, vector: Vector, core: int) -> Iterator[tuple[int, Float32]]:
+        """The runs of the core's elements, each with its place there; one for a vector that is not divided."""
+        values: Float32 = self._checkpoint.load(vector.tensor).reshape(-1)
+        if vector.axis is None:
+            yield 0, values
+            return
+        unit = vector.axis.unit_size
+        for run in self._shard.runs(vector.axis, core):
+            yield run.slot * unit, values[run.first * unit : (run.first + run.length) * unit]
 
     def _assembled(
         self, shape: PackedShape, core: int, rows: slice | None, cell: npt.DTypeLike, read: Callable[..., Matrix]
     ) -> Matrix:
         num_rows = shape.n if rows is None else rows.stop - rows.start
-        pieces = self._cut(shape, core, rows)
-        values = [read(piece.part.weight, piece.rows, piece.columns) for piece in pieces]
+        pieces = self.cut(shape, core, rows)
+        values = [self._read(piece, read) for piece in pieces]
         if len(values) == 1 and values[0].shape == (num_rows, shape.k):
             return values[0]  # nothing to put together; gate and up are always two pieces
         out = np.zeros((num_rows, shape.k), cell)
         for piece, each in zip(pieces, values, strict=True):
             out[piece.row : piece.row + len(each), piece.column : piece.column + each.shape[1]] = each
-        return _in_order(shape, out)
+        return self.in_order(shape, out)
 
-    def _cut(self, shape: PackedShape, core: int, rows: slice | None) -> list[Piece]:
-        """The pieces of a block, laid out as `_in_order` takes them."""
+    def _read(self, piece: Piece, read: Callable[..., Matrix]) -> Matrix:
+        """A matrix that is stored transposed is read whole, once for all its pieces: none is large, where there are."""
+        if not piece.part.is_transposed:
+            return read(piece.part.weight, piece.rows, piece.columns)
+        with self._lock:
+            if self._transposed[:2] != (piece.part.weight, read):
+                self._transposed = piece.part.weight, read, read(piece.part.weight).T
+            whole = self._transposed[2]
+        return np.ascontiguousarray(whole[piece.rows, piece.columns or slice(None)])
+
+    def cut(self, shape: PackedShape, core: int, rows: slice | None) -> list[Piece]:
+        """The pieces of a block, laid out as `in_order` takes them."""
         begin, end = (0, shape.n) if rows is None else (rows.start, rows.stop)
         ranges = [(begin, end, 0)]
         if shape.linear.is_interleaved:
@@ -112,19 +135,31 @@ class ShardReader:
         cut = [piece.cut(*each) for piece in self._pieces(shape, core) for each in ranges]
         return [piece for piece in cut if piece is not None]
 
+    def in_order(self, shape: PackedShape, rows: Matrix) -> Matrix:
+        """Rows of gate and up, read as halves, interleaved by sixteen."""
+        half = len(rows) // 2
+        return interleave(rows[:half], rows[half:]) if shape.linear.is_interleaved else rows
+
     def _pieces(self, shape: PackedShape, core: int) -> Iterator[Piece]:
         """Pieces of the core's matrix without padding: its units of the outputs by its units of the inputs."""
         row = 0
         for part in shape.linear.parts:
-            unit = part.outputs.unit_size
-            for run in self._shard.runs(part.outputs, core):
-                begin = part.first_row + run.first * unit
-                rows = slice(begin, begin + run.length * unit)
-                for column, columns in self._columns(shape.linear, core):
-                    yield Piece(part, row + run.slot * unit, rows, column, columns)
+            for slot, rows in self._rows(part, core):
+                for column, columns in self.columns(shape.linear, core):
+                    yield Piece(part, row + slot, rows, column, columns)
             row += shape.n // 2 if shape.linear.is_interleaved else self._shard.size(part.outputs)
 
-    def _columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:
+    def _rows(self, part: Part, core: int) -> Iterator[tuple[int, slice]]:
+        """Runs of the core's outputs: where each begins in the core's part of the matrix, and which rows it has."""
+        unit = part.outputs.unit_size
+        stride = part.unit_stride or unit
+        for run in self._shard.runs(part.outputs, core):
+            length = 1 if stride != unit else run.length
+            for i in range(0, run.length, length):
+                begin = part.first_row + (run.first + i) * stride
+                yield (run.slot + i) * unit, slice(begin, begin + length * unit)
+
+    def columns(self, linear: Linear, core: int) -> Iterator[tuple[int, slice | None]]:
         """Runs of the core's inputs: where each begins in the core's matrix, and which columns it has."""
         if not linear.is_row_parallel:
             yield 0, None
@@ -132,9 +167,3 @@ class ShardReader:
         unit = linear.inputs.unit_size
         for run in self._shard.runs(linear.inputs, core):
             yield run.slot * unit, slice(run.first * unit, (run.first + run.length) * unit)
-
-
-def _in_order(shape: PackedShape, rows: Matrix) -> Matrix:
-    """Rows of gate and up, read as halves, interleaved by sixteen."""
-    half = len(rows) // 2
-    return interleave(rows[:half], rows[half:]) if shape.linear.is_interleaved else rows

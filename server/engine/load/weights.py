@@ -5,17 +5,30 @@ Owns names, shapes and formats; what fills the memory is a `WeightSource`: a che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.config import WeightFormat, WeightFormats
+from server.config import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
 from server.device.core import HostUse
 from server.device.hbm import Buffer
-from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES, is_scaled
+from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
-from server.models.graph import Graph, layer_ops
-from server.models.ops import Add, Embed, HeadNorm, Linear, Norm, Op, Vector
+from server.models.graph import Graph, flat_ops
+from server.models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    Embed,
+    Experts,
+    HeadNorm,
+    LayerNorm,
+    Linear,
+    Norm,
+    Op,
+    StreamNorm,
+    Vector,
+)
 from server.models.spec import ModelSpec
 from server.placement.core_share import DTYPE_BYTES
 from server.placement.matrices import PackedShape, Widths
@@ -26,7 +39,10 @@ OnProgress = Callable[[str], None]  # called with a line for the user after each
 
 @dataclass(frozen=True, slots=True)
 class PackedShard:
-    """One core's tiles; for 8-bit formats also float32 scales and int32 sums of the columns, [n] each."""
+    """One core's tiles; for 8-bit formats also float32 scales and int32 sums of the columns, [n] each.
+
+    4-bit formats have scales, and shifts in the place of sums where they are not symmetric, of each column's groups.
+    """
 
     tiles: Buffer
     scales: Buffer | None = None
@@ -44,6 +60,7 @@ class PackedMatrix:
     weights: WeightFormat
     shards: tuple[PackedShard, ...]
     biases: tuple[Buffer, ...] = ()
+    groups: WeightGroups = DEFAULT_GROUPS  # of 4-bit formats
 
     @property
     def n(self) -> int:
@@ -62,15 +79,16 @@ class ModelWeights:
 
     embedding: tuple[Buffer, ...] | None  # row-major; None when tied: the output layer's tiles serve
     matrices: dict[str, PackedMatrix] = field(default_factory=dict)
-    vectors: dict[str, Buffer] = field(default_factory=dict)  # float32
+    tables: dict[str, Buffer] = field(default_factory=dict)  # row-major, unquantized, on the first core
+    vectors: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)  # float32, of each core where they differ
 
     def matrix(self, linear: Linear) -> PackedMatrix:
         """The matrix of a linear layer."""
         return self.matrices[linear.modules[0]]
 
-    def vector(self, vector: Vector) -> Buffer:
-        """A norm's weights."""
-        return self.vectors[vector.tensor]
+    def vector(self, vector: Vector, core: int = 0) -> Buffer:
+        """A norm's weights; `core`'s part of those that are divided."""
+        return self.vectors[vector.tensor][core if vector.axis else 0]
 
 
 class WeightSource(Protocol):
@@ -107,7 +125,7 @@ def scales_name(shape: PackedShape) -> str:
 
 
 def sums_name(shape: PackedShape) -> str:
-    """Name of the column sums of a packed matrix."""
+    """Name of the column sums, or shifts, of a packed matrix."""
     return f"{shape.name} sums"
 
 
@@ -122,6 +140,24 @@ def embedding_shape(graph: Graph, widths: Widths) -> PackedShape:
     return PackedShape(table, widths.vocab, widths.hidden)
 
 
+def rows_shape(op: AddRows, widths: Widths) -> PackedShape:
+    """Shape of a table of rows seen as an output layer."""
+    return PackedShape(Linear(op.by, (op.part,), op.hidden), round_up(op.part.outputs.size, N_TILE), widths.hidden)
+
+
+def _vectors(op: Norm | LayerNorm | HeadNorm | Attention) -> Iterator[tuple[Vector, float]]:
+    """The vectors of an op, and what is added to their values."""
+    match op:
+        case Norm(weight=weight, offset=offset):
+            yield weight, offset
+        case LayerNorm(weight=weight, bias=bias):
+            yield from ((vector, 0.0) for vector in (weight, bias) if vector is not None)
+        case HeadNorm(query=query, key=key, offset=offset):
+            yield from ((vector, offset) for vector in (query, key))
+        case Attention(sinks=Vector() as sinks):
+            yield sinks, 0.0
+
+
 class WeightLoader:
     """Takes memory from the cores, one matrix after the other, and has a source fill it: never two copies at once."""
 
@@ -134,18 +170,20 @@ class WeightLoader:
         formats: WeightFormats,
     ) -> None:
         self._source, self._cores, self._formats = source, cores, formats
-        self._graph, self._widths = decoder_graph(spec), Widths.of(spec, shard)
+        self._graph, self._widths, self._shard = decoder_graph(spec), Widths.of(spec, shard), shard
 
     def load(self, on_progress: OnProgress) -> ModelWeights:
         """Place everything, with a progress line for each layer. Raises CheckpointError and HostMemoryError."""
         graph = self._graph
         weights = ModelWeights(None if graph.is_tied else self._embedding())
+        for op in graph.prelude:
+            self._place(op, weights)
         for i, layer in enumerate(graph.layers):
             on_progress(f"loading layer {i + 1}/{len(graph.layers)}")
-            for op in layer_ops(layer):
+            for op in flat_ops(layer):
                 self._place(op, weights)
-        self._place(graph.final_norm, weights)
-        self._place(graph.head, weights)
+        for op in graph.tail:
+            self._place(op, weights)
         self._source.finish()
         return weights
 
@@ -153,44 +191,73 @@ class WeightLoader:
         """Place the weights of one op."""
         match op:
             case Linear():
-                weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths))
-            case Norm() as norm:
-                weights.vectors[norm.weight.tensor] = self._vector(norm.weight, norm.offset, self._widths.hidden)
-            case Add(norm=Norm() as norm):
+                weights.matrices[op.modules[0]] = self._matrix(PackedShape.of(op, self._widths), self._cores)
+            case Experts():
+                self._experts(op, weights)
+            case AddRows(part=part):
+                weights.tables[part.weight] = self._table(rows_shape(op, self._widths))
+            case Add(norm=Norm() as norm) | StreamNorm(norm=norm):
                 self._place(norm, weights)
-            case HeadNorm(query=query, key=key, offset=offset):
-                for vector in (query, key):
-                    weights.vectors[vector.tensor] = self._vector(vector, offset, vector.size)
+            case Norm() | LayerNorm() | HeadNorm() | Attention():
+                for vector, offset in _vectors(op):
+                    width = self._widths.hidden if isinstance(op, Norm | LayerNorm) else vector.size
+                    weights.vectors[vector.tensor] = self._vector(vector, offset, width)
             case _:
                 assert not isinstance(op, Embed)  # placed before the layers
 
-    def _matrix(self, shape: PackedShape) -> PackedMatrix:
-        """Place one matrix: a shard on each core, in the format of its modules."""
+    def _experts(self, op: Experts, weights: ModelWeights) -> None:
+        """Place the router, each expert on the cores that have it or a part of it, and the shared network."""
+        for each in (op.router, *op.shared):
+            self._place(each, weights)
+        for i in range(op.count):
+            cores = [core for core in self._cores if i in self._shard.experts(op.count, core.index)]
+            for linear in (each for each in op.network(i) if isinstance(each, Linear)):
+                weights.matrices[linear.modules[0]] = self._matrix(PackedShape.of(linear, self._widths), cores)
+
+    def _matrix(self, shape: PackedShape, cores: Sequence[WeightMemory]) -> PackedMatrix:
+        """Place one matrix: a shard on each of `cores`, in the format of its modules."""
         weights = shape.format_in(self._formats)
-        shards = [self._shard_of(core, shape, weights) for core in self._cores]
-        biases = self._biases(shape) if shape.linear.has_bias else ()
-        return PackedMatrix(shape, weights, tuple(shards), biases)
+        shards = [self._shard_of(core, shape, weights) for core in cores]
+        biases = self._biases(shape, cores) if shape.linear.has_bias else ()
+        return PackedMatrix(shape, weights, tuple(shards), biases, self._formats.groups)
 
     def _shard_of(self, core: WeightMemory, shape: PackedShape, weights: WeightFormat) -> PackedShard:
-        tiles = core.allocate("weights", shape.name, shape.n * shape.k * WEIGHT_BYTES[weights])
-        shard = PackedShard(tiles)
-        if is_scaled(weights):
-            scales = core.allocate("weights", scales_name(shape), shape.n * FLOAT32_BYTES)
-            shard = PackedShard(tiles, scales, core.allocate("weights", sums_name(shape), shape.n * FLOAT32_BYTES))
+        tiles = core.allocate("weights", shape.name, tile_bytes(weights, shape.n, shape.k))
+        names = scales_name(shape), sums_name(shape)
+        sizes = scale_bytes(weights, self._formats.groups, shape.n, shape.k)
+        scales, sums = (
+            core.allocate("weights", name, size) if size else None for name, size in zip(names, sizes, strict=True)
+        )
+        shard = PackedShard(tiles, scales, sums)
         self._source.matrix(shape, core.index, shard)
         return shard
 
-    def _biases(self, shape: PackedShape) -> tuple[Buffer, ...]:
+    def _biases(self, shape: PackedShape, cores: Sequence[WeightMemory]) -> tuple[Buffer, ...]:
         buffers = []
-        for core in self._cores[: 1 if shape.linear.is_row_parallel else None]:
+        for core in cores[: 1 if shape.linear.is_row_parallel else None]:
             buffers.append(core.allocate("weights", bias_name(shape), shape.n * FLOAT32_BYTES))
             self._source.bias(shape, core.index, buffers[-1])
         return tuple(buffers)
 
-    def _vector(self, vector: Vector, offset: float, width: int) -> Buffer:
-        """Place a vector on core 0 (the host keeps replicated values once), padded with zeros to `width`."""
-        buffer = self._cores[0].allocate("weights", vector.tensor, width * FLOAT32_BYTES)
-        self._source.vector(vector, offset, self._cores[0].index, buffer)
+    def _vector(self, vector: Vector, offset: float, width: int) -> tuple[Buffer, ...]:
+        """Place a vector on core 0 (the host keeps replicated values once), padded with zeros to `width`.
+
+        One that is divided is on every core, each its part.
+        """
+        if vector.axis is not None:
+            width = self._shard.size(vector.axis)
+        buffers = []
+        for core in self._cores[: None if vector.axis else 1]:
+            buffers.append(core.allocate("weights", vector.tensor, width * FLOAT32_BYTES))
+            self._source.vector(vector, offset, core.index, buffers[-1])
+        return tuple(buffers)
+
+    def _table(self, shape: PackedShape) -> Buffer:
+        """Place a table of rows on core 0."""
+        core = self._cores[0]
+        num_bytes = shape.n * shape.k * DTYPE_BYTES[self._formats.dtype]
+        buffer = core.allocate("weights", shape.linear.parts[0].weight, num_bytes)
+        self._source.embedding(shape, core.index, buffer)
         return buffer
 
     def _embedding(self) -> tuple[Buffer, ...]:

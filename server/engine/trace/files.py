@@ -17,13 +17,13 @@ from server.engine.loop import Inbox, Outbox, Runner
 from server.engine.trace.events import Lanes
 from server.engine.trace.tracer import DeviceRunner, Tracer
 from server.errors import SettingsError
-from server.link.messages import Command, EngineInfo, Input, StartTrace, TraceCommand, TraceReply
+from server.link.messages import Command, EngineInfo, Instruction, StartTrace, TraceCommand, TraceReply
 
 
 class Inputs(Protocol):
     """Where all that the API sends comes from."""
 
-    def drain(self, timeout_s: float) -> list[Input]:
+    def drain(self, timeout_s: float) -> list[Instruction]:
         """As server.engine.loop.Inbox, with commands about traces among the others."""
         ...
 

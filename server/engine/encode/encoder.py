@@ -1,0 +1,132 @@
+"""An encoder on its cores: tokens of texts in, a float32 row for each out.
+
+Texts are packed one after the other in steps of many tokens, none padded, and a step is one run of the program: every
+token of its texts, with no cache behind. Nothing of a step outlives it, so a row does not depend on what else was
+encoded, before or at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from server.device.hbm import Buffer
+from server.engine.encode.head import HeadLayers, normalized
+from server.engine.step_inputs import StepInputs
+from server.errors import InvalidRequest
+from server.kernels.program import Program
+from server.kernels.workers import WorkerPool
+from server.models.heads import Head, Normalize
+from server.types import SamplingParams, ScheduledSeq, TokenizedText
+
+Float32 = npt.NDArray[np.float32]
+_NO_SAMPLE = SamplingParams(max_tokens=0)
+
+
+class StateRunner:
+    """The last states of the tokens of packed texts. Not thread-safe."""
+
+    def __init__(
+        self, pool: WorkerPool, program: Program, inputs: StepInputs, block_size: int, hidden: tuple[Buffer, int, int]
+    ) -> None:
+        """`hidden` is the stream that the program leaves its states in, float32 [tokens, width], and their size."""
+        self._pool, self._program, self._inputs, self._block_size = pool, program, inputs, block_size
+        buffer, width, self.hidden_size = hidden
+        self._hidden: Float32 = buffer.array(np.float32, -1, width)
+
+    def run(self, texts: Sequence[TokenizedText]) -> list[Float32]:
+        """The states of each text, [tokens, hidden]; overwritten by the next step.
+
+        Raises StepTooLarge, having computed nothing, beyond what the inputs were made for.
+        """
+        self._inputs.fill(list(self._sequences(texts)), token_types=[text.token_types for text in texts])
+        self._pool.run(self._program, self._inputs.address)
+        ends = np.cumsum([len(text.token_ids) for text in texts])
+        return np.split(self._hidden[: ends[-1], : self.hidden_size], ends[:-1])
+
+    def _sequences(self, texts: Sequence[TokenizedText]) -> Iterator[ScheduledSeq]:
+        """Each text with blocks of its own for the keys and values of a layer, one after the other."""
+        block = 0
+        for i, text in enumerate(texts):
+            end = block + -(-len(text.token_ids) // self._block_size)
+            yield ScheduledSeq(str(i), text.token_ids, 0, range(block, end), False, _NO_SAMPLE, (), 0)
+            block = end
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self._pool.close()
+
+
+class Encoder:
+    """A loaded encoder. Not thread-safe."""
+
+    def __init__(self, runner: StateRunner, head: HeadLayers, limits: tuple[int, int, int], vocab_size: int) -> None:
+        """`limits`: tokens of a text, tokens of a step, texts of a step."""
+        self._runner, self._head, self._vocab_size = runner, head, vocab_size
+        self.max_length, self._max_tokens, self._max_texts = limits
+
+    @property
+    def head(self) -> Head:
+        """What is made of the states: `is_classifier` tells scores by `labels` from embeddings."""
+        return self._head.head
+
+    @property
+    def size(self) -> int:
+        """Values of a row: dimensions of an embedding, or labels."""
+        return self._head.size
+
+    def encode(self, texts: Sequence[TokenizedText], is_raw: bool = False) -> Float32:
+        """A row for each text, [texts, size]: embeddings, or scores. `is_raw`: not normalized, logits.
+
+        Raises InvalidRequest for a text without tokens, with more than `max_length`, or with ids beyond the vocabulary.
+        """
+        for i, text in enumerate(texts):
+            self._check(i, text)
+        rows = np.empty((len(texts), self.size), np.float32)
+        for first, end in self._steps(texts):
+            states = self._runner.run(texts[first:end])
+            for i, each in enumerate(states, first):
+                rows[i] = self._head.apply(each, is_raw)
+        return rows
+
+    def states(self, text: TokenizedText) -> Float32:
+        """The last states of a text's tokens, [tokens, hidden]. Raises InvalidRequest as `encode`."""
+        self._check(0, text)
+        return self._runner.run([text])[0].copy()
+
+    def shortened(self, rows: Float32, dimensions: int) -> Float32:
+        """The first values of each embedding (Matryoshka, Kusupati et al. 2022), normalized where embeddings are.
+
+        Raises InvalidRequest when there are not as many.
+        """
+        if self.head.is_classifier or not 1 <= dimensions <= self.size:
+            raise InvalidRequest(f"dimensions is {dimensions}: an embedding has {self.size}", "dimensions")
+        cut = np.ascontiguousarray(rows[:, :dimensions])
+        is_normalized = bool(self.head.steps) and isinstance(self.head.steps[-1], Normalize)
+        return np.stack([normalized(row) for row in cut]) if is_normalized and len(cut) else cut
+
+    def close(self) -> None:
+        """Stop the worker threads."""
+        self._runner.close()
+
+    def _check(self, i: int, text: TokenizedText) -> None:
+        ids, types = text.token_ids, text.token_types
+        if not 1 <= len(ids) <= self.max_length:
+            raise InvalidRequest(f"text {i} has {len(ids)} tokens: 1 to {self.max_length} are allowed", "input")
+        if min(ids) < 0 or max(ids) >= self._vocab_size:
+            raise InvalidRequest(f"text {i} has token {max(ids)}: the vocabulary ends at {self._vocab_size}", "input")
+        if types and len(types) != len(ids):
+            raise InvalidRequest(f"text {i} has {len(types)} token types for {len(ids)} tokens", "input")
+
+    def _steps(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, int]]:
+        """Ranges of neighbouring texts that fill a step each."""
+        first = tokens = 0
+        for i, text in enumerate(texts):
+            tokens += len(text.token_ids)
+            if i > first and (tokens > self._max_tokens or i - first == self._max_texts):
+                yield first, i
+                first, tokens = i, len(text.token_ids)
+        if first < len(texts):
+            yield first, len(texts)

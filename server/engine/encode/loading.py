@@ -1,0 +1,206 @@
+"""Loading of an encoder from a model's directory: checks first, then packs, compiles and reserves.
+
+Any served decoder can be loaded as one: its layers without the output layer, over all tokens of a text at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from server.checkpoint.checkpoint import Checkpoint
+from server.checkpoint.model_config import read_model_config
+from server.checkpoint.sentence import SentenceModel, read_sentence_model
+from server.config import CacheConfig, EncodeConfig
+from server.device import host
+from server.device.attention_layout import CHUNK
+from server.device.catalog import instance, use_catalog
+from server.device.core import NeuronCore
+from server.device.hbm import Buffer
+from server.device.layout import FLOAT32_BYTES
+from server.engine.attention_work import AttentionWork
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.encode.distances import distance_bias
+from server.engine.encode.encoder import Encoder, StateRunner
+from server.engine.encode.head import load_head, without_scaling
+from server.engine.load.model_source import StatesSource, open_states
+from server.engine.load.weights import OnProgress, WeightLoader
+from server.engine.lowering import build_program
+from server.engine.operands import DistanceBias, Placement
+from server.engine.step_inputs import StepInputs
+from server.errors import SettingsError
+from server.kernels.checks import use_checks
+from server.kernels.dispatch import Isa
+from server.kernels.isa.jit import compile_kernels, use_cache
+from server.kernels.workers import WorkerPool
+from server.models.heads import Head, Normalize, classification_head
+from server.models.spec import ModelSpec
+from server.placement.encoder_footprint import require_encoder_fit
+from server.placement.footprint import ServingShape, StepLimits
+from server.placement.host_footprint import HostFootprint
+from server.placement.shard import ShardSpec
+from server.text.encoder_tokenizer import EncoderTokenizer, stated_length
+from server.text.tokenizer import load_tokenizer
+from server.types import TokenizedText
+
+BLOCK_SIZE = CHUNK  # tokens of a text whose keys lie together
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEncoder:
+    """An encoder with the tokenizer of its texts, and what its files say about prompts."""
+
+    encoder: Encoder
+    tokenizer: EncoderTokenizer
+    spec: ModelSpec
+    sentence: SentenceModel
+    core_bytes: int  # that the part would hold on each core
+    notes: tuple[str, ...]  # each worth a line to the user
+
+
+def load_encoder(config: EncodeConfig, on_progress: OnProgress, isa: Isa | None = None) -> LoadedEncoder:
+    """Load what `config` names, with a progress line for each part; kernels are the host's best, or those of `isa`.
+
+    Raises CheckpointError, SettingsError, DeviceError, DeviceMemoryError or HostMemoryError.
+    """
+    return _Loading(config, on_progress, isa).run()
+
+
+class _Loading:
+    """The steps of one start: cheap checks before long work."""
+
+    def __init__(self, config: EncodeConfig, on_progress: OnProgress, isa: Isa | None) -> None:
+        self._config, self._on_progress, self._isa = config, on_progress, isa
+        self._directory = Path(config.model_path)
+        use_catalog(config.catalog)
+        self._model: StatesSource = open_states(
+            self._directory, config.requested_formats, config.tensor_parallel_size, config.cpu_threads
+        )
+        self._spec = self._model.spec
+        self._sentence = read_sentence_model(self._directory)
+        self._max_length = self._longest()
+        self._head, self._notes = self._choose_head()
+        formats, tokens = self._model.formats, max(config.max_num_batched_tokens, self._max_length)
+        self._limits = StepLimits(tokens, 0, config.cpu_threads)
+        self._shape = ServingShape(
+            config.dtype,
+            self._max_length,
+            BLOCK_SIZE,
+            self._limits,
+            formats.quantization,
+            formats.modules_to_not_convert,
+        )
+        self._shard = ShardSpec.of(self._spec, config.tensor_parallel_size)
+        texts = max(1, tokens // self._max_length), self._max_length
+        part = instance(config.device), config.device_memory_utilization
+        self._core_bytes = require_encoder_fit(self._spec, part, self._shard.tp, formats, texts)
+        self._num_blocks = tokens // BLOCK_SIZE + config.max_num_seqs
+        self._require_host()
+
+    def run(self) -> LoadedEncoder:
+        if self._config.kernel_checks:
+            use_checks()
+        use_cache(self._config.kernel_cache_dir)
+        tokenizer = load_tokenizer(self._directory)
+        texts = EncoderTokenizer(tokenizer, self._max_length, self._sentence.is_lower_case)
+        cores = [NeuronCore(core) for core in range(self._shard.tp)]
+        placement = self._place(cores)
+        checkpoint = self._model.checkpoint
+        head = load_head(self._head, self._directory, checkpoint, self._spec.hidden_size)
+        runner = self._runner(placement)
+        runner.run([TokenizedText((0,))])
+        limits = self._max_length, self._limits.num_tokens, self._config.max_num_seqs
+        encoder = Encoder(runner, head, limits, self._spec.vocab_size)
+        return LoadedEncoder(encoder, texts, self._spec, self._sentence, self._core_bytes, self._notes)
+
+    def _longest(self) -> int:
+        """Tokens of a text: what is asked for, or what the files state, and no more than the model has positions."""
+        asked, stated = self._config.max_model_len, self._sentence.max_seq_length or stated_length(self._directory)
+        if asked is not None and not 2 <= asked <= self._spec.max_position:
+            raise SettingsError(f"max_model_len is {asked}: this model takes 2 to {self._spec.max_position} tokens")
+        return asked or min(stated or self._spec.max_position, self._spec.max_position)
+
+    def _choose_head(self) -> tuple[Head, tuple[str, ...]]:
+        """The head of the architecture, of modules.json, or of the settings."""
+        pooling, normalize = self._config.pooling, self._config.normalize
+        found = classification_head(self._spec.architecture, read_model_config(self._directory / "config.json"))
+        if found is not None:
+            if pooling is not None or normalize is not None:
+                raise SettingsError(f"pooling and normalize are for embeddings: {self._spec.architecture} classifies")
+            return found, ()
+        head, notes = self._sentence.head, list[str]()
+        if head is None:
+            last = not self._spec.is_encoder and pooling == "lasttoken"
+            head = Head(("mean",), (Normalize(),))
+            if pooling is None:
+                notes.append("no modules.json says how states become a vector: their mean is taken, normalized")
+            if not self._spec.is_encoder and not last:
+                notes.append(f"{self._spec.architecture} was trained to continue texts: its vectors compare poorly")
+        if pooling is not None:
+            head = replace(head, pooling=(pooling,))
+        if normalize is not None:
+            head = without_scaling(head)
+            head = replace(head, steps=(*head.steps, Normalize())) if normalize else head
+        return head, tuple(notes)
+
+    def _require_host(self) -> None:
+        """Keys and values of one layer serve all of them, one after the other."""
+        whole = HostFootprint.of(self._spec, self._shard, self._shape)
+        layer = whole.kv_block // self._spec.num_layers
+        needed = replace(whole, kv_block=layer).total(self._num_blocks)
+        model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
+        host.require_host_memory(needed, model, host.available_bytes())
+
+    def _place(self, cores: list[NeuronCore]) -> Placement:
+        model, spec, shard = self._model, self._spec, self._shard
+        weights = WeightLoader(model.source, spec, shard, cores, model.formats).load(self._on_progress)
+        cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
+        kv_dtype = self._shape.kv_dtype
+        return Placement(
+            spec=spec,
+            shard=shard,
+            cores=cores,
+            weights=weights,
+            tables=ConstantTables(cores, spec, shard, self._max_length),
+            buffers=ActivationBuffers(cores, spec, shard, self._shape),
+            kv=KVPool.allocate(cores, replace(spec, num_layers=1), shard, cache, kv_dtype),
+            cache=cache,
+            dtype=self._config.dtype,
+            kv_dtype=kv_dtype,
+            isa=self._isa,
+            distances=self._distances(cores, model.checkpoint),
+        )
+
+    def _distances(self, cores: list[NeuronCore], checkpoint: Checkpoint) -> DistanceBias | None:
+        """What distances count for; None where the model has no such bias."""
+        spec = self._spec
+        if not spec.num_distance_buckets:
+            return None
+        name = f"{spec.names.module('model.relative_attention_bias')}.weight"
+        table = distance_bias(checkpoint, name, (spec.num_distance_buckets, spec.num_heads), self._max_length)
+        shards = tuple(_rows(core, table, self._shard.q_heads(core.index)) for core in cores)
+        return DistanceBias(shards, table.shape[1], self._max_length)
+
+    def _runner(self, placement: Placement) -> StateRunner:
+        config, limits, buffers = self._config, self._limits, placement.buffers
+        program = build_program(placement)
+        seconds = compile_kernels(program.kernels, self._on_progress)
+        self._on_progress(f"kernels ready in {seconds:.1f} s")
+        pool = WorkerPool(limits.num_workers)
+        pool.bind(config.cpus)
+        work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, limits.num_workers)
+        inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, BLOCK_SIZE, work)
+        hidden = buffers.hidden, buffers.widths.hidden, self._spec.hidden_size
+        return StateRunner(pool, program, inputs, BLOCK_SIZE, hidden)
+
+
+def _rows(core: NeuronCore, table: npt.NDArray[np.float32], heads: tuple[int, ...]) -> Buffer:
+    """The rows of a core's heads; a slot without a head has zeros."""
+    buffer = core.allocate("tables", "distance bias", len(heads) * table.shape[1] * FLOAT32_BYTES)
+    rows = buffer.array(np.float32, len(heads), table.shape[1])
+    for slot, head in enumerate(heads):
+        rows[slot] = table[head] if head >= 0 else 0
+    return buffer
