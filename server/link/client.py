@@ -1,28 +1,27 @@
-"""The API's client of one engine: submits requests, delivers their events, notices the engine's end. No HTTP here.
+"""The API's client of one engine, through all its lives: submits, delivers, notices its end, goes on with the next.
 
-Everything here runs on one asyncio event loop. A reader that is slow or away costs memory only for the tokens that
-its own request may generate; the engine and the other requests never wait for it.
+No HTTP here. Everything runs on one event loop. A reader that is slow or away costs memory only for its own tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-import msgspec
-import zmq
-
-from server.errors import EngineDead, NeuronserveError, RequestError, StartError
-from server.link.handle import EngineHandle
+from server.errors import EngineDead, PoisonRequest, RequestError
+from server.link.connection import Connection
+from server.link.handle import Death, EngineHandle
+from server.link.journal import Journal, OpenSequence
 from server.link.messages import (
     Abort,
+    AdapterCommand,
+    AdapterReply,
     Add,
     EngineInfo,
     Failed,
     Input,
+    LoadAdapter,
     Output,
     Progress,
     Ready,
@@ -31,101 +30,59 @@ from server.link.messages import (
     Tokens,
     TraceCommand,
     TraceReply,
+    UnloadAdapter,
 )
-from server.types import Charge, Request, StepReport, TokenEvent
+from server.link.replies import Replies, Reply
+from server.link.restarts import NO_HEALING, Healing, RestartBreaker
+from server.link.stream import Stream
+from server.link.watchdog import EngineState, Watchdog, watch
+from server.types import Request, StepReport
 
 Observer = Callable[[Tokens], None]
 log = logging.getLogger("neuronserve.engine")
 
 
-class Stream:
-    """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended."""
-
-    def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
-        self._open = set(request_ids)
-        self._abort = abort
-        self._events: list[tuple[TokenEvent, Charge]] = []
-        self._error: RequestError | None = None
-        self._wake = asyncio.Event()
-        self.engines: Mapping[str, int] = {}  # where each sequence is, when there are several engines
-
-    @property
-    def is_open(self) -> bool:
-        """True while events are still to come or to be read."""
-        return bool(self._open or self._events or self._error)
-
-    async def next(self) -> list[tuple[TokenEvent, Charge]]:
-        """All events since the last call, at least one, each with what its request had taken by then.
-
-        Raises the error that ended the stream, if one did.
-        """
-        while not self._events:
-            if self._error is not None:
-                raise self._error
-            await self._wake.wait()
-            self._wake.clear()
-        events, self._events = self._events, []
-        return events
-
-    def abort(self, request_id: str) -> None:
-        """Abort one sequence; it has no events after this."""
-        if request_id in self._open:
-            self._open.discard(request_id)
-            self._abort(request_id)
-
-    def put(self, event: TokenEvent, charge: Charge) -> None:
-        """Add an event and its charge (called by the client); ignored after an error."""
-        if self._error is not None:
-            return
-        self._events.append((event, charge))
-        if event.finish_reason is not None:
-            self._open.discard(event.request_id)
-        self._wake.set()
-
-    def fail(self, error: RequestError) -> None:
-        """End the stream with `error` after the events it already has (called by the client).
-
-        Sequences that other engines still compute stay open until its `with` block is left, and are aborted then.
-        """
-        self._error = self._error or error
-        self._wake.set()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for request_id in tuple(self._open):
-            self.abort(request_id)
-
-
 class EngineClient:
-    """Client of one engine. `info` is set once `start` has returned."""
+    """Client of one engine, and of its successors if `healing` says so: open sequences wait for those.
 
-    def __init__(self, engine: EngineHandle, on_loss: Callable[[], None] = lambda: None) -> None:
-        self._engine = engine
-        self._streams: dict[str, Stream] = {}
-        self._decoder = msgspec.msgpack.Decoder(Output)
-        self._encoder = msgspec.msgpack.Encoder()
+    `info` is set once `start` has returned. `on_death` is called at each end that nobody asked for.
+    """
+
+    def __init__(
+        self, engine: EngineHandle, healing: Healing = NO_HEALING, on_death: Callable[[], None] = lambda: None
+    ) -> None:
+        self.engine, self._connection = engine, Connection(engine)
+        self._healing, self.breaker, self.journal = healing, RestartBreaker(healing), Journal()
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._report_progress: Callable[[str], None] = lambda _: None
-        self._end_reason: str | None = None
-        self.loss: str | None = None  # why an engine that served has ended, unless it was stopped
-        self._on_loss = on_loss
+        self.state: EngineState = "loading"
+        self._end_reason = ""
+        self.loss: str | None = None  # why an engine that served has ended for good, unless it was stopped
+        self._on_death = on_death
         self._is_stopping = False
+        self._is_restarting = False  # because somebody asked for it
+        self._has_ended = False  # this life of the engine
+        self._tasks: set[asyncio.Task[None]] = set()
         self._observers: list[Observer] = []
-        self._pending_replies: deque[asyncio.Future[TraceReply]] = deque()  # in the order of the commands
+        self._traces, self._adapters = Replies[TraceReply](), Replies[AdapterReply]()
+        self._loaded: list[tuple[str, str]] = []  # digests and paths of adapters that came since the start
         self.info: EngineInfo | None = None
         self.report: StepReport | None = None
 
     @property
     def is_alive(self) -> bool:
-        """True while the engine can take requests, now or once it has loaded."""
-        return self._end_reason is None
+        """True while the engine can take requests, now or once it, or its successor, has loaded."""
+        return self.state != "dead"
+
+    @property
+    def is_up(self) -> bool:
+        """True while the engine answers."""
+        return self.state == "serving"
 
     @property
     def num_open(self) -> int:
         """Number of sequences that were submitted and have not ended here."""
-        return len(self._streams)
+        return len(self.journal)
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with every turn of the engine from now on, before the streams get it. It must be quick."""
@@ -133,15 +90,13 @@ class EngineClient:
 
     async def start(self, report: Callable[[str], None]) -> EngineInfo:
         """Wait until the engine is ready; `report` gets its progress lines. Raises StartError with its message."""
-        loop = asyncio.get_running_loop()
         self._report_progress = report
-        self._ready = loop.create_future()
-        loop.add_reader(self._engine.outputs.fileno(), self._read)
-        if self._engine.process is not None:
-            loop.add_reader(self._engine.process.sentinel, self._on_exit)
-        self._read()  # the socket signals changes only, and may have filled before
-        self.info = await self._ready
-        return self.info
+        self._ready = asyncio.get_running_loop().create_future()
+        self._connection.open(self._read, self._on_exit)
+        info = await self._ready
+        if self._healing.hang_timeout_s is not None and self.engine.process is not None:
+            self._spawn(watch(self, self._healing.hang_timeout_s))
+        return info
 
     def submit(self, requests: Sequence[Request], stream: Stream | None = None) -> Stream:
         """Submit requests, whose ids must be new. Their events go to `stream`, or to a new one.
@@ -150,127 +105,196 @@ class EngineClient:
         """
         self._require_alive()
         stream = stream or Stream([request.request_id for request in requests], self.abort)
-        for request in requests:
-            self._streams[request.request_id] = stream
-        for request in requests:
-            self._send(Add(request))
+        self.adopt([OpenSequence(request, stream) for request in requests])
         return stream
+
+    def adopt(self, sequences: Iterable[OpenSequence]) -> None:
+        """Go on with sequences, new ones or another engine's, now or when the engine is there."""
+        for sequence in sequences:
+            self.journal.add(sequence)
+        self._send_ready()
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; unknown and ended ids are ignored."""
-        if self._streams.pop(request_id, None) is not None and self.is_alive:
+        sequence = self.journal.pop(request_id)
+        if sequence is not None and sequence.is_sent and self._has_engine:
             self._send(Abort(request_id))
+            self._send_ready()
+
+    async def restart(self) -> None:
+        """Have a successor take over, with the model as its files are now; returns once it serves, or cannot.
+
+        Raises EngineDead when the engine is dead.
+        """
+        self._require_alive()
+        self._is_restarting = True
+        if self._has_engine:
+            self.engine.end()
+        while self._is_restarting and self.is_alive:
+            await asyncio.sleep(Watchdog.PERIOD_S)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead."""
         self._require_alive()
-        self._send(ResetPrefixCache())
+        if self._has_engine:  # a successor begins with nothing
+            self._send(ResetPrefixCache())
 
     async def trace(self, command: TraceCommand) -> TraceReply:
         """Start or stop recording; the engine must have a trace directory. Raises EngineDead."""
+        return await self._ask(command, self._traces)
+
+    async def change_adapters(self, command: AdapterCommand) -> AdapterReply:
+        """Load or unload an adapter, here and in successors. Raises EngineDead."""
+        reply = await self._ask(command, self._adapters)
+        if isinstance(command, LoadAdapter) and reply.error is None:
+            self._loaded.append((reply.digest, command.path))
+        elif isinstance(command, UnloadAdapter):
+            self._loaded = [each for each in self._loaded if each[0] != command.digest]
+        return reply
+
+    async def _ask(self, command: Input, replies: Replies[Reply]) -> Reply:
         self._require_alive()
-        reply: asyncio.Future[TraceReply] = asyncio.get_running_loop().create_future()
-        self._pending_replies.append(reply)
+        if not self._has_engine:
+            raise EngineDead("the engine is being started again")
+        reply = replies.expect()
         self._send(command)
         return await reply
 
     def abort_all(self, error: RequestError) -> None:
         """End every open request with `error`."""
-        for request_id, stream in list(self._streams.items()):
-            self.abort(request_id)
-            stream.fail(error)
+        for sequence in self.journal:
+            self.abort(sequence.request.request_id)
+            sequence.stream.fail(error)
 
     async def stop(self, timeout_s: float) -> None:
         """Shut the engine down, and kill it after `timeout_s`; one that still loads is killed at once."""
         self._is_stopping = True
-        if self.info is not None and self._engine.is_alive and self.is_alive:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._has_engine and self.engine.is_alive:
             self._send(Shutdown())
-            await asyncio.to_thread(self._engine.join, timeout_s)
-        self._close_readers()
-        self._end("the engine has been stopped")
-        await asyncio.to_thread(self._engine.close)
+            await asyncio.to_thread(self.engine.join, timeout_s)
+        self._connection.close()
+        self._end(Death("the engine has been stopped", is_fault=False))
+        await asyncio.to_thread(self.engine.close)
+
+    @property
+    def _has_engine(self) -> bool:
+        return self.state in {"serving", "stalled"}
 
     def _send(self, command: Input) -> None:
-        try:
-            self._engine.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
-        except zmq.Again:  # nobody is connected
-            is_alive = self._engine.is_alive
-            self._end(f"{self._engine.name} does not answer" if is_alive else self._engine.death())
+        if not self._connection.send(command):
+            is_alive, name = self.engine.is_alive, self.engine.name
+            self._end(Death(f"{name} does not answer", is_fault=True) if is_alive else self.engine.death())
             self._require_alive()
 
+    def _send_ready(self) -> None:
+        if self._has_engine:
+            for sequence in self.journal.ready():
+                if self._has_engine:  # it may be found dead in the middle
+                    self._send(Add(sequence.resumed))
+
     def _read(self) -> None:
-        while True:
-            try:
-                data = self._engine.outputs.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(self._decoder.decode(data))
+        for output in self._connection.read():
+            self._take(output)
 
     def _take(self, output: Output) -> None:
         match output:
-            case Tokens(report=report):
-                self.report = report
-                for observer in self._observers:
-                    observer(output)
-                for event, charge in output.charged():
-                    self._deliver(event, charge)
+            case Tokens():
+                self._take_turn(output)
             case Progress(text=text):
                 self._report_progress(text)
             case Ready(info=info):
-                if self._ready is not None and not self._ready.done():
-                    self._ready.set_result(info)
+                self.state, self._is_restarting = "serving", False
+                if self.info is None:
+                    self.info = info
+                    if self._ready is not None and not self._ready.done():
+                        self._ready.set_result(info)
+                else:
+                    for _, path in self._loaded:  # before any request that has one
+                        self._adapters.ignore()
+                        self._send(LoadAdapter(path))
+                    log.warning("%s serves again; %d open sequences go on", self.engine.name, self.num_open)
+                self._send_ready()
             case TraceReply():
-                reply = self._pending_replies.popleft()
-                if not reply.done():  # the caller may have been cancelled
-                    reply.set_result(output)
+                self._traces.answer(output)
+            case AdapterReply():
+                self._adapters.answer(output)
             case Failed(message=message, exit_code=exit_code):
-                self._end(message, exit_code)
+                self._end(Death(message, is_fault=True, exit_code=exit_code))
 
-    def _deliver(self, event: TokenEvent, charge: Charge) -> None:
-        stream = self._streams.get(event.request_id)
-        if stream is None:
-            return  # aborted here while the event was on its way
-        if event.finish_reason is not None:
-            del self._streams[event.request_id]
-        stream.put(event, charge)
+    def _take_turn(self, turn: Tokens) -> None:
+        self.report = turn.report
+        taken = [self.journal.take(event, charge) for event, charge in turn.charged()]
+        if self.journal.has_moved:
+            turn = Tokens([event for _, event, _ in taken], turn.report, [charge for *_, charge in taken])
+        for observer in self._observers:
+            observer(turn)
+        for sequence, event, charge in taken:
+            if sequence is not None:
+                sequence.stream.put(event, charge)
+        if self.journal.is_trying:
+            self._send_ready()
 
     def _on_exit(self) -> None:
-        """Read what the ended process still sent, then end every stream."""
+        """Read what the ended process still sent, then see to its sequences."""
         self._read()
-        self._engine.join(1.0)  # its pipe closes an instant before its exit code is there
-        self._close_readers()
-        self._end(self._engine.death())
+        self.engine.join(1.0)  # its pipe closes an instant before its exit code is there
+        self._end(self.engine.death())
 
-    def _end(self, message: str, exit_code: int = 1) -> None:
-        if self._end_reason is not None:
+    def _end(self, death: Death) -> None:
+        """An engine's end, reported once for each of its lives."""
+        if self._has_ended:
             return
-        self._end_reason = message
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(_start_error(message, exit_code))
-        elif self.info is not None and not self._is_stopping:
-            self.loss = message
-            log.error("%s; %d open sequences end with an error", message, len(self._streams))
-            self._on_loss()
-        for reply in self._pending_replies:
-            if not reply.done():
-                reply.set_exception(EngineDead(message))
-        streams, self._streams = set(self._streams.values()), {}
-        for stream in streams:
-            stream.fail(EngineDead(message))
+        self._has_ended = True
+        self._connection.close()
+        self._traces.fail(death.message)
+        self._adapters.fail(death.message)
+        if self._is_stopping:
+            self._give_up(death)
+        elif self.info is not None:
+            self._bury(death)
+        else:
+            self._give_up(death)
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_exception(death.as_start_error())
+
+    def _bury(self, death: Death) -> None:
+        """An engine that served has ended: plan its successor, or give up."""
+        loop = asyncio.get_running_loop()
+        for poisonous in self.journal.crashed(death.is_fault):
+            poisonous.stream.fail(PoisonRequest(f"This request has brought the engine down twice: {death.message}."))
+        delay_s = 0.0 if self._is_restarting else self.breaker.delay_s(loop.time(), death.is_fault)
+        self.state, self.report = "dead" if delay_s is None else "recovering", None
+        self._on_death()  # others may take its sequences
+        if delay_s is None:
+            self.loss = death.message
+            log.error("%s; %d open sequences end with an error", death.message, self.num_open)
+            self._give_up(death)
+        else:
+            log.error("%s; starting it again, %d open sequences wait", death.message, self.num_open)
+            self._spawn(self._succeed(delay_s))
+
+    def _give_up(self, death: Death) -> None:
+        self.state, self._end_reason = "dead", death.message
+        for sequence in self.journal.clear():
+            sequence.stream.fail(EngineDead(death.message))
+
+    async def _succeed(self, delay_s: float) -> None:
+        """Start the engine's successor, after a pause."""
+        dead = self.engine
+        await asyncio.to_thread(dead.close)
+        await asyncio.sleep(delay_s)
+        self.engine = await asyncio.to_thread(dead.successor)
+        self._connection, self._has_ended, self.report = Connection(self.engine), False, None
+        self._connection.open(self._read, self._on_exit)
 
     def _require_alive(self) -> None:
-        if self._end_reason is not None:
+        if self.state == "dead":
             raise EngineDead(self._end_reason)
 
-    def _close_readers(self) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._engine.outputs.closed:
-            loop.remove_reader(self._engine.outputs.fileno())
-        if self._engine.process is not None:
-            loop.remove_reader(self._engine.process.sentinel)
-
-
-def _start_error(message: str, exit_code: int) -> NeuronserveError:
-    error = StartError(message)
-    error.exit_code = exit_code
-    return error
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

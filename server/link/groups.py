@@ -1,7 +1,8 @@
 """Data-parallel engines of one server behind one interface; each has its own process, scheduler, cache and cores.
 
-scheduler/router.py chooses the engine of a sequence; every other command goes to all engines. A dead engine's sequences
-end with its error; the others go on.
+scheduler/router.py chooses the engine of a sequence; every other command goes to all engines. The sequences of an
+engine that was killed from outside move to those that live; after a fault they wait for its successor, so that what
+brought down one engine is not handed to the next.
 """
 
 from __future__ import annotations
@@ -10,13 +11,26 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from server.config import CacheConfig
 from server.device.visible_cores import core_ranges
 from server.errors import EngineDead, InvalidRequest, RequestError
-from server.link.client import EngineClient, Stream
+from server.link.client import EngineClient
 from server.link.handle import EngineHandle
-from server.link.messages import EngineInfo, Tokens, TraceCommand, TraceReply
+from server.link.messages import (
+    AdapterCommand,
+    AdapterReply,
+    EngineInfo,
+    LoadAdapter,
+    Tokens,
+    TraceCommand,
+    TraceReply,
+    UnloadAdapter,
+)
+from server.link.restarts import NO_HEALING, Healing
+from server.link.stream import Stream
+from server.link.watchdog import EngineState
 from server.scheduler.router import Router
 from server.types import Request
 
@@ -27,8 +41,10 @@ RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a ro
 class EngineGroups:
     """Clients of one engine or several, in the order of their ranks."""
 
-    def __init__(self, engines: Sequence[EngineHandle]) -> None:
-        self.clients = tuple(EngineClient(engine, self._report_loss) for engine in engines)
+    def __init__(self, engines: Sequence[EngineHandle], healing: Healing = NO_HEALING) -> None:
+        self.clients = tuple(
+            EngineClient(engine, healing, partial(self._take_over, rank)) for rank, engine in enumerate(engines)
+        )
         self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._router: Router | None = None  # with one engine there is no choice
 
@@ -38,9 +54,9 @@ class EngineGroups:
         return any(client.is_alive for client in self.clients)
 
     @property
-    def is_whole(self) -> bool:
-        """True while all engines are alive."""
-        return all(client.is_alive for client in self.clients)
+    def states(self) -> tuple[EngineState, ...]:
+        """How each engine is, by rank."""
+        return tuple(client.state for client in self.clients)
 
     @property
     def loss(self) -> str | None:
@@ -78,9 +94,7 @@ class EngineGroups:
         """Submit each request to an engine, or all to engine `rank`; their ids must be new. Raises EngineDead."""
         if self._router is None:
             return self.clients[0].submit(requests)
-        for index, client in enumerate(self.clients):
-            if not client.is_alive:
-                self._router.lose(index)
+        self._follow_states()
         ids = [request.request_id for request in requests]
         stream = Stream(ids, self.abort)
         stream.engines = places = {request.request_id: self._router.place(request, rank) for request in requests}
@@ -107,10 +121,31 @@ class EngineGroups:
             if client.is_alive or not self.is_alive:
                 client.reset_prefix_cache()
 
+    async def restart(self) -> None:
+        """Have a successor take over from each engine, one after the other, so that others serve meanwhile."""
+        for client in self.clients:
+            if client.is_alive:
+                await client.restart()
+
     async def trace(self, command: TraceCommand) -> list[TraceReply]:
         """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
-        living = [client for client in self.clients if client.is_alive] or self.clients
-        return await asyncio.gather(*(client.trace(command) for client in living))
+        return await asyncio.gather(*(client.trace(command) for client in self._living()))
+
+    async def load_adapter(self, path: str) -> AdapterReply:
+        """Load an adapter into every living engine, or into none. Raises EngineDead."""
+        replies = await self.change_adapters(LoadAdapter(path))
+        first = next((each for each in replies if each.error is not None), replies[0])
+        if first.error is None and len({each.digest for each in replies}) > 1:
+            first = AdapterReply(error=f"{path} has changed while engines read it")
+        if first.error is not None:
+            for client, reply in zip(self._living(), replies, strict=False):
+                if reply.error is None:
+                    await client.change_adapters(UnloadAdapter(reply.digest))
+        return first
+
+    async def change_adapters(self, command: AdapterCommand) -> list[AdapterReply]:
+        """Load or unload an adapter in every living engine; one reply for each. Raises EngineDead."""
+        return await asyncio.gather(*(client.change_adapters(command) for client in self._living()))
 
     def abort_all(self, error: RequestError) -> None:
         """End every open request with `error`."""
@@ -121,10 +156,34 @@ class EngineGroups:
         """Shut the engines down; kill those alive after `timeout_s`, and at once those that still load."""
         await asyncio.gather(*(client.stop(timeout_s) for client in self.clients))
 
-    def _report_loss(self) -> None:
-        left = sum(client.is_alive for client in self.clients)
-        phase = "degraded" if left else "dead"
-        log.error("the server is %s: %d of %d engines left; it must be restarted", phase, left, len(self.clients))
+    def _living(self) -> Sequence[EngineClient]:
+        """Engines that can be asked; all of them, who then say so, when there is none."""
+        return [client for client in self.clients if client.is_alive] or self.clients
+
+    def _take_over(self, rank: int) -> None:
+        """An engine has died: its sequences go to others, or wait for its successor, or end."""
+        client = self.clients[rank]
+        if not client.is_alive:
+            left = sum(each.is_alive for each in self.clients)
+            phase = "degraded" if left else "dead"
+            log.error("the server is %s: %d of %d engines left; it must be restarted", phase, left, len(self.clients))
+        if self._router is None or client.journal.is_trying or not any(each.is_up for each in self.clients):
+            return
+        self._follow_states()
+        for sequence in client.journal.clear():
+            self._router.end(sequence.request.request_id)
+            self.clients[self._router.place(sequence.request)].adopt([sequence])
+
+    def _follow_states(self) -> None:
+        """Tell the router which engines take requests: those that answer, or that will, while none does."""
+        assert self._router is not None
+        is_any_up = any(client.is_up for client in self.clients)
+        for rank, client in enumerate(self.clients):
+            takes = client.is_up if is_any_up else client.is_alive
+            if not takes:
+                self._router.lose(rank)
+            elif not self._router.is_alive(rank):
+                self._router.join(rank)
 
     def _with_name(self, report: Callable[[str], None], rank: int) -> Callable[[str], None]:
         """`report`, with the engine's rank before each line where there are several engines."""

@@ -23,9 +23,12 @@ import zmq
 
 from server.config import EngineConfig
 from server.device.host import num_oom_kills
+from server.errors import StartError
+from server.link.heartbeat import Heartbeat
 
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # no fault raises these
 MAX_SOCKET_PATH = 90  # the kernel allows 107 bytes for a Unix socket's path
 
 
@@ -48,11 +51,29 @@ class Addresses:
         return f"ipc://{self.directory}/outputs"
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How an engine has ended."""
+
+    message: str
+    is_fault: bool  # what it computed may have brought it down; nobody outside did
+    exit_code: int = 1
+
+    def as_start_error(self) -> StartError:
+        """The error of a start that ended so."""
+        error = StartError(self.message)
+        error.exit_code = self.exit_code
+        return error
+
+
 class EngineHandle:
     """An engine's process, started at once so that the model loads while the parent imports the rest."""
 
     def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
+        self._config, self._main, self._mode = config, main, mode
+        self._is_killed = False
         self.addresses = Addresses(_private_directory())
+        self.heartbeat = Heartbeat(self.addresses.directory)
         self._context = zmq.Context()
         self.commands = bound_socket(self._context, zmq.PUSH, self.addresses.commands)
         self.outputs = bound_socket(self._context, zmq.PULL, self.addresses.outputs)
@@ -87,21 +108,40 @@ class EngineHandle:
             runner.join(timeout_s)
         return not self.is_alive
 
-    def death(self) -> str:
+    def successor(self) -> EngineHandle:
+        """A new engine of the same configuration, started now. This one must have been closed."""
+        return EngineHandle(self._config, self._main, self._mode)
+
+    def end(self) -> None:
+        """End a process because somebody asked for it: nobody's fault."""
+        if self.process is not None:
+            self.process.kill()
+
+    def kill(self) -> None:
+        """End a process that does not answer; its death counts as its own fault."""
+        if self.process is not None:
+            self._is_killed = True
+            self.process.kill()
+
+    def death(self) -> Death:
         """How the engine's process has ended: its exit code or signal, and whether memory ran out meanwhile."""
         code = self.process.exitcode if self.process is not None else None
         who = f"{self.name} (pid {self.pid})"
+        if self._is_killed:
+            return Death(f"{who} did not answer and was killed", is_fault=True)
         if code is None or code >= 0:
-            return f"{who} has ended with exit code {code}"
+            return Death(f"{who} has ended with exit code {code}", is_fault=True)
         is_oom = -code == signal.SIGKILL and num_oom_kills() > self._oom_kills
         why = ", because memory ran out: its control group counts an OOM kill since the start" if is_oom else ""
-        return f"{who} was killed by {_signal_name(-code)}{why}"
+        is_fault = is_oom or -code not in FROM_OUTSIDE
+        return Death(f"{who} was killed by {_signal_name(-code)}{why}", is_fault)
 
     def close(self) -> None:
         """End the engine if it still runs, and remove sockets and directory. May be called twice."""
         if self.process is not None:
             self.process.kill()
             self.process.join()
+        self.heartbeat.close()
         for socket in (self.commands, self.outputs):
             socket.close(linger=0)
         self._context.term()

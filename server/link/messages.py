@@ -1,7 +1,7 @@
 """Messages between the API process and an engine's process: msgspec tagged structs.
 
-API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, Shutdown.
-Engine -> API: Progress* Ready (Tokens | TraceReply)*, and Failed as the last one when the engine fails.
+API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, Shutdown.
+Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply)*, and Failed as the last one when the engine fails.
 """
 
 from __future__ import annotations
@@ -58,6 +58,16 @@ class CoreMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedAdapter:
+    """An adapter (LoRA) on the cores."""
+
+    name: str  # model name of its requests
+    path: str  # directory on the server's host
+    digest: str  # SHA-256 of its files: `Request.lora`
+    rank: int  # the largest of its modules
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Limits and facts of a ready engine, sent once to the API."""
 
@@ -77,6 +87,7 @@ class EngineInfo:
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     host_memory: dict[str, int] = field(default_factory=dict)  # bytes of the emulation's own buffers, by use
     notes: tuple[str, ...] = ()  # shown once at start
+    adapters: tuple[LoadedAdapter, ...] = ()  # that are there from the start
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):
@@ -103,13 +114,27 @@ class StopTrace(msgspec.Struct, tag=True, frozen=True):
     """End the recording and write it to a file. Answered by one TraceReply."""
 
 
+class LoadAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Load the adapter in a directory of the engine's host. Answered by one AdapterReply, in the order of these."""
+
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Forget an adapter that no open request has. Answered by one AdapterReply."""
+
+    digest: str
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
 
 
 Command = Add | Abort | ResetPrefixCache | Shutdown  # what the engine loop carries out
 TraceCommand = StartTrace | StopTrace  # what stands before it carries out
-Input = Command | TraceCommand
+AdapterCommand = LoadAdapter | UnloadAdapter  # the same, beside its turns
+Instruction = Command | TraceCommand  # all but those about adapters
+Input = Instruction | AdapterCommand
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -146,6 +171,14 @@ class TraceReply(msgspec.Struct, tag=True, frozen=True):
     error: str | None = None  # why the command could not be done
 
 
+class AdapterReply(msgspec.Struct, tag=True, frozen=True):
+    """Result of a LoadAdapter or UnloadAdapter."""
+
+    digest: str = ""
+    rank: int = 0
+    error: str | None = None  # why the command could not be done
+
+
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """Sent when the engine could not start or has failed, with the exit code that the command should have."""
 
@@ -153,4 +186,4 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     exit_code: int
 
 
-Output = Progress | Ready | Tokens | TraceReply | Failed
+Output = Progress | Ready | Tokens | TraceReply | AdapterReply | Failed

@@ -1,0 +1,172 @@
+"""The open sequences of one engine, with all that another engine needs to go on with them. Pure.
+
+A token depends on nothing but its request: its prompt, its sampling parameters and the tokens before it. So a sequence
+goes on after its engine's death as one does after a preemption: prompt and tokens given out are computed again, and
+the next token is the one that would have come.
+
+Which request brought an engine down is found by trials. After a death by a fault every sequence that was there is a
+suspect; the next engine gets them one by one, each alone in its first steps, those blamed before first. Who is on trial
+at the next fault is blamed for it, and who is blamed twice is refused. A death from outside (SIGKILL) makes no
+suspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from server.link.stream import Stream
+from server.types import Charge, Request, TokenEvent
+
+TRIAL_TOKENS = 2  # by then a step has recomputed what was there, and another one has decoded
+MAX_BLAMES = 2
+NOTHING = Charge()
+
+
+@dataclass(slots=True)
+class OpenSequence:
+    """One open sequence: its request, its reader, and what was given out of it."""
+
+    request: Request
+    stream: Stream
+    token_ids: list[int] = field(default_factory=list)  # generated and delivered
+    num_cached_tokens: int = 0  # as its first engine reported
+    charge: Charge = NOTHING  # as delivered last
+    base: Charge = NOTHING  # of it, what engines before this one had charged
+    caught_up: Charge | None = None  # what this engine had charged when it had computed all of that again
+    is_suspect: bool = False
+    num_blames: int = 0
+    num_trial_tokens: int = 0
+    is_sent: bool = False  # to the engine that has it
+
+    @property
+    def resumed(self) -> Request:
+        """The request as the next engine gets it."""
+        return replace(self.request, generated_token_ids=tuple(self.token_ids))
+
+    @property
+    def is_catching_up(self) -> bool:
+        """True while its engine computes what another one had computed, and charged."""
+        return bool(self.base.device_ns) and self.caught_up is None
+
+    def take(self, event: TokenEvent, charge: Charge) -> tuple[TokenEvent, Charge]:
+        """Record an event; returns it and its charge as its reader gets them."""
+        if event.token_id is not None:
+            self.token_ids.append(event.token_id)
+            self.num_trial_tokens += 1
+        if event.index == 0:
+            self.num_cached_tokens = event.num_cached_tokens
+        elif event.num_cached_tokens != self.num_cached_tokens:
+            event = event._replace(num_cached_tokens=self.num_cached_tokens)
+        self.charge = self._whole(charge)
+        return event, self.charge
+
+    def move(self) -> None:
+        """Its engine has died: from here on another one charges."""
+        self.base, self.caught_up, self.is_sent = self.charge, None, False
+
+    def _whole(self, charge: Charge) -> Charge:
+        """What all engines have charged, without the computing again that only a death made necessary.
+
+        The step that catches up makes a token as well; that one is free.
+        """
+        if not self.base.device_ns:
+            return charge
+        self.caught_up = self.caught_up or charge
+        more_ns = charge.device_ns - self.caught_up.device_ns
+        return Charge(self.base.device_ns + more_ns, self.base.is_extrapolated or charge.is_extrapolated)
+
+
+class Journal:
+    """Open sequences by id, in the order of their submission."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenSequence] = {}
+        self._trial: OpenSequence | None = None
+        self.is_trying = False  # while suspects are left nobody else is sent to the engine
+        self.has_moved = False  # some sequence has had another engine before
+        self.sequences = {"resumed": 0, "refused": 0}  # that an engine's death has met: how often they went on, or not
+        self.recomputed_tokens = {"prompt": 0, "generated": 0}  # at most: the next engine may have some in its cache
+        self.recomputed_ns = 0  # modelled device time of that, which no request is charged
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OpenSequence]:
+        return iter(list(self._open.values()))
+
+    def add(self, sequence: OpenSequence) -> None:
+        """Note a new sequence, or one that another engine had."""
+        self._open[sequence.request.request_id] = sequence
+        self.has_moved |= bool(sequence.token_ids)
+
+    def pop(self, request_id: str) -> OpenSequence | None:
+        """Forget a sequence; None when it is not open here."""
+        sequence = self._open.pop(request_id, None)
+        if sequence is not None and sequence is self._trial:
+            self._trial = None
+        return sequence
+
+    def clear(self) -> list[OpenSequence]:
+        """Forget all, and return them."""
+        gone, self._open, self._trial, self.is_trying = list(self._open.values()), {}, None, False
+        return gone
+
+    def take(self, event: TokenEvent, charge: Charge) -> tuple[OpenSequence | None, TokenEvent, Charge]:
+        """Record an event. Returns its sequence, None where that was aborted meanwhile, and what its reader gets."""
+        sequence = self._open.get(event.request_id)
+        if sequence is None:
+            return None, event, charge
+        is_catching_up = sequence.is_catching_up
+        shown = sequence.take(event, charge)
+        if is_catching_up:
+            self.recomputed_ns += charge.device_ns
+        if event.finish_reason is not None:
+            self.pop(event.request_id)
+        return sequence, *shown
+
+    def crashed(self, is_fault: bool) -> list[OpenSequence]:
+        """The engine has died. Returns those that are to be refused for it, which are forgotten here."""
+        trial, self._trial = self._trial, None
+        if is_fault and trial is not None:
+            trial.num_blames += 1
+        for sequence in self:
+            sequence.move()
+            sequence.is_suspect |= is_fault
+            self.has_moved = True
+        poisonous = [each for each in self if each.num_blames >= MAX_BLAMES]
+        for sequence in poisonous:
+            self.pop(sequence.request.request_id)
+        self.sequences["refused"] += len(poisonous)
+        self.is_trying = any(each.is_suspect for each in self)
+        return poisonous
+
+    def ready(self) -> list[OpenSequence]:
+        """Sequences to send to the engine now, which count as sent: the next suspect alone, or all who wait."""
+        if self.is_trying:
+            return self._next_trial()
+        return self._sent([each for each in self if not each.is_sent])
+
+    def _next_trial(self) -> list[OpenSequence]:
+        trial = self._trial
+        if trial is not None:
+            if trial.num_trial_tokens < TRIAL_TOKENS:
+                return []
+            trial.is_suspect, trial.num_blames = False, 0
+        suspects = [each for each in self if each.is_suspect]
+        self.is_trying = bool(suspects)
+        if not suspects:
+            self._trial = None
+            return self.ready()
+        self._trial = max(suspects, key=lambda each: each.num_blames)
+        self._trial.num_trial_tokens = 0
+        return self._sent([self._trial])
+
+    def _sent(self, sequences: list[OpenSequence]) -> list[OpenSequence]:
+        for sequence in sequences:
+            sequence.is_sent = True
+            if sequence.token_ids:
+                self.sequences["resumed"] += 1
+                self.recomputed_tokens["prompt"] += len(sequence.request.prompt_token_ids)
+                self.recomputed_tokens["generated"] += len(sequence.token_ids)
+        return sequences
