@@ -47,11 +47,24 @@ def json_schema(schema: Any) -> str:
     return text
 
 
-def grammar_text(kind: Kind, spec: Any) -> str:
+def grammar_text(kind: Kind, spec: Any, before: str = "") -> str:
     """A grammar in llguidance's form. `kind` names the form of `spec`; "grammar" is GBNF or Lark.
 
-    Raises GrammarError when it cannot be converted, or is larger than MAX_GRAMMAR_CHARS.
+    `before` are rules in Lark, of which `before` is what comes first. Raises GrammarError when a grammar cannot be
+    converted, or is larger than MAX_GRAMMAR_CHARS.
     """
+    text = _converted(kind, spec)
+    return bounded(_after(before, text) if before else text)
+
+
+def _after(before: str, text: str) -> str:
+    """The grammar `text` behind the rule `before`."""
+    inner = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
+    inner[0]["name"] = "answer"
+    return json.dumps({"grammars": [{"lark_grammar": f"start: before @answer\n{before}"}, *inner]})
+
+
+def _converted(kind: Kind, spec: Any) -> str:
     if kind == "json":
         text = LLMatcher.grammar_from_json_schema(json_schema(spec))
     elif kind == "choice":
@@ -65,7 +78,7 @@ def grammar_text(kind: Kind, spec: Any) -> str:
             text = grammar_from("grammar", bounded(spec))
         except (ValueError, RecursionError) as error:
             raise GrammarError(_line(error)) from error
-    return bounded(text)
+    return str(text)
 
 
 def quoted(text: str) -> str:

@@ -37,6 +37,7 @@ MAX_WAITING = 64  # grammars that are not compiled yet
 class _Call(msgspec.Struct, frozen=True):
     kind: Kind
     spec: str  # JSON, which has integers of any size
+    before: str  # rules of what comes before it
 
 
 class GrammarProcess:
@@ -48,12 +49,12 @@ class GrammarProcess:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._checks: OrderedDict[bytes, Future[str]] = OrderedDict()
 
-    def submit(self, kind: Kind, spec: Any) -> Future[str]:
+    def submit(self, kind: Kind, spec: Any, before: str = "") -> Future[str]:
         """A future of the grammar's text, done when it has compiled; it raises GrammarError when it has not.
 
         Raises GrammarError at once when the grammar is too long, and QueueFull when too many others wait.
         """
-        call = msgspec.msgpack.encode(_Call(kind, bounded(json.dumps(spec))))
+        call = msgspec.msgpack.encode(_Call(kind, bounded(json.dumps(spec)), before))
         known = self._checks.get(call)
         if known is not None and known.done() and not known.cancelled() and known.exception() is None:
             self._checks.move_to_end(call)
@@ -96,7 +97,7 @@ def _load(tokenizer_path: Path, model_path: Path) -> Handler:
 def _check(tokenizer: Any, call: bytes) -> str:
     request = msgspec.msgpack.decode(call, type=_Call)
     try:
-        text = grammar_text(request.kind, json.loads(request.spec))
+        text = grammar_text(request.kind, json.loads(request.spec), request.before)
         compile_grammar(tokenizer, text)
     except GrammarError as error:
         raise Refusal(str(error)) from error

@@ -61,6 +61,11 @@ class Tokenizer:
         """Id of the tokenizer's own end token, None when it names none."""
         return self.token_id(self.special["eos_token"]) if "eos_token" in self.special else None
 
+    @property
+    def marks(self) -> dict[int, str]:
+        """The added tokens that are not special, such as `<think>`, whose text a grammar's text does not match."""
+        return {token: text for token, text in self._added.items() if text and token not in self._special_ids}
+
     def to_json(self) -> str:
         """The whole tokenizer as a tokenizer.json would have it."""
         text: str = self._backend.to_str()

@@ -1,0 +1,185 @@
+"""The JSON object of one tool call, read character by character: its name, and the text of its arguments.
+
+A parser of partial JSON, such as `pydantic_core.from_json(allow_partial=...)`, gives values instead of the text that a
+client is to get, reads all of it again for every piece, and does not say where the object ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+BLANKS = " \t\r\n"
+ARGUMENTS = ("arguments", "parameters")  # keys
+_CLOSING = {"{": "}", "[": "]"}
+T = TypeVar("T")
+Reader = Generator[None, str, T]  # is sent one character after the other, and returns when it has what it reads
+
+
+class _BrokenError(Exception):
+    """The character that was sent cannot stand here."""
+
+
+class CallObject:
+    """`{"name": "...", "arguments": {...}}`; keys in any order, others are passed over, the first of equals counts.
+
+    `parameters` is the same as `arguments`. Arguments that are a JSON string are its content, because some models wrap
+    them so.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        """With a `name` the object is that of the arguments alone."""
+        self.name = name
+        self.has_arguments = False  # they have begun
+        self.is_complete = False
+        self.is_broken = False  # what comes next cannot be read: this is no such object
+        self._text: list[str] = []
+        self._arguments: list[str] = []
+        self._reader = self._object() if name is None else self._bare_arguments()
+        next(self._reader)
+
+    @property
+    def text(self) -> str:
+        """All that has been read."""
+        return "".join(self._text)
+
+    def feed(self, text: str) -> int:
+        """Read up to the object's end, or to where it is broken; how many characters that was."""
+        count = len(text)
+        for position, char in enumerate(text):
+            try:
+                self._reader.send(char)
+            except StopIteration:
+                self.is_complete, count = True, position + 1
+                break
+            except _BrokenError:
+                self.is_broken, count = True, position
+                break
+        self._text.append(text[:count])
+        return count
+
+    def take_arguments(self) -> str:
+        """Text of the arguments since the last time."""
+        taken = "".join(self._arguments)
+        self._arguments.clear()
+        return taken
+
+    def _bare_arguments(self) -> Reader[None]:
+        char = yield from _next()
+        _require(char == "{")
+        self.has_arguments = True
+        yield from _brackets(char, self._keep_argument)
+
+    def _object(self) -> Reader[None]:
+        char = yield from _next()
+        _require(char == "{")
+        while char != "}":
+            key = yield from _quoted((yield from _next()))
+            _require((yield from _next()) == ":")
+            char = yield from self._value(key)
+            _require(char in ",}")
+        _require(self.name is not None)
+
+    def _value(self, key: str) -> Reader[str]:
+        """The value of `key`; returns the character after it."""
+        first = yield from _next()
+        if key in ARGUMENTS and first != '"' and not self.has_arguments:
+            return (yield from _any(first, self._keep_argument))
+        parts: list[str] = []
+        after = yield from _any(first, parts.append)
+        if key in ARGUMENTS and not self.has_arguments:
+            self._keep_argument(_unquote("".join(parts)))
+        if key == "name" and self.name is None:
+            self.name = _unquote("".join(parts))
+            _require(self.name != "")
+        return after
+
+    def _keep_argument(self, text: str) -> None:
+        self.has_arguments = True
+        self._arguments.append(text)
+
+
+def _require(is_so: bool) -> None:
+    if not is_so:
+        raise _BrokenError
+
+
+def _next() -> Reader[str]:
+    """The next character that is not blank."""
+    while (char := (yield)) in BLANKS:
+        pass
+    return char
+
+
+def _quoted(first: str) -> Reader[str]:
+    """A JSON string that begins with `first`, without its quotes and escapes."""
+    _require(first == '"')
+    parts: list[str] = []
+    yield from _string(parts.append)
+    return _unquote("".join(parts))
+
+
+def _string(keep: Callable[[str], None]) -> Reader[None]:
+    """A string after its first quote, which is kept too."""
+    keep('"')
+    char = ""
+    while char != '"':
+        char = yield
+        keep(char)
+        if char == "\\":
+            keep((yield))
+
+
+def _any(first: str, keep: Callable[[str], None]) -> Reader[str]:
+    """Any JSON value that begins with `first`; returns the character after it."""
+    if first == '"':
+        yield from _string(keep)
+    elif first in _CLOSING:
+        yield from _brackets(first, keep)
+    else:
+        return (yield from _bare(first, keep))
+    return (yield from _next())
+
+
+def _brackets(first: str, keep: Callable[[str], None]) -> Reader[None]:
+    """An object or array, of which only brackets and strings are checked: the client has to parse it anyway."""
+    keep(first)
+    closing = [_CLOSING[first]]
+    while closing:
+        char = yield
+        if char == '"':
+            yield from _string(keep)
+            continue
+        if char in _CLOSING:
+            closing.append(_CLOSING[char])
+        elif char in "}]":
+            _require(char == closing.pop())
+        else:
+            _require(_is_bare(char) or char in BLANKS or char in ",:")
+        keep(char)
+
+
+def _bare(first: str, keep: Callable[[str], None]) -> Reader[str]:
+    """A number, true, false or null; returns the character after it that is not blank."""
+    _require(_is_bare(first))
+    char = first
+    while _is_bare(char):
+        keep(char)
+        char = yield
+    return (yield from _next()) if char in BLANKS else char
+
+
+def _is_bare(char: str) -> bool:
+    return char.isalnum() or char in "+-."
+
+
+def _unquote(token: str) -> str:
+    """The text of a JSON string. Raises _BrokenError when it is none."""
+    try:
+        value = json.loads(token, strict=False)
+        _require(isinstance(value, str))
+        value.encode()  # half a surrogate pair could not be sent on
+    except ValueError:
+        raise _BrokenError from None
+    return str(value)

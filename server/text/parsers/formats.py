@@ -1,0 +1,183 @@
+"""How model families write calls and reasoning: a row for each, found by its name or by the chat template.
+
+A new family is a reader in a file of its own and a row here, whose shape is also the grammar of calls that must come
+(`lark.py`). The signs are texts that the family's published chat templates have, and those of earlier rows have not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from server.text.parsers import harmony, json_calls, pythonic, qwen3_coder
+from server.text.parsers.shapes import CallShape, Thinking
+from server.text.parsers.source import Functions, Read, Reader, content
+from server.text.parsers.thinking import read_thinking
+
+ToolParserName = Literal[
+    "openai",
+    "qwen3_coder",
+    "granite",
+    "phi4_mini_json",
+    "mistral",
+    "mistral_array",
+    "llama3_json",
+    "llama4_pythonic",
+    "gemma",
+    "hermes",
+    "none",
+]
+ReasoningParserName = Literal["openai_gptoss", "granite", "granite_3_3", "mistral", "qwen3", "deepseek_r1", "none"]
+Signs = tuple[tuple[str, ...], ...]  # any of these, each all of its texts
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How calls are read, and written."""
+
+    read: Callable[..., Reader[None]]  # of a source and the functions
+    tags: tuple[str, ...]  # marks that vocabularies have as tokens
+    shape: CallShape
+    signs: Signs
+    reads_reasoning: bool = False  # too, which it takes the `reasoning` kind of event for
+    others: tuple[str, ...] = ()  # signs of forms that have the same marks and are not read here
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """How reasoning is written; `reader` names the format of calls that reads it with them."""
+
+    thinking: Thinking
+    signs: Signs
+    reader: ToolParserName | None = None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Marks that vocabularies have as tokens."""
+        return CALLS[self.reader].tags if self.reader else self.thinking.opening + self.thinking.closing
+
+
+_OBJECT = '{"name": "NAME", "arguments": ', "}"
+CALLS: dict[ToolParserName, CallFormat] = {
+    "openai": CallFormat(
+        harmony.read_harmony,
+        harmony.TAGS,
+        CallShape("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", None),
+        (("<|channel|>", "commentary"),),
+        reads_reasoning=True,
+    ),
+    "qwen3_coder": CallFormat(
+        qwen3_coder.read_qwen3_coder,
+        qwen3_coder.TAGS,
+        CallShape("<tool_call>\n<function=NAME>\n", "</function>\n</tool_call>", arguments="parameters"),
+        (("<function=", "<parameter="),),
+        others=("<seed:tool_call>",),
+    ),
+    "granite": CallFormat(
+        json_calls.read_granite,
+        json_calls.GRANITE,
+        CallShape(*_OBJECT, ", ", "<|tool_call|>[", "]"),
+        (("<|tool_call|>", "<|start_of_role|>"),),
+    ),
+    "phi4_mini_json": CallFormat(
+        json_calls.read_phi,
+        json_calls.PHI,
+        CallShape(*_OBJECT, ", ", "functools[", "]"),
+        (("functools[",), ("<|tool|>", "<|/tool|>")),
+    ),
+    "mistral": CallFormat(
+        json_calls.read_mistral,
+        json_calls.MISTRAL,
+        CallShape("[TOOL_CALLS]NAME[ARGS]", "", ""),
+        (("[TOOL_CALLS]", "[ARGS]"),),
+    ),
+    "mistral_array": CallFormat(
+        json_calls.read_mistral,
+        json_calls.MISTRAL,
+        CallShape(*_OBJECT, ", ", "[TOOL_CALLS] [", "]"),
+        (("[TOOL_CALLS]",),),
+    ),
+    "llama3_json": CallFormat(
+        json_calls.read_llama,
+        json_calls.LLAMA,
+        CallShape('{"name": "NAME", "parameters": ', "}", "; ", lead="{"),
+        (('"parameters": dictionary of argument',),),
+    ),
+    "llama4_pythonic": CallFormat(
+        pythonic.read_pythonic,
+        pythonic.LLAMA,
+        CallShape("NAME(", ")", ", ", "[", "]", "keywords", lead="["),
+        (("[func_name1(",), ("<|python_start|>",)),
+    ),
+    "gemma": CallFormat(
+        pythonic.read_gemma,
+        (),
+        CallShape("NAME(", ")", "\n", "```tool_code\n", "\n```", "keywords"),
+        (("tool_code",),),
+    ),
+    "hermes": CallFormat(
+        json_calls.read_hermes,
+        json_calls.HERMES,
+        CallShape('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>"),
+        (("<tool_call>",),),
+        others=("<arg_key>", "<invoke", "list of json objects"),
+    ),
+}
+_THINK = ("<think>",), ("</think>",)
+REASONING: dict[ReasoningParserName, ReasoningFormat] = {
+    "openai_gptoss": ReasoningFormat(harmony.THINKING, (("<|channel|>", "analysis"),), "openai"),
+    "granite": ReasoningFormat(
+        Thinking(
+            ("Here is my thought process:", "Here's my thought process:"),
+            ("Here is my response:", "Here's my response:"),
+        ),
+        (("Here is my thought process",), ("Here's my thought process",)),
+    ),
+    "granite_3_3": ReasoningFormat(
+        Thinking(*_THINK, answer="<response>", end="</response>"), (("<think></think>", "<response></response>"),)
+    ),
+    "mistral": ReasoningFormat(Thinking(("[THINK]",), ("[/THINK]",)), (("[THINK]",),)),
+    "deepseek_r1": ReasoningFormat(Thinking(*_THINK, is_assumed=True), (("</think>", "<｜Assistant｜>"),)),
+    "qwen3": ReasoningFormat(Thinking(*_THINK), (("<think>",), ("</think>",))),
+}
+
+
+def parsers_for(chat_template: str | None) -> tuple[ToolParserName, ReasoningParserName]:
+    """Names of the parsers of calls and of reasoning for a model with this template; "none" where it has neither."""
+    source = chat_template or ""
+    tools = (
+        name
+        for name, row in CALLS.items()
+        if _has(source, row.signs) and not any(other in source for other in row.others)
+    )
+    reasoning = (name for name, row in REASONING.items() if _has(source, row.signs))
+    return next(tools, "none"), next(reasoning, "none")
+
+
+def output_reader(
+    tools: ToolParserName, reasoning: ReasoningParserName, functions: Functions | None, is_open: bool | None
+) -> Read:
+    """What reads an output. `functions` None: no calls are read; `is_open`: it begins within reasoning."""
+    whole = REASONING[reasoning].reader if reasoning != "none" else None
+    if whole is None and tools != "none" and CALLS[tools].reads_reasoning:
+        whole = tools
+    if whole is not None:
+        kind = "content" if reasoning == "none" else "reasoning"
+        return partial(CALLS[whole].read, functions=functions if tools == whole else None, reasoning=kind)
+    read: Read = content
+    if tools != "none" and functions is not None:
+        read = _calls_reader(CALLS[tools], functions)
+    if reasoning == "none":
+        return read
+    thinking = REASONING[reasoning].thinking
+    return partial(read_thinking, thinking=thinking, is_open=is_open, answer=read)
+
+
+def _calls_reader(row: CallFormat, functions: Functions) -> Read:
+    return lambda source: row.read(source, functions)
+
+
+def _has(template: str, signs: Signs) -> bool:
+    return any(all(text in template for text in sign) for sign in signs)

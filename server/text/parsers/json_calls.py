@@ -1,0 +1,162 @@
+"""Calls that are JSON objects, alone or in an array, behind a mark: Hermes, Granite, Phi, Llama, Mistral."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Literal
+
+from server.text.parsers.call_object import CallObject
+from server.text.parsers.source import (
+    MAX_NAME_CHARS,
+    Event,
+    Functions,
+    Reader,
+    Source,
+    blanks,
+    is_next,
+    literal,
+    until,
+    up_to,
+)
+
+HERMES = ("<tool_call>", "</tool_call>")
+GRANITE = ("<|tool_call|>", "<tool_call>")
+PHI = ("<|tool_call|>", "<|/tool_call|>")
+LLAMA = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
+MISTRAL = CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_PIECE = 512  # characters that are looked at together
+
+End = Literal["none", "broken", "whole"]  # no call; a call that breaks off, or a whole one
+
+
+def read_object(source: Source, call: CallObject, before: str, names: Container[str] | None = None) -> Reader[End]:
+    """Pass on a call as soon as its name is known.
+
+    What is no call is content, with the text `before` it that led to it; the character that broke it comes next. With
+    `names`, a call is only what has one of them, and arguments.
+    """
+    is_begun = False
+    while not (call.is_complete or call.is_broken):
+        if not len(source):
+            if source.is_ended:
+                break
+            yield None
+            continue
+        source.take(call.feed(source.peek(_PIECE)))
+        if call.name is not None and names is not None and call.name not in names:
+            break
+        if call.name is None or not (call.has_arguments or (call.is_complete and names is None)):
+            continue
+        if not is_begun:
+            is_begun = True
+            yield Event("call", call.name)
+        if arguments := call.take_arguments() if call.has_arguments else "{}":
+            yield Event("arguments", arguments)
+    if not is_begun:
+        yield Event("content", before + call.text)
+        return "none"
+    return "whole" if call.is_complete else "broken"
+
+
+def read_array(source: Source, before: str) -> Reader[bool]:
+    """`[object, object]` up to its end, or to where it is broken; True when there was a call in it."""
+    before += yield from blanks(source)
+    if not (bracket := (yield from literal(source, ("[",)))):
+        yield Event("content", before)
+        return False
+    before += bracket + (yield from blanks(source))
+    has_call = False
+    while True:
+        end = yield from read_object(source, CallObject(), "" if has_call else before)
+        has_call = has_call or end != "none"
+        if end != "whole":
+            return has_call
+        yield from blanks(source)
+        if (yield from literal(source, (",", "]"))) != ",":
+            return True
+        yield from blanks(source)
+
+
+def read_hermes(source: Source, _functions: Functions) -> Reader[None]:
+    """`<tool_call>{...}</tool_call>`. After a call nothing counts up to its closing tag."""
+    opening, closing = HERMES
+    while (yield from until(source, (opening,), "content")):
+        if (yield from read_object(source, CallObject(), opening)) != "none":
+            yield from until(source, (closing,), None)
+
+
+def read_granite(source: Source, _functions: Functions) -> Reader[None]:
+    """`<|tool_call|>[{...}, {...}]`; some versions write `<tool_call>`."""
+    while mark := (yield from until(source, GRANITE, "content")):
+        yield from read_array(source, mark)
+
+
+def read_phi(source: Source, _functions: Functions) -> Reader[None]:
+    """`functools[{...}, {...}]`, or the array between `<|tool_call|>` and `<|/tool_call|>`."""
+    opening, closing = PHI
+    while mark := (yield from until(source, ("functools[", opening), "content")):
+        if mark != opening:
+            source.give_back("[")
+        if (yield from read_array(source, mark.removesuffix("["))):
+            yield from blanks(source)
+            yield from literal(source, (closing,))
+
+
+def read_llama(source: Source, functions: Functions) -> Reader[None]:
+    """`{"name": ..., "parameters": {...}}` where the message begins, or behind a mark; more after `;` or `,`.
+
+    Without a mark any answer in JSON might be one, so a call is only what has the name of a function.
+    """
+    opening, closing = LLAMA[:2], LLAMA[2:]
+    before = yield from blanks(source)
+    before += (yield from literal(source, opening)) + (yield from blanks(source))
+    while True:
+        while (yield from is_next(source, "{")):
+            if (yield from read_object(source, CallObject(), before, functions)) != "whole":
+                before = ""
+                break
+            before = yield from blanks(source)
+            mark = yield from literal(source, (";", ",", *closing, *opening))
+            before += ("" if mark in closing else mark) + (yield from blanks(source))
+        yield Event("content", before if len(source) else before.strip(";, \t\r\n"))  # nothing follows
+        if not (before := (yield from until(source, opening, "content"))):
+            return
+        before += yield from blanks(source)
+
+
+def read_mistral(source: Source, _functions: Functions) -> Reader[None]:
+    """`[TOOL_CALLS][{...}, {...}]`, or since their tokenizer's version 11 `[TOOL_CALLS]name[ARGS]{...}` for each."""
+    while mark := (yield from until(source, (CALLS,), "content")):
+        mark += yield from blanks(source)
+        if (yield from is_next(source, "[")):
+            yield from read_array(source, mark)
+        else:
+            yield from _named_call(source, mark)
+
+
+def _named_call(source: Source, before: str) -> Reader[None]:
+    """`name[ARGS]{...}`, in which `[CALL_ID]id` may come before `[ARGS]`, and `[ARGS]` may be missing."""
+    name = yield from up_to(source, "[{", MAX_NAME_CHARS)
+    head = yield from literal(source, (ARGS, CALL_ID))
+    if head == CALL_ID:
+        head += (yield from up_to(source, "[{", MAX_NAME_CHARS)) + (yield from literal(source, (ARGS,)))
+    head += yield from blanks(source)
+    if name.strip() and (yield from is_next(source, "{")):
+        yield Event("call", name.strip())
+        yield from read_arguments(source)
+    else:
+        yield Event("content", before + name + head)
+
+
+def read_arguments(source: Source) -> Reader[None]:
+    """A JSON object as the arguments of the call that has begun, up to its end or to where it is broken."""
+    call = CallObject("")
+    while not (call.is_complete or call.is_broken):
+        if not len(source):
+            if source.is_ended:
+                return
+            yield None
+            continue
+        source.take(call.feed(source.peek(_PIECE)))
+        if arguments := call.take_arguments():
+            yield Event("arguments", arguments)

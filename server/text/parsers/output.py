@@ -1,0 +1,104 @@
+"""A model's output as a message: content, reasoning and calls, from the events of a parser (`source.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from server.text.parsers.source import Event, Read, Source
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of one call: its first has the name, the others more of the arguments' text."""
+
+    index: int
+    name: str | None
+    arguments: str
+
+
+@dataclass(slots=True)
+class Parsed:
+    """Content, reasoning and call parts that were not returned before."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[CallPart] = field(default_factory=list)
+
+
+class _Tidy:
+    """Text without the white space that only stands between it and something else."""
+
+    def __init__(self) -> None:
+        self.is_begun = False
+        self._blanks: list[str] = []
+
+    def add(self, text: str, is_first: bool) -> str:
+        """The text that may go on. `is_first`: nothing came before it, so its leading white space is its own."""
+        kept = text.rstrip()
+        if not kept:
+            self._blanks.append(text)
+            return ""
+        whole = "".join(self._blanks) + kept
+        self._blanks = [text[len(kept) :]]
+        if not self.is_begun and not is_first:
+            whole = whole.lstrip()
+        self.is_begun = True
+        return whole
+
+    def end(self) -> str:
+        """The white space that was held back."""
+        return "".join(self._blanks)
+
+
+class OutputParser:
+    """Reads the text of one choice by `read`. Calls beyond `max_calls` are left out; None = no limit.
+
+    White space between reasoning, content and calls is in none of them. However the text is cut into parts, the sum of
+    what comes out is the same.
+    """
+
+    def __init__(self, read: Read, max_calls: int | None = None) -> None:
+        self.num_calls = 0
+        self._max_calls = max_calls
+        self._source = Source()
+        self._events = read(self._source)
+        self._content, self._reasoning = _Tidy(), _Tidy()
+        self._has_reasoning = False
+
+    def feed(self, text: str) -> Parsed:
+        """Read the next part of the text."""
+        self._source.push(text)
+        return self._read()
+
+    def finish(self) -> Parsed:
+        """Return what is still held back, when the text has ended."""
+        self._source.is_ended = True
+        parsed = self._read()
+        blanks = self._content.end()
+        if not (self.num_calls or (self._has_reasoning and not self._content.is_begun)):
+            parsed.content += blanks
+        return parsed
+
+    def _read(self) -> Parsed:
+        parsed = Parsed()
+        for event in self._events:
+            if event is None:
+                break
+            self._take(event, parsed)
+        return parsed
+
+    def _take(self, event: Event, parsed: Parsed) -> None:
+        if event.kind == "content":
+            parsed.content += self._content.add(event.text, not (self.num_calls or self._has_reasoning))
+        elif event.kind == "reasoning":
+            self._has_reasoning = True
+            parsed.reasoning += self._reasoning.add(event.text, is_first=False)
+        elif event.text:
+            self._take_call(event, parsed)
+
+    def _take_call(self, event: Event, parsed: Parsed) -> None:
+        self.num_calls += event.kind == "call"
+        if self._max_calls is None or self.num_calls <= self._max_calls:
+            is_name = event.kind == "call"
+            part = (event.text, "") if is_name else (None, event.text)
+            parsed.calls.append(CallPart(self.num_calls - 1, *part))

@@ -1,0 +1,157 @@
+"""Python's literals and keyword arguments as JSON, as they come.
+
+A parser of Python, such as `ast`, needs the whole text, and gives values instead of text that can be sent on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+
+from server.text.parsers.source import (
+    MAX_NAME_CHARS,
+    Event,
+    Reader,
+    Source,
+    blanks,
+    char,
+    is_next,
+    json_text,
+    literal,
+    until,
+    up_to,
+)
+
+MAX_DEPTH = 32  # lists and dicts within each other
+MAX_WORD_CHARS = 400  # of a number
+_AFTER_WORD = " \t\r\n,:=()[]{}'\""
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": "", "\\": "\\", "'": "'", '"': '"', "/": "/"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+
+def keyword_arguments(source: Source) -> Reader[bool]:
+    """`name=value, ...)` as a JSON object; False in front of what cannot stand there."""
+    return (yield from _bracketed(source, ")", "{}", lambda: _keyword(source)))
+
+
+def _keyword(source: Source) -> Reader[bool]:
+    name = yield from up_to(source, _AFTER_WORD, MAX_NAME_CHARS)
+    yield from blanks(source)
+    if not name or not (yield from literal(source, ("=",))):
+        return False
+    yield Event("arguments", json.dumps(name, ensure_ascii=False) + ": ")
+    return (yield from _value(source, MAX_DEPTH))
+
+
+def _value(source: Source, depth: int) -> Reader[bool]:
+    yield from blanks(source)
+    one = yield from char(source)
+    if one in ("[", "(") and depth:
+        return (yield from _bracketed(source, "]" if one == "[" else ")", "[]", lambda: _value(source, depth - 1)))
+    if one == "{" and depth:
+        return (yield from _bracketed(source, "}", "{}", lambda: _entry(source, depth - 1)))
+    if one in ("'", '"'):
+        return (yield from _string(source, one))
+    source.give_back(one)
+    text = _word((yield from up_to(source, _AFTER_WORD, MAX_WORD_CHARS)))
+    yield Event("arguments", text)
+    return text != ""
+
+
+def _entry(source: Source, depth: int) -> Reader[bool]:
+    """`key: value` of a dict; a key that is no string becomes one."""
+    if quote := (yield from literal(source, ("'", '"'))):
+        if not (yield from _string(source, quote)):
+            return False
+    elif key := (yield from up_to(source, _AFTER_WORD, MAX_WORD_CHARS)):
+        yield Event("arguments", json.dumps(key, ensure_ascii=False))
+    else:
+        return False
+    yield from blanks(source)
+    if not (yield from literal(source, (":",))):
+        return False
+    yield Event("arguments", ": ")
+    return (yield from _value(source, depth))
+
+
+def _bracketed(source: Source, closing: str, brackets: str, item: Callable[[], Reader[bool]]) -> Reader[bool]:
+    """`item, item` up to `closing`, between the `brackets` of JSON."""
+    yield Event("arguments", brackets[0])
+    between = ""
+    while True:
+        yield from blanks(source)
+        if (yield from literal(source, (closing,))):
+            yield Event("arguments", brackets[1])
+            return True
+        yield Event("arguments", between)
+        between = ", "
+        if not (yield from item()):
+            return False
+        yield from blanks(source)
+        if not (yield from literal(source, (",",))) and not (yield from is_next(source, closing)):
+            return False
+
+
+def _string(source: Source, quote: str) -> Reader[bool]:
+    yield Event("arguments", '"')
+    while mark := (yield from until(source, (quote, "\\"), "arguments", json_text)):
+        if mark == quote:
+            yield Event("arguments", '"')
+            return True
+        yield from _escape(source)
+    return False
+
+
+def _escape(source: Source) -> Reader[None]:
+    """What follows a backslash; an escape that Python does not have stays as it is."""
+    one = yield from char(source)
+    size = _HEX_DIGITS.get(one, 0)
+    digits = ""
+    while len(digits) < size and (digit := (yield from char(source))):
+        if digit not in "0123456789abcdefABCDEF":
+            source.give_back(digit)
+            break
+        digits += digit
+    code = int(digits, 16) if size and len(digits) == size else -1
+    if 0 <= code <= 0xFFFF:
+        yield Event("arguments", f"\\u{code:04x}")  # may be half of a pair
+    elif 0 <= code <= 0x10FFFF:
+        yield Event("arguments", json_text(chr(code)))
+    else:
+        text = _ESCAPES.get(one) if not size else None
+        yield Event("arguments", json_text("\\" + one + digits if text is None else text))
+
+
+def _word(text: str) -> str:
+    """A number or constant as JSON; "" when it is none."""
+    if _NUMBER.fullmatch(text):
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        number: float = int(text, 0)
+    except ValueError:
+        try:
+            number = float(text)
+        except ValueError:
+            return ""
+    return json.dumps(number) if math.isfinite(number) else ""
+
+
+def value_json(text: str) -> str | None:
+    """One whole literal as JSON; None when `text` is something else."""
+    source = Source()
+    source.push(text)
+    source.is_ended = True
+    parts: list[str] = []
+    reader = _value(source, MAX_DEPTH)
+    while True:
+        try:
+            event = next(reader)
+        except StopIteration as stop:
+            return "".join(parts) if stop.value and not source.peek(1) else None
+        parts.append(event.text if event is not None else "")

@@ -1,0 +1,72 @@
+"""Calls in Python's form: `[f(a=1), g()]` where the message begins or behind a mark, and Gemma's fenced `tool_code`.
+
+Without a mark any list might be one, so a call is only what has the name of a function.
+"""
+
+from __future__ import annotations
+
+from server.text.parsers.python_text import keyword_arguments
+from server.text.parsers.source import (
+    MAX_NAME_CHARS,
+    Event,
+    Functions,
+    Reader,
+    Source,
+    blanks,
+    literal,
+    until,
+    up_to,
+)
+
+LLAMA = ("<|python_start|>", "<|python_end|>")
+FENCE = ("```tool_code", "```")
+_AFTER_NAME = " \t\r\n,:=()[]{}'\"`<"
+
+
+def read_pythonic(source: Source, functions: Functions) -> Reader[None]:
+    """`[f(a=1), g()]`, in which `<|python_start|>` and `<|python_end|>` may be around it."""
+    opening, closing = LLAMA
+    before = yield from blanks(source)
+    before += yield from literal(source, (opening,))
+    while True:
+        if (yield from _calls(source, before, functions)):
+            yield from blanks(source)
+            yield from literal(source, (closing,))
+        if not (before := (yield from until(source, (opening,), "content"))):
+            return
+
+
+def read_gemma(source: Source, functions: Functions) -> Reader[None]:
+    """The calls of a fence, one a line or in a list; without a fence a list where the message begins."""
+    opening, closing = FENCE
+    yield from _calls(source, (yield from blanks(source)), functions)
+    while before := (yield from until(source, (opening,), "content")):
+        while (yield from _calls(source, before, functions, is_bare=True)):
+            before = yield from blanks(source)
+            if (yield from literal(source, (closing,))):
+                break
+
+
+def _calls(source: Source, before: str, functions: Functions, is_bare: bool = False) -> Reader[bool]:
+    """A list of calls, or one alone (`is_bare`); True when it ends as it should. What is no call is content."""
+    before += yield from blanks(source)
+    bracket = yield from literal(source, ("[",))
+    before += bracket
+    if not (bracket or is_bare):
+        yield Event("content", before)
+        return False
+    while True:
+        before += yield from blanks(source)
+        name = yield from up_to(source, _AFTER_NAME, MAX_NAME_CHARS)
+        opened = yield from literal(source, ("(",))
+        if name not in functions or not opened:
+            yield Event("content", before + name + opened)
+            return False
+        yield Event("call", name)
+        if not (yield from keyword_arguments(source)):
+            return False
+        if not bracket:
+            return True
+        yield from blanks(source)
+        if (before := (yield from literal(source, (",", "]")))) != ",":
+            return before == "]"

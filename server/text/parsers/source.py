@@ -1,0 +1,180 @@
+"""What all parsers of a model's output share: the text as it comes, and the events that it is read to.
+
+A parser is a generator over a `Source`. It yields an `Event` for what it has read, and None where it needs more text,
+so that its place in the text is its place in the code. It takes what it needs and never looks further, so what it
+yields does not depend on how the text was cut, and every character is looked at a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+BLANKS = " \t\r\n"
+MAX_NAME_CHARS = 256  # of a function or a parameter; what is longer is none
+Kind = Literal["content", "reasoning", "call", "arguments"]
+T = TypeVar("T")
+
+
+class Event(NamedTuple):
+    """A piece of the output. A call begins with its name (`call`); its arguments follow, the text of a JSON object."""
+
+    kind: Kind
+    text: str
+
+
+Reader = Generator[Event | None, None, T]
+Read = Callable[["Source"], Reader[None]]
+Functions = dict[str, dict[str, Any]]  # JSON schema of the parameters of each function, by its name
+
+
+class Source:
+    """Text that comes in parts, taken from its beginning."""
+
+    def __init__(self) -> None:
+        self.is_ended = False  # no more will come
+        self._text = ""
+        self._at = 0
+
+    def __len__(self) -> int:
+        """Number of characters that have come and were not taken."""
+        return len(self._text) - self._at
+
+    def push(self, text: str) -> None:
+        self._text, self._at = self._text[self._at :] + text, 0
+
+    def peek(self, count: int) -> str:
+        """The next `count` characters, as far as they are there."""
+        return self._text[self._at : self._at + count]
+
+    def tail(self, count: int) -> str:
+        """The last `count` characters, as far as they are there."""
+        return self._text[max(self._at, len(self._text) - count) :]
+
+    def take(self, count: int) -> str:
+        """The next `count` characters, as far as they are there, which are gone then."""
+        taken = self.peek(count)
+        self._at += len(taken)
+        return taken
+
+    def give_back(self, text: str) -> None:
+        """Put back what was taken last."""
+        self._at -= len(text)
+
+    def search(self, marks: re.Pattern[str]) -> tuple[int, str] | None:
+        """The first of `marks` and where it begins."""
+        found = marks.search(self._text, self._at)
+        return (found.start() - self._at, found[0]) if found else None
+
+
+def until(source: Source, marks: tuple[str, ...], kind: Kind | None, change: Callable[[str], str] = str) -> Reader[str]:
+    """Pass text on as `kind` (None: leave it out) up to the first of `marks`, which is taken; "" = the text has ended.
+
+    Held back is only what one of the marks may begin with. `change` writes any piece of the text in another way.
+    """
+    pattern, longest = _pattern(marks), max(map(len, marks), default=0)
+    while True:
+        found = source.search(pattern) if marks else None
+        held = 0 if source.is_ended else overlap(source.tail(longest), marks)
+        # A mark that begins earlier, or is longer, may still become whole.
+        if found is not None and len(source) - held >= found[0] + len(found[1]):
+            yield from _pass(source.take(found[0]), kind, change)
+            return source.take(len(found[1]))
+        yield from _pass(source.take(len(source) - held), kind, change)
+        if source.is_ended:
+            return ""
+        yield None
+
+
+def gather(source: Source, marks: tuple[str, ...]) -> Reader[tuple[str, str]]:
+    """The text up to the first of `marks`, and the mark; all of it is held back meanwhile."""
+    parts: list[str] = []
+    reader = until(source, marks, "content")
+    while True:
+        try:
+            event = next(reader)
+        except StopIteration as stop:
+            return "".join(parts), str(stop.value)
+        if event is None:
+            yield None
+        else:
+            parts.append(event.text)
+
+
+@functools.cache
+def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
+    """Any of these very texts, the longest first: an alternation that cannot backtrack."""
+    return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
+
+
+def char(source: Source) -> Reader[str]:
+    """The next character; "" = the text has ended."""
+    while not (taken := source.take(1)):
+        if source.is_ended:
+            return ""
+        yield None
+    return taken
+
+
+def literal(source: Source, options: Sequence[str]) -> Reader[str]:
+    """The longest of `options` that comes next, which is taken; "" = none does."""
+    longest = max(map(len, options))
+    while True:
+        rest = source.peek(longest)
+        if source.is_ended or not any(option.startswith(rest) and option != rest for option in options):
+            return source.take(max((len(option) for option in options if rest.startswith(option)), default=0))
+        yield None
+
+
+def is_next(source: Source, text: str) -> Reader[bool]:
+    """Whether `text` comes next; it is not taken."""
+    taken = yield from literal(source, (text,))
+    source.give_back(taken)
+    return bool(taken)
+
+
+def up_to(source: Source, ends: str, most: int) -> Reader[str]:
+    """Text up to one of the characters `ends`, which is not taken, or of `most` characters."""
+    taken = ""
+    while len(taken) < most and (one := (yield from char(source))):
+        if one in ends:
+            source.give_back(one)
+            break
+        taken += one
+    return taken
+
+
+def blanks(source: Source) -> Reader[str]:
+    """White space that comes next."""
+    taken = ""
+    while (one := (yield from char(source))) in BLANKS and one:
+        taken += one
+    source.give_back(one)
+    return taken
+
+
+def content(source: Source) -> Reader[None]:
+    """All the rest is content."""
+    yield from until(source, (), "content")
+
+
+def json_text(text: str) -> str:
+    """`text` as it stands inside a string of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def overlap(text: str, marks: Sequence[str]) -> int:
+    """Length of the longest end of `text` that one of `marks` begins with, and is longer than."""
+    longest = max(map(len, marks), default=1) - 1
+    for size in range(min(len(text), longest), 0, -1):
+        if any(len(mark) > size and mark.startswith(text[-size:]) for mark in marks):
+            return size
+    return 0
+
+
+def _pass(text: str, kind: Kind | None, change: Callable[[str], str]) -> Reader[None]:
+    if text and kind is not None:
+        yield Event(kind, change(text))
