@@ -1,4 +1,5 @@
-"""Block hashes: a chain of sha256 in which each block's digest covers every token before it, and the cache salt.
+"""Block hashes: a chain of sha256 in which each block's digest covers every token before it, the cache salt, and the
+adapter that keys and values were computed with.
 
 Equal digests mean equal prefixes, so a hit never needs its tokens compared.
 """
@@ -11,10 +12,14 @@ from functools import cache
 from hashlib import sha256
 
 
-def root_digest(cache_salt: str) -> bytes:
-    """Parent digest of a sequence's first block: requests share blocks only under the same salt."""
+def root_digest(cache_salt: str, lora: str = "") -> bytes:
+    """Parent digest of a sequence's first block: requests share blocks only under the same salt and adapter.
+
+    `lora` is an adapter's digest, "" for none; what precedes a salt makes it another's whatever the salt is.
+    """
     # A JSON string may hold lone surrogates; they are part of the salt like any other character.
-    return sha256(b"neuronserve:" + cache_salt.encode("utf-8", "surrogatepass")).digest()
+    scope = f"lora {lora}:" if lora else "neuronserve:"
+    return sha256(scope.encode() + cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
 @cache
@@ -31,10 +36,10 @@ class HashChain:
 
     __slots__ = ("_block_size", "_pack", "_root", "digests")
 
-    def __init__(self, block_size: int, cache_salt: str) -> None:
+    def __init__(self, block_size: int, cache_salt: str, lora: str = "") -> None:
         self._block_size = block_size
         self._pack = _block_layout(block_size).pack
-        self._root = root_digest(cache_salt)
+        self._root = root_digest(cache_salt, lora)
         self.digests: list[bytes] = []
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:

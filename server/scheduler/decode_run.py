@@ -25,13 +25,15 @@ def count_repeats(
     limits = [min(seq.most_tokens, max_model_len) - len(seq.token_ids) for seq in seqs]
     if stuck is not None and cache.config.enable_prefix_caching:
         limits += [_steps_to_full_block(seq, cache) for seq in seqs if _may_serve(seq, stuck)]
+    limits += [_steps_to_drop(seq, cache) for seq in seqs if cache.config.window]
     return _count_allocatable(seqs, min(limits) - 1, cache)
 
 
 def compute(seqs: list[Sequence], sampled: Mapping[str, SampledToken], num_steps: int, cache: KVCacheManager) -> None:
     """Let each of `seqs`, in order of service, compute `num_steps` tokens and sample its own of `sampled` each time.
 
-    As between single steps, the blocks of the token after the last are the next plan's business.
+    As between single steps, the blocks of the token after the last are the next plan's business; what the last token
+    leaves behind is the caller's.
     """
     filling: dict[int, list[Sequence]] = {}  # by the step that fills a block
     size = cache.config.block_size
@@ -62,12 +64,18 @@ def _steps_to_full_block(seq: Sequence, cache: KVCacheManager) -> int:
     return size - seq.num_computed_tokens % size
 
 
+def _steps_to_drop(seq: Sequence, cache: KVCacheManager) -> int:
+    """Decode steps until a block of `seq` is given back, which changes what others get, at least 1."""
+    end = (seq.blocks.num_dropped + 1) * cache.config.block_size
+    return end + cache.config.window - 1 - seq.num_computed_tokens
+
+
 def _may_serve(seq: Sequence, stuck: Sequence) -> bool:
     """Whether the next block that `seq` fills may be one that `stuck` can share, which then needs one less."""
     known = seq.token_ids
     return (
         len(known) < len(stuck.token_ids)
-        and seq.request.cache_salt == stuck.request.cache_salt
+        and (seq.request.cache_salt, seq.request.lora) == (stuck.request.cache_salt, stuck.request.lora)
         and stuck.token_ids[: len(known)] == known
     )
 

@@ -134,6 +134,10 @@ class Router:
             self._engines[index].num_open_tokens -= num_tokens
             self._put_in_order(index)
 
+    def is_alive(self, index: int) -> bool:
+        """Whether an engine takes requests."""
+        return self._engines[index].is_alive
+
     def join(self, index: int) -> None:
         """Engine `index`, a lost one or the next number, takes requests, with nothing in its cache."""
         engine = _Engine(PrefixIndex(self._cache.num_blocks - 1))
@@ -209,7 +213,7 @@ class Router:
         """Names of the prompt's full blocks, as the prefix cache names them."""
         if not self._cache.enable_prefix_caching:
             return []
-        chain = HashChain(self._cache.block_size, request.cache_salt)
+        chain = HashChain(self._cache.block_size, request.cache_salt, request.lora)
         chain.extend(request.prompt_token_ids, len(request.prompt_token_ids) // self._cache.block_size)
         return chain.digests
 

@@ -80,7 +80,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        seq = Sequence(request, self._cache.open(request.cache_salt))
+        seq = Sequence(request, self._cache.open(request.cache_salt, request.lora))
         self._open[request.request_id] = seq
         self._waiting.add(seq)
 
@@ -148,8 +148,10 @@ class Scheduler:
         self._gate.passed(False, num_steps - 1)
         most = self._config.max_model_len
         ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, most)]
-        for seq in ended:
-            self._close(seq)
+        for seq in seqs:
+            self._cache.drop(seq.blocks, seq.num_computed_tokens)
+            if seq in ended:
+                self._close(seq)
         return events + [decode_run.last_event(seq, now) for seq in ended]
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
@@ -170,6 +172,7 @@ class Scheduler:
             seq.num_computed_tokens += len(each.token_ids)
             if seq.num_computed_tokens // size != seq.blocks.num_named:
                 self._cache.commit(seq.blocks, seq.token_ids, seq.num_computed_tokens)
+            self._cache.drop(seq.blocks, seq.num_computed_tokens)
             if each.needs_sample:
                 events.append(self._accept(seq, sampled[each.request_id], now))
         return events
@@ -252,7 +255,7 @@ class Scheduler:
         seq.num_computed_tokens = len(hit) * cache.config.block_size
         if not seq.was_admitted:
             seq.was_admitted = True
-            seq.num_cached_tokens = seq.num_computed_tokens
+            seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
             cache.count_lookup(seq.num_prompt_tokens, seq.num_cached_tokens)
         return True
 

@@ -29,8 +29,8 @@ class Sequence:
     def __init__(self, request: Request, blocks: SequenceBlocks) -> None:
         self.request = request
         self.blocks = blocks
-        self.token_ids: list[int] = list(request.prompt_token_ids)
-        self.num_prompt_tokens = len(self.token_ids)
+        self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
+        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.most_tokens = self.num_prompt_tokens + request.sampling.max_tokens  # that it may have, by its request
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission

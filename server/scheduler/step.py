@@ -52,6 +52,7 @@ class StepDraft:
             request.sampling,
             token_ids,
             seq.num_prompt_tokens,
+            request.lora,
         )
         (self.decode if seq.is_decode else self.prefill).append(placed)
         self.budget -= end - start
@@ -69,6 +70,7 @@ class StepDraft:
                 request.sampling,
                 token_ids,
                 seq.num_prompt_tokens,
+                request.lora,
             )
         )
         self.budget -= 1
