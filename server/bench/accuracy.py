@@ -143,4 +143,4 @@ def _with_weights(config: EngineConfig, weights: WeightFormat) -> EngineConfig:
     """Set the format and its dtype: all but float32 compute in bfloat16, with a bfloat16 KV cache."""
     quantization: Quantization | None = next((name for name in get_args(Quantization) if name == weights), None)
     dtype: Dtype = "float32" if weights == "float32" else "bfloat16"
-    return replace(config, dtype=dtype, quantization=quantization or "none")
+    return replace(config, dtype=dtype, quantization=quantization or "none", allow_unsupported_types=True)

@@ -11,7 +11,7 @@ import numpy as np
 from server.config import WeightFormat
 from server.device.address_map import ADDRESSES
 from server.device.hbm import Hbm
-from server.device.layout import round_up
+from server.device.layout import is_grouped, round_up
 from server.kernels.bandwidth_probe import ReadOperands, read_memory
 from server.kernels.dispatch import Isa, host_isas, linear_kernels
 from server.kernels.isa.jit import Kernel
@@ -68,7 +68,7 @@ def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
     chosen = linear_kernels(weights, isa).isa
     if weights == "float32":
         return _portable("float32", 2, probes.products_f32_wide, probes.products_f32_narrow)
-    if weights == "int8":
+    if weights == "int8" or is_grouped(weights):
         return _int8(chosen)
     if chosen == "amx":
         return ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4)

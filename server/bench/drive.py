@@ -1,6 +1,6 @@
 """Drives a loaded engine step by step with the real scheduler, cache and kernels, without HTTP.
 
-Requests have random distinct prompts, and all arrive at once.
+Requests have random distinct prompts, and all arrive at once. Those of an engine with adapters take them in turn.
 """
 
 from __future__ import annotations
@@ -89,12 +89,14 @@ class EngineDriver:
         return list(self._steps(loop, queue, scheduler))
 
     def _requests(self, shape: BatchShape, count: int) -> Iterator[Request]:
+        adapters = [adapter.digest for adapter in self._engine.info.adapters] or [""]
         for i in range(count):
             prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(shape.input_len))
             sampling = SamplingParams(
                 max_tokens=shape.output_len, ignore_eos=True, seed=i, **dataclasses.asdict(shape.drawing)
             )
-            yield Request(f"bench-{i}", prompt, sampling, arrival_time=time.monotonic())
+            lora = adapters[i % len(adapters)]
+            yield Request(f"bench-{i}", prompt, sampling, arrival_time=time.monotonic(), lora=lora)
 
     def _steps(self, loop: EngineLoop, queue: _Queue, scheduler: Scheduler) -> Iterator[StepTime]:
         runner = self._engine.runner

@@ -102,7 +102,7 @@ class LatencyBench:
         step = statistics.median(s.wall_s for s in decode) if decode else float("nan")
         overhead = statistics.median(s.wall_s - s.kernel_s for s in decode) if decode else float("nan")
         sampling = statistics.median(s.sampling_s for s in decode) if decode else float("nan")
-        weights = weight_bytes_per_step(self._engine)
+        weights = weight_bytes_per_step(self._engine, batch)
         prefill_tops = prefill_operations(self._engine, batch * shape.input_len, batch) / prefill / 1e12
         return LatencyResult(
             batch_size=batch,

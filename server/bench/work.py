@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from server.engine.load.loading import LoadedEngine
+from server.models.spec import ModelSpec
 from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
 
 
-def weight_bytes_per_step(engine: LoadedEngine) -> int:
-    """Bytes of packed weights that one decode step reads, over all cores; an untied embedding is left out."""
+def chosen_share(model: ModelSpec, num_tokens: int) -> float:
+    """Share of a layer's experts that `num_tokens` tokens go to: of one exactly, of several if all are as likely."""
+    return 1 - (1 - model.experts_per_token / model.num_experts) ** num_tokens
+
+
+def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
+    """Bytes of packed weights that a decode step of `batch` tokens reads, over all cores.
+
+    An untied embedding is left out, and so are experts that no token goes to.
+    """
     layers, head = _matrices(engine)
-    return engine.info.tensor_parallel_size * sum(m.num_bytes(engine.formats) for m in [*layers, head])
+    read = sum(_share(engine.spec, m, batch) * m.num_bytes(engine.formats) for m in [*layers, head])
+    return engine.info.tensor_parallel_size * read
 
 
-def prefill_operations(engine: LoadedEngine, num_tokens: int, num_samples: int) -> int:
+def _share(model: ModelSpec, matrix: PackedShape, num_tokens: int) -> float:
+    """Share of what one of a layer's matrices is read, on average."""
+    return chosen_share(model, num_tokens) if matrix.linear.is_of_expert else 1.0
+
+
+def prefill_operations(engine: LoadedEngine, num_tokens: int, num_samples: int) -> float:
     """Multiplications and additions of the matrices for `num_tokens` prompt tokens, `num_samples` of them sampled.
 
     Counted over all cores with the packed sizes of the matrices. Attention is left out.
     """
     layers, head = _matrices(engine)
-    each = num_tokens * sum(m.n * m.k for m in layers) + num_samples * head.n * head.k
+    each = num_tokens * sum(_share(engine.spec, m, 1) * m.n * m.k for m in layers) + num_samples * head.n * head.k
     return 2 * engine.info.tensor_parallel_size * each
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from server.config import Dtype, Quantization
 from server.models.decoder import decoder_graph
 from server.models.graph import flat_ops
 from server.models.ops import AxisName, Experts, Linear, Network
 from server.models.spec import ModelSpec
 from server.placement.core_share import CoreShare
 
-# Bytes of one stored weight. Eight-bit types are storage only on these parts (SDK data-types.rst): the values are
-# widened to bfloat16 before the matmul.
+# Bytes of one stored weight. Types of eight bits and fewer are storage only on these parts (SDK data-types.rst): the
+# values are widened to bfloat16 before the matmul.
 WEIGHT_BYTES: dict[str, float] = {
     "float32": 4,
     "fp32": 4,
@@ -25,8 +26,17 @@ WEIGHT_BYTES: dict[str, float] = {
     "fp16": 2,
     "int8": 1,
     "fp8": 1,
+    "int4": 0.5 + 2 / 32,  # with a float16 scale for each 32
+    "mxfp4": 0.5 + 1 / 32,  # with an E8M0 scale for each 32
 }
 ACTIVATION_BYTES = 2  # bfloat16: activations on the links, and the KV cache
+
+
+def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
+    """The key of WEIGHT_BYTES for weights that are served so: all types of eight bits count alike."""
+    if quantization is None:
+        return dtype
+    return quantization if quantization in WEIGHT_BYTES else "int8"
 
 
 def matrix_params(model: ModelSpec) -> int:

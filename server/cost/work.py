@@ -47,6 +47,7 @@ class Runtime:
         """What of it no published measurement has."""
         reasons = {
             "no measurement of speculative decoding is in the calibration": self.tokens_per_slot > 1,
+            "no measurement with 4-bit weights is in the calibration": WEIGHT_BYTES.get(self.weight_dtype, 2) < 1,
             "no measurement with LoRA adapters is in the calibration": self.lora_rank > 0,
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
@@ -145,7 +146,7 @@ class StepWork:
         return tokens * self.model.num_layers * self.model.hidden_size / HIDDEN_UNIT / self.engines
 
     def _widened(self, weights: float) -> float:
-        return weights / self.engines if self.weight_bytes == 1 else 0.0
+        return weights / self.engines if self.weight_bytes < ACTIVATION_BYTES else 0.0
 
     def _old_software(self, gathered: int) -> Work:
         model, sdk = self.model, self.runtime.sdk

@@ -11,7 +11,7 @@ from server.device.hbm import ALIGNMENT, Buffer, Hbm
 from server.device.layout import round_up
 from server.device.ledger import GIB
 
-HostUse = Literal["weights", "kv", "activations", "partial_sums", "workers", "tables"]
+HostUse = Literal["weights", "kv", "activations", "partial_sums", "workers", "tables", "adapters"]
 HOST_USES: tuple[HostUse, ...] = get_args(HostUse)
 
 MAPPING_BYTES = GIB  # at least, of each mapping: only what is written takes memory of the host

@@ -1,17 +1,22 @@
 """Layout of matrices in a core's memory: packed once, when a checkpoint is loaded or compiled.
 
 Weights [N, K] become [N/16][K/k_tile] tiles in the order the matmul kernels stream them. Seen as 32-bit words (one
-float32, or two bfloat16 or four 8-bit neighbours in k) all formats have one layout: [N/16][K words][16 n].
+float32, or two bfloat16, four 8-bit or eight 4-bit neighbours in k) all formats have one layout: [N/16][K words][16 n].
 server/kernels/matmul/packing.py packs.
 """
 
 from __future__ import annotations
 
-from server.config import WeightFormat
+from server.config import WeightFormat, WeightGroups
 from server.device.hbm import ALIGNMENT
 
 FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 N_TILE = 16  # columns of one tile
+LORA_RANKS = 4  # rows of an adapter's A that are multiplied at a time
+LORA_PART_BYTES = 64  # of the record of an adapter's part: PartRecord of server/kernels/lora.py
+GROUP_ROWS = 32  # rows of one expert begin at a multiple of it: a block of the tile unit's
+GROUP_MULTIPLE = 32  # elements of k in the smallest group of 4-bit weights
+GROUP_SCALE_BYTES = 2  # float16, of MXFP4 bfloat16
 K_MULTIPLE = 64  # k is padded to whole tiles of 8-bit weights, whatever the format
 K_TILES: dict[WeightFormat, int] = {  # elements of k in one tile of weights
     "float32": 32,
@@ -21,8 +26,10 @@ K_TILES: dict[WeightFormat, int] = {  # elements of k in one tile of weights
     "int8-weight-only": 64,
     "fp8": 64,
     "fp8_e5m2": 64,
+    "int4": 64,
+    "mxfp4": 64,
 }
-WEIGHT_BYTES: dict[WeightFormat, int] = {
+WEIGHT_BYTES: dict[WeightFormat, float] = {
     "float32": 4,
     "bfloat16": 2,
     "int8": 1,
@@ -30,6 +37,8 @@ WEIGHT_BYTES: dict[WeightFormat, int] = {
     "int8-weight-only": 1,
     "fp8": 1,
     "fp8_e5m2": 1,
+    "int4": 0.5,
+    "mxfp4": 0.5,
 }
 
 
@@ -41,6 +50,36 @@ def round_up(value: int, multiple: int) -> int:
 def is_scaled(weights: WeightFormat) -> bool:
     """True when the format has a scale for each output column."""
     return WEIGHT_BYTES[weights] == 1
+
+
+def is_grouped(weights: WeightFormat) -> bool:
+    """True when the format has a scale for each group of k of each output column."""
+    return WEIGHT_BYTES[weights] == 0.5
+
+
+def group_shift(weights: WeightFormat, groups: WeightGroups) -> int:
+    """GROUP_MULTIPLE << this neighbours in k share a scale; 0 for formats without groups, too."""
+    return 0 if weights != "int4" else (groups.size // GROUP_MULTIPLE).bit_length() - 1
+
+
+def num_groups(weights: WeightFormat, groups: WeightGroups, k: int) -> int:
+    """Groups of k, of which the last may be short."""
+    return -(-k // (GROUP_MULTIPLE << group_shift(weights, groups)))
+
+
+def tile_bytes(weights: WeightFormat, n: int, k: int) -> int:
+    """Bytes of the tiles of a matrix [n, k], both padded, without scales."""
+    return int(n * k * WEIGHT_BYTES[weights])
+
+
+def scale_bytes(weights: WeightFormat, groups: WeightGroups, n: int, k: int) -> tuple[int, int]:
+    """Bytes of what a matrix [n, k] has beside its tiles: scales, and sums (8 bits) or shifts (4 bits); 0 for none."""
+    if is_scaled(weights):
+        return n * FLOAT32_BYTES, n * FLOAT32_BYTES
+    if not is_grouped(weights):
+        return 0, 0
+    scales = n * num_groups(weights, groups, k) * GROUP_SCALE_BYTES
+    return scales, 0 if weights == "mxfp4" or groups.is_symmetric else scales
 
 
 def vector_bytes(num_values: int) -> int:

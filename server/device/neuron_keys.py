@@ -79,7 +79,7 @@ SEGMENTS = {512, 1024, 2048, 4096, 8192}  # reference-configuration.md: all that
 
 WITHOUT: tuple[Any, ...] = (None, False, 0, "", [], {})  # of options that are left out
 ONE = (*WITHOUT, 1)  # of degrees that divide nothing
-MOE = "no mixture of experts can be served here"
+MOE = "experts are computed in the server's own way, and divided as --enable-expert-parallel says"
 SPECULATION = "speculative decoding is not emulated"
 PARALLEL = "of ways to divide a model only tensor parallelism is emulated"
 KERNEL = "no published pair of measurements says what it is worth"
@@ -172,7 +172,14 @@ NXD_INFERENCE = Dialect(
             off=ONE,
             why=PARALLEL,
         ),
-        _keys("any", "refused", "time and memory", "lora_config", off=WITHOUT, why="adapters (LoRA) are not emulated"),
+        _keys(
+            "any",
+            "refused",
+            "time and memory",
+            "lora_config",
+            off=WITHOUT,
+            why="adapters are set with --enable-lora, --max-loras and --max-lora-rank",
+        ),
         _keys(
             "any",
             "refused",
@@ -246,7 +253,12 @@ VLLM_NEURON = Dialect(
         _keys("ascending", "recorded", "time and memory", "kv_segment_size_buckets", target="segment_buckets"),
         _keys("object", "honoured", "time", "on_device_sampling_config", target="samples_on_device"),
         _keys(
-            "text", "refused", "time and memory", "quantization", off=WITHOUT, why="MXFP4 and MXFP8 are not emulated"
+            "text",
+            "refused",
+            "time and memory",
+            "quantization",
+            off=WITHOUT,
+            why="MXFP8 is not emulated, MXFP4 by --quantization",
         ),
         _keys("flag", "accepted", "memory", "fp8_packed_kv", why="the cache's layout is the server's own"),
         _keys("flag", "accepted", "behaviour", "enable_structured_outputs", why="they always are"),

@@ -10,9 +10,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from server.config import Dtype, WeightFormats
-from server.device.layout import FLOAT32_BYTES, WEIGHT_BYTES, is_scaled
+from server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
-from server.models.ops import Add, AddRows, Axis, AxisName, Embed, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm
+from server.models.ops import (
+    Add,
+    AddRows,
+    Attention,
+    Axis,
+    AxisName,
+    Embed,
+    HeadNorm,
+    LayerNorm,
+    Linear,
+    Norm,
+    Op,
+    StreamNorm,
+)
 from server.models.spec import ModelSpec
 from server.placement.shard import require_degree
 
@@ -61,7 +74,8 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
 
     The embedding is divided along the hidden axis and the output layer along the vocabulary, so that a tied model has
     both (models/llama/modeling_llama.py). 8-bit matrices have a float32 scale for each output
-    (models/config.py, `quantization_scale_dtype`); norms and biases are in the model's own type.
+    (models/config.py, `quantization_scale_dtype`); norms and biases are in the model's own type. 4-bit matrices, which
+    NxD Inference does not have, are counted as they are stored here, with the scales of their groups.
     """
     share = CoreShare.of(model, tp)
     counted = decoder_graph(model).counted(by_name=bool(formats.modules_to_not_convert))
@@ -86,14 +100,16 @@ def _op_bytes(op: Op, share: CoreShare, formats: WeightFormats) -> int:
         case HeadNorm(query=query, key=key):
             return (query.size + key.size) * cell
         case _:
-            return 0
+            return -(-op.sinks.size // share.tp) * cell if isinstance(op, Attention) and op.sinks is not None else 0
 
 
 def _linear_bytes(linear: Linear, share: CoreShare, formats: WeightFormats) -> int:
     outputs, weights = sum(share.size(part.outputs) for part in linear.parts), formats.of(*linear.modules)
-    scales = outputs * FLOAT32_BYTES if is_scaled(weights) else 0
+    scales, inputs = outputs * FLOAT32_BYTES if is_scaled(weights) else 0, share.size(linear.inputs)
+    if is_grouped(weights):
+        scales = sum(scale_bytes(weights, formats.groups, outputs, inputs))
     biases = outputs * DTYPE_BYTES[formats.dtype] if linear.has_bias else 0
-    return outputs * share.size(linear.inputs) * WEIGHT_BYTES[weights] + scales + biases
+    return tile_bytes(weights, outputs, inputs) + scales + biases
 
 
 def has_flash_attention(head_dim: int, num_tokens: int, lnc: int) -> bool:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from server.config import Quantization
 from server.device.catalog import Instance, instances
 from server.device.ledger import GIB, account_table, core_name
-from server.errors import DeviceMemoryError
+from server.errors import DeviceError, DeviceMemoryError
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.footprint import Footprint, ServingShape
 
+MICROSCALING: tuple[Quantization, ...] = ("mxfp4",)  # types that only newer parts have; others are storage
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
 
 
 def budget_bytes(instance: Instance, utilization: float) -> int:
     """Bytes of one core's memory that may be used."""
     return int(instance.core_memory_bytes * utilization)
+
+
+def require_type(quantization: Quantization | None, instance: Instance, is_allowed: bool) -> None:
+    """Raises DeviceError for a microscaling format on a part whose data sheet does not list it, unless `is_allowed`."""
+    if quantization in MICROSCALING and quantization not in instance.chip.dtypes and not is_allowed:
+        raise DeviceError(
+            f"quantization is {quantization}: {instance.chip.name} of {instance.name} does not have the type; "
+            f"--allow-unsupported-types computes it on the host all the same"
+        )
 
 
 def require_fit(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.config import Dtype, KVCacheDtype, Quantization, WeightFormats
+from server.config import DEFAULT_GROUPS, Dtype, KVCacheDtype, LoraConfig, Quantization, WeightFormats, WeightGroups
 from server.device.layout import round_up
 from server.device.ledger import MIB, MemoryLedger, Use
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
 from server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
+from server.placement.lora import lora_bytes
 
 # What the runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
 # Llama-3.1-8B TP8, rank 0; its "MB" are MiB, as its KV line shows), taken for every core and part. The compiled program
@@ -51,6 +52,8 @@ class ServingShape:
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...] = ()
     kv_cache_dtype: KVCacheDtype | None = None  # None = dtype
+    groups: WeightGroups = DEFAULT_GROUPS
+    lora: LoraConfig | None = None  # None: no adapters
 
     @property
     def kv_dtype(self) -> KVCacheDtype:
@@ -58,7 +61,7 @@ class ServingShape:
 
     @property
     def formats(self) -> WeightFormats:
-        return WeightFormats(self.dtype, self.quantization, self.modules_to_not_convert)
+        return WeightFormats(self.dtype, self.quantization, self.modules_to_not_convert, groups=self.groups)
 
     @property
     def cell_bytes(self) -> int:
@@ -95,6 +98,7 @@ class Footprint:
         activations = activation_bytes(model, share, limits.num_tokens, limits.num_samples, shape.dtype)
         lines = (
             Line("weights", "weights", weight_bytes(model, tp, shape.formats)),
+            *_adapters(model, tp, shape),
             Line("scratchpad", "attention scores", scores),
             Line("scratchpad", "activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) - scores),
             Line("collectives", "buffers", COLLECTIVES_BYTES if tp > 1 else 0),
@@ -131,3 +135,11 @@ class Footprint:
         for core in range(ledger.num_cores):
             for line in (*self.lines, Line("kv", "blocks", num_blocks * self.kv_block)):
                 ledger.reserve(core, *line)
+
+
+def _adapters(model: ModelSpec, tp: int, shape: ServingShape) -> tuple[Line, ...]:
+    """All adapters that may be loaded, and one that each slot works with, at the largest rank."""
+    if shape.lora is None:
+        return ()
+    rank, slots = shape.lora.max_lora_rank, shape.limits.num_samples
+    return (Line("weights", "LoRA adapters", lora_bytes(model, tp, rank, shape.lora.max_loras, slots)),)

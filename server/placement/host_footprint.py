@@ -13,10 +13,12 @@ from server.device.core import HostUse
 from server.device.hbm import ALIGNMENT
 from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes
 from server.models.decoder import decoder_graph
-from server.models.ops import Add, HeadNorm, Linear, Norm, Op
-from server.models.spec import ModelSpec
+from server.models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm, Vector
+from server.models.spec import ModelSpec, RopeSpec
+from server.placement.adapters import adapter_bytes
 from server.placement.cache_layout import AttentionSizes, kv_block_bytes
 from server.placement.core_share import DTYPE_BYTES
+from server.placement.expert_sizes import ExpertSizes
 from server.placement.footprint import ServingShape
 from server.placement.matrices import PackedShape, Widths
 from server.placement.shard import ShardSpec
@@ -26,22 +28,40 @@ def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightForma
     """Packed matrices of one core, with the float32 vectors that are there once, on the first."""
     graph, w = decoder_graph(model), Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    counted = graph.counted(by_name=bool(formats.modules_to_not_convert))
-    return embedding + sum(_op_bytes(op, w, formats) * count for op, count in counted)
+    counted = list(graph.counted(by_name=bool(formats.modules_to_not_convert)))
+    experts = [(op, count) for op, count in counted if isinstance(op, Linear) and op.is_of_expert]
+    others = [(op, count) for op, count in counted if not (isinstance(op, Linear) and op.is_of_expert)]
+    own, rest = (sum(_op_bytes(op, w, shard, formats) * count for op, count in each) for each in (experts, others))
+    return embedding + rest + own * shard.expert_tp // shard.tp
 
 
-def _op_bytes(op: Op, widths: Widths, formats: WeightFormats) -> int:
+def _op_bytes(op: Op, widths: Widths, shard: ShardSpec, formats: WeightFormats) -> int:
     """Bytes of one op on the first core; replicated vectors are padded to the width that they are added to."""
+
+    def part(vector: Vector) -> int:
+        return vector_bytes(vector.size if vector.axis is None else shard.size(vector.axis))
+
     match op:
         case Linear():
             shape = PackedShape.of(op, widths)
             return shape.num_bytes(formats) + (vector_bytes(shape.n) if op.has_bias else 0)
-        case Norm() | Add(norm=Norm()):
+        case AddRows():
+            return round_up(op.part.outputs.size, N_TILE) * widths.hidden * DTYPE_BYTES[formats.dtype]
+        case LayerNorm(bias=Vector()) | StreamNorm(norm=LayerNorm(bias=Vector())):
+            return 2 * vector_bytes(widths.hidden)
+        case Norm() | LayerNorm() | StreamNorm() | Add(norm=Norm()):
             return vector_bytes(widths.hidden)
         case HeadNorm(query=query, key=key):
-            return vector_bytes(query.size) + vector_bytes(key.size)
+            return part(query) + part(key)
+        case Attention(sinks=Vector() as sinks):
+            return part(sinks)
         case _:
             return 0
+
+
+def _rope_bytes(rope: RopeSpec | None, head_dim: int, num_positions: int) -> int:
+    rotary_dim = head_dim if rope is None else rope.rotary_dim(head_dim)
+    return 2 * vector_bytes(num_positions * (rotary_dim // 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +72,12 @@ class ActivationSizes:
     attention: AttentionSizes
     hidden: int
     normed: int
-    partial: int  # of one core
+    partial: int  # of one core and branch
+    branches: int  # side by side, whose partial sums are added up at once
     sampled: int
     logits: int  # of all cores
     rope_tables: int  # cos and sin of each rope
+    other_tables: int  # temperatures of queries, weights of norms that have none
     head_groups: int  # of one core: the query range of each KV head (two int32)
     worker_scratch: int  # of one worker: attention rows, a normed row, weights on their way to bfloat16
     qkv: int
@@ -65,22 +87,28 @@ class ActivationSizes:
     activated: int
     activated_panels: int
     row_scales: int
+    experts: ExpertSizes | None
+    head_squares: int  # of all cores: sums of squares of q and of k, where norms are over all heads together
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ActivationSizes:
         w, limits, cell = Widths.of(model, shard), shape.limits, shape.cell_bytes
         rows, samples = round_up(limits.num_tokens, N_TILE), round_up(limits.num_samples, N_TILE)
         attention = AttentionSizes.of(model, shard, shape.max_model_len, limits.num_workers)
-        longest_k = max(w.hidden, w.attended, w.intermediate)
+        experts = ExpertSizes.of(model, shard, shape)
+        longest_k = max(w.hidden, w.attended, w.intermediate, experts.width if experts else 0)
         return cls(
             rows=rows,
             attention=attention,
             hidden=rows * w.hidden * FLOAT32_BYTES,
-            normed=rows * w.hidden * cell,
+            normed=rows * w.hidden * (FLOAT32_BYTES if experts else cell),  # a router reads float32
             partial=rows * w.hidden * FLOAT32_BYTES,
+            branches=2 if model.parallel_norms else 1,
             sampled=samples * w.hidden * cell,
             logits=samples * shard.tp * w.vocab * FLOAT32_BYTES,
-            rope_tables=2 * len(model.distinct_ropes) * vector_bytes(shape.max_model_len * (model.head_dim // 2)),
+            rope_tables=sum(_rope_bytes(rope, model.head_dim, shape.max_model_len) for rope in model.distinct_ropes),
+            other_tables=len(model.temperatures) * vector_bytes(shape.max_model_len)
+            + model.has_plain_qk_norm * vector_bytes(model.head_dim),
             head_groups=vector_bytes(2 * shard.kv_heads_per_core),
             worker_scratch=round_up(
                 max(
@@ -97,12 +125,14 @@ class ActivationSizes:
             activated=rows * w.intermediate * FLOAT32_BYTES,
             activated_panels=rows * w.intermediate * cell,
             row_scales=vector_bytes(max(rows, samples)),
+            experts=experts,
+            head_squares=vector_bytes(2 * rows * shard.tp * model.has_wide_qk_norm),
         )
 
     @property
     def shared(self) -> int:
         """Bytes of the activations that are there once."""
-        return self.hidden + self.normed + self.row_scales + self.sampled + self.logits
+        return self.hidden + self.normed + self.row_scales + self.sampled + self.logits + self.head_squares
 
     @property
     def own(self) -> int:
@@ -124,11 +154,14 @@ class HostFootprint:
         divided = round_up(sizes.attention.partials, ALIGNMENT) + sizes.attention.arrivals
         fixed: dict[HostUse, int] = {
             "weights": tp * packed_weight_bytes(model, shard, shape.formats),
-            "activations": sizes.shared + tp * sizes.own,
-            "partial_sums": tp * sizes.partial,
+            "activations": sizes.shared + tp * sizes.own + (sizes.experts.total if sizes.experts else 0),
+            "partial_sums": tp * sizes.branches * sizes.partial,
             "workers": shape.limits.num_workers * sizes.worker_scratch + divided,
-            "tables": sizes.rope_tables + tp * sizes.head_groups,
+            "adapters": 0,
+            "tables": sizes.rope_tables + sizes.other_tables + tp * sizes.head_groups,
         }
+        if shape.lora is not None:
+            fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         return cls(fixed, tp * kv_block_bytes(model, shard, shape.kv_dtype, shape.block_size))
 
     def total(self, num_blocks: int) -> int:

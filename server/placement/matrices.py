@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from server.config import WeightFormat, WeightFormats
-from server.device.layout import K_MULTIPLE, N_TILE, WEIGHT_BYTES, is_scaled, round_up, vector_bytes
+from server.device.hbm import ALIGNMENT
+from server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
 from server.models.graph import linears
 from server.models.ops import Axis, Linear
@@ -25,6 +26,7 @@ class Widths:
     vocab: int
     head: int
     tp: int
+    expert_tp: int  # cores that one expert is divided over
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec) -> Widths:
@@ -38,11 +40,13 @@ class Widths:
             vocab=shard.vocab_per_core,
             head=round_up(model.head_dim, N_TILE),
             tp=shard.tp,
+            expert_tp=shard.expert_tp,
         )
 
     def ffn(self, axis: Axis) -> int:
         """Width of a feed-forward network, which experts, dense layers and shared networks have each of their own."""
-        return round_up(intermediate_per_core(axis.units, self.tp), K_MULTIPLE)
+        tp = self.expert_tp if axis.is_of_expert else self.tp
+        return round_up(intermediate_per_core(axis.units, tp), K_MULTIPLE)
 
     def inputs(self, axis: Axis) -> int:
         """Width of what a layer reads."""
@@ -67,6 +71,8 @@ class PackedShape:
     def of(cls, linear: Linear, widths: Widths) -> PackedShape:
         """Shape of `linear`; outputs that another layer reads have room for that layer's tiles."""
         axis = linear.parts[0].outputs
+        if linear.is_router:
+            return cls(linear, round_up(sum(part.outputs.size for part in linear.parts), N_TILE), widths.hidden)
         n = widths.outputs(axis, is_alone=len(linear.parts) == 1) * (2 if linear.is_interleaved else 1)
         return cls(linear, n, widths.inputs(linear.inputs))
 
@@ -81,14 +87,16 @@ class PackedShape:
         return self.modules[0]
 
     def format_in(self, formats: WeightFormats) -> WeightFormat:
-        """Format of the matrix where these are the formats."""
+        """Format of the matrix where these are the formats; a router's small differences decide, so it is exact."""
+        if self.linear.is_router:
+            return "float32"
         return formats.of(*self.modules, has_outliers=self.linear.inputs.name == "ffn")
 
     def num_bytes(self, formats: WeightFormats) -> int:
-        """Tiles, and for each column of an 8-bit format a scale and a sum."""
+        """Tiles, and what lies beside them: scales, and sums or shifts."""
         weights = self.format_in(formats)
-        columns = 2 * vector_bytes(self.n) if is_scaled(weights) else 0
-        return self.n * self.k * WEIGHT_BYTES[weights] + columns
+        beside = scale_bytes(weights, formats.groups, self.n, self.k)
+        return tile_bytes(weights, self.n, self.k) + sum(round_up(size, ALIGNMENT) for size in beside)
 
 
 def packed_shapes(model: ModelSpec, shard: ShardSpec) -> Iterator[PackedShape]:

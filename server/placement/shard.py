@@ -67,11 +67,22 @@ class ShardSpec:
     query_slots: tuple[tuple[int, ...], ...]
     kv_slots: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[tuple[int, int], ...], ...]
+    has_whole_experts: bool = False  # each core has some of a layer's experts, not a part of all
 
     @classmethod
-    def of(cls, model: ModelSpec, tp: int) -> ShardSpec:
-        """Split `model` over `tp` cores. Raises DeviceError when `tp` is below 1."""
+    def of(cls, model: ModelSpec, tp: int, is_expert_parallel: bool = False) -> ShardSpec:
+        """Split `model` over `tp` cores.
+
+        Raises DeviceError when `tp` is below 1, or does not divide the experts of an expert-parallel model.
+        """
         require_degree(tp)
+        if is_expert_parallel and (model.num_experts == 0 or model.num_experts % tp):
+            what = (
+                f"{model.num_experts} experts in a layer, which do not divide"
+                if model.num_experts
+                else "no experts to divide"
+            )
+            raise DeviceError(f"enable_expert_parallel: {model.architecture} has {what} over tensor_parallel_size {tp}")
         queries = _assign(model.num_heads, model.num_kv_heads, tp)
         group = model.num_heads // model.num_kv_heads
         kv = [sorted({h // group for h in heads if h != PAD}) for heads in queries]
@@ -84,6 +95,7 @@ class ShardSpec:
             query_slots=tuple(map(tuple, queries)),
             kv_slots=tuple(map(tuple, kv)),
             groups=tuple(_ranges(q, k, group) for q, k in zip(queries, kv, strict=True)),
+            has_whole_experts=is_expert_parallel,
         )
 
     @property
@@ -104,16 +116,32 @@ class ShardSpec:
         """Global kv head of each local kv slot of `core`, PAD for none."""
         return self.kv_slots[core]
 
+    def first_own_kv_slot(self, core: int) -> int:
+        """First kv slot of `core` whose head no core before it has; as many as there are slots where all are copies."""
+        seen = {head for before in self.kv_slots[:core] for head in before}
+        slots = self.kv_slots[core]
+        return next((slot for slot, head in enumerate(slots) if head not in seen), len(slots))
+
     def q_per_kv(self, core: int) -> tuple[tuple[int, int], ...]:
         """Half-open range of local query slots that each local kv slot serves."""
         return self.groups[core]
+
+    @property
+    def expert_tp(self) -> int:
+        """Cores that one expert is divided over."""
+        return 1 if self.has_whole_experts else self.tp
+
+    def experts(self, count: int, core: int) -> range:
+        """Of `count` experts those that `core` has, or has a part of."""
+        per_core = count // self.tp
+        return range(per_core * core, per_core * (core + 1)) if self.has_whole_experts else range(count)
 
     def units(self, axis: Axis) -> int:
         """Units of `axis` that each core has room for, padding included."""
         per_core: dict[AxisName, int] = {
             "query": self.heads_per_core,
             "kv": self.kv_heads_per_core,
-            "ffn": intermediate_per_core(axis.units, self.tp),
+            "ffn": intermediate_per_core(axis.units, self.expert_tp if axis.is_of_expert else self.tp),
             "vocab": self.vocab_per_core,
         }
         return per_core.get(axis.name, axis.units)  # what is not split is whole on every core
@@ -128,7 +156,8 @@ class ShardSpec:
             yield from _runs(self.query_slots[core] if axis.name == "query" else self.kv_slots[core])
             return
         per_core = self.units(axis)
-        first = per_core * core if axis.name in ("ffn", "vocab") else 0
+        is_whole = axis.is_of_expert and self.has_whole_experts
+        first = per_core * core if axis.name in ("ffn", "vocab") and not is_whole else 0
         count = min(per_core, axis.units - first)
         if count > 0:
             yield UnitRun(0, first, count)

@@ -1,4 +1,4 @@
-"""Dimensions of a model that a user names: from a config.json, or from the table of public models.
+"""Dimensions of a model that a user names: from a config.json, a GGUF file, or the table of public models.
 
 Never touches the network and never reads a tensor.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from server.checkpoint.gguf.config import gguf_config
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.model_config import read_model_config
 from server.errors import SettingsError
@@ -19,7 +20,7 @@ MAX_NEAR = 3  # names that a refusal offers
 
 
 def resolve_shape(model: str) -> ModelSpec:
-    """The dimensions of `model`: a checkpoint directory, a file in the form of config.json, or a public one's name.
+    """The dimensions of `model`: a checkpoint directory, a config.json or GGUF file, or a public one's name.
 
     A path that exists wins over a name, a short name over a public model's. Raises SettingsError for what is none of
     them, with the nearest names, and for a name that several models have; CheckpointError for a configuration that
@@ -28,7 +29,7 @@ def resolve_shape(model: str) -> ModelSpec:
     path = Path(model).expanduser()
     if path.is_dir() or path.is_file():
         file = path / "config.json" if path.is_dir() else path
-        config = read_model_config(file)
+        config = gguf_config(file) or read_model_config(file)
         with refusals_of(file):
             return planned_spec(config)
     if (named := NAMED.get(model.lower())) is not None:

@@ -16,15 +16,12 @@ from server.cost.evidence import Band
 from server.cost.model import CostModel
 from server.cost.work import Runtime
 from server.device.instances import Instance
-from server.device.layout import round_up
 from server.device.ledger import GIB
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
-from server.placement.core_share import CoreShare, activation_bytes, score_bytes, weight_bytes
+from server.placement.encoder_footprint import encoder_bytes
 from server.placement.fit import budget_bytes
-from server.placement.footprint import COLLECTIVES_BYTES, DMA_RING_BYTES, MICROCODE_BYTES, NEFF_BYTES
-from server.placement.footprint import SCRATCHPAD_PAGE_BYTES as PAGE_BYTES
 from server.planner.model_names import resolve_shape
 from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.options import PlanOptions, WeightDtype, bucket
@@ -170,8 +167,9 @@ class _Search:
         """Batches of powers of two, as long as they fit."""
         budget = budget_bytes(part, self.options.device_memory_utilization)
         cost, batch = CostModel.of(self.model, part, tp, Runtime(dtype)), 1
+        formats = WeightFormats("bfloat16", QUANTIZATION[dtype])
         while batch <= self.options.max_batch:
-            needed = needed_bytes(self.model, tp, dtype, (batch, self.bucket), part.chip.lnc)
+            needed = encoder_bytes(self.model, tp, formats, (batch, self.bucket), part.chip.lnc)
             if needed > budget:
                 break
             yield self._row(part, cost, dtype, batch, needed)
@@ -220,17 +218,6 @@ class _Search:
         """Instances that serve the rate within the limit; None when no number does."""
         load = load_within(pass_s, batch, self.options.ttft_s or inf)
         return ceil(self.options.request_rate * pass_s / (dp * batch * load)) if load else None
-
-
-def needed_bytes(model: ModelSpec, tp: int, dtype: WeightDtype, texts: tuple[int, int], lnc: int = 1) -> int:
-    """Bytes on each core for passes of `texts` (how many, of how many tokens): footprint.py's lines without a cache."""
-    count, tokens = texts
-    share = CoreShare.of(model, tp)
-    scores = count * score_bytes(model, share, tokens, lnc)
-    activations = activation_bytes(model, share, count * tokens, 0, "bfloat16")
-    weights = weight_bytes(model, tp, WeightFormats("bfloat16", QUANTIZATION[dtype]))
-    runtime = DMA_RING_BYTES + NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES + (COLLECTIVES_BYTES if tp > 1 else 0)
-    return weights + round_up(scores + activations, PAGE_BYTES) + runtime
 
 
 def latency_s(pass_s: float, batch: int, load: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from server.config import Quantization, SchedulerConfig, StackName
+from server.cost.shape import WEIGHT_BYTES, stored_dtype
 from server.cost.stacks import STACKS, Padding, Stack, default_stack
 from server.cost.work import CURRENT_SDK
 from server.device.buckets import powers_of_two
@@ -63,12 +64,12 @@ class SimulationOptions:
     @property
     def weight_bytes(self) -> int:
         """Of the checkpoint that an engine loads."""
-        return num_params(self.model) * (2 if self.quantization is None else 1)
+        return int(num_params(self.model) * WEIGHT_BYTES[self.quantization_dtype])
 
     @property
     def quantization_dtype(self) -> str:
         """Weights as the cost model names them: eight bits are storage, whatever the type."""
-        return "bfloat16" if self.quantization is None else "int8"
+        return stored_dtype(self.quantization, "bfloat16")
 
     @property
     def scheduler(self) -> SchedulerConfig:

@@ -1,0 +1,117 @@
+"""Where the pieces of LoRA adapters lie on the emulator's cores: geometry and bytes, no weights.
+
+Every linear layer that all tokens go through has memory for each slot's A and B, at their largest rank. What a layer
+reads or leaves undivided is there once for all cores: A of a column-parallel layer, B of a row-parallel one; the other
+is divided as the layer is. What the part would hold is another account: lora.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from server.config import LoraConfig
+from server.device.layout import FLOAT32_BYTES, LORA_PART_BYTES, LORA_RANKS, N_TILE, round_up
+from server.models.decoder import decoder_graph
+from server.models.graph import Graph, flat_ops
+from server.models.ops import Linear, Part
+from server.models.spec import ModelSpec
+from server.placement.matrices import PackedShape, Widths
+from server.placement.shard import ShardSpec
+
+
+def adaptable(graph: Graph) -> Iterator[Linear]:
+    """The linear layers that adapters may change: all but those of experts and the output layer."""
+    return (op for layer in graph.layers for op in flat_ops(layer) if isinstance(op, Linear))
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPart:
+    """One module of a layer on one core: its columns in tiles of the layer's output, its bytes in a slot."""
+
+    part: Part
+    first_tile: int
+    tile_step: int  # 2 where gate and up take turns
+    num_tiles: int
+    skipped: int  # columns of the first tile that are another part's
+    column: int  # where products with its A begin
+    a: int  # byte offset of its A in a slot
+    b: int  # byte offset of its B
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterShape:
+    """The adapters of one linear layer on one core."""
+
+    shape: PackedShape
+    parts: tuple[AdapterPart, ...]
+    rank: int  # the largest, in whole chunks of A's rows
+    cell_bytes: int  # of A and B
+
+    @classmethod
+    def of(cls, linear: Linear, shard: ShardSpec, widths: Widths, max_rank: int, cell_bytes: int) -> AdapterShape:
+        shape, rank = PackedShape.of(linear, widths), round_up(max_rank, LORA_RANKS)
+        parts: list[AdapterPart] = []
+        begin = b = 0
+        for i, part in enumerate(linear.parts):
+            columns = shard.size(part.outputs)
+            first, skipped = (i, 0) if linear.is_interleaved else divmod(begin, N_TILE)
+            tiles, step = -(-(skipped + columns) // N_TILE), 2 if linear.is_interleaved else 1
+            parts.append(AdapterPart(part, first, step, tiles, skipped, i * rank, i * rank * shape.k * cell_bytes, b))
+            begin += columns
+            b += tiles * N_TILE * rank * cell_bytes
+        return cls(shape, tuple(parts), rank, cell_bytes)
+
+    @property
+    def a_bytes(self) -> int:
+        """Of A in one slot."""
+        return len(self.parts) * self.rank * self.shape.k * self.cell_bytes
+
+    @property
+    def b_bytes(self) -> int:
+        """Of B in one slot."""
+        return sum(part.num_tiles * N_TILE for part in self.parts) * self.rank * self.cell_bytes
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the records of one slot, which all cores read."""
+        return len(self.parts) * LORA_PART_BYTES
+
+    def copies(self, tp: int) -> tuple[int, int]:
+        """Cores that have an A and a B of their own."""
+        return (tp, 1) if self.shape.linear.is_row_parallel else (1, tp)
+
+
+def adapter_shapes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_bytes: int) -> dict[str, AdapterShape]:
+    """Of every layer that adapters may change, by the name of its matrix."""
+    widths = Widths.of(model, shard)
+    linears = adaptable(decoder_graph(model))
+    shapes = (AdapterShape.of(linear, shard, widths, lora.max_lora_rank, cell_bytes) for linear in linears)
+    return {shape.shape.name: shape for shape in shapes}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterBuffers:
+    """Bytes of what a step with adapters needs on each core beside the others' buffers."""
+
+    width: int  # of a row of products with A, in elements
+    shrunk: int  # float32 rows of these
+    product: int  # float32 rows of gate and up before they are multiplied
+
+    @classmethod
+    def of(cls, model: ModelSpec, shard: ShardSpec, max_rank: int, rows: int) -> AdapterBuffers:
+        most_parts = max((len(linear.parts) for linear in adaptable(decoder_graph(model))), default=0)
+        width = most_parts * round_up(max_rank, LORA_RANKS)
+        product = 2 * rows * Widths.of(model, shard).intermediate * FLOAT32_BYTES
+        return cls(width, rows * width * FLOAT32_BYTES, product)
+
+
+def adapter_bytes(model: ModelSpec, shard: ShardSpec, lora: LoraConfig, cell_bytes: int, rows: int) -> int:
+    """Bytes of all slots and of the buffers of a step, over all cores."""
+    buffers, tp = AdapterBuffers.of(model, shard, lora.max_lora_rank, rows), shard.tp
+    stored = sum(
+        a * shape.a_bytes + b * shape.b_bytes + shape.table_bytes
+        for shape in adapter_shapes(model, shard, lora, cell_bytes).values()
+        for a, b in (shape.copies(tp),)
+    )
+    return lora.max_loras * stored + tp * (buffers.shrunk + buffers.product)

@@ -1,0 +1,51 @@
+"""The part's account of an encoder: bytes of each core for passes of a few texts. footprint.py's lines without a cache.
+
+Plans and the encoder that is loaded ask the same function.
+"""
+
+from __future__ import annotations
+
+from server.config import WeightFormats
+from server.device.instances import Instance
+from server.device.layout import round_up
+from server.device.ledger import GIB
+from server.errors import DeviceMemoryError
+from server.models.spec import ModelSpec
+from server.placement.core_share import CoreShare, activation_bytes, score_bytes, weight_bytes
+from server.placement.fit import budget_bytes
+from server.placement.footprint import (
+    COLLECTIVES_BYTES,
+    DMA_RING_BYTES,
+    MICROCODE_BYTES,
+    NEFF_BYTES,
+    SCRATCHPAD_PAGE_BYTES,
+)
+
+
+def encoder_bytes(model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1) -> int:
+    """Bytes on each core for passes of `texts`: how many, of how many tokens."""
+    count, tokens = texts
+    share = CoreShare.of(model, tp)
+    scores = count * score_bytes(model, share, tokens, lnc)
+    activations = activation_bytes(model, share, count * tokens, 0, formats.dtype)
+    runtime = DMA_RING_BYTES + NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES + (COLLECTIVES_BYTES if tp > 1 else 0)
+    return weight_bytes(model, tp, formats) + round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) + runtime
+
+
+def require_encoder_fit(
+    model: ModelSpec, part: tuple[Instance, float], tp: int, formats: WeightFormats, texts: tuple[int, int]
+) -> int:
+    """Bytes on each of `tp` cores of the part, of whose memory a share may be used.
+
+    Raises DeviceError when the part does not allow `tp`, DeviceMemoryError when a pass of `texts` does not fit.
+    """
+    instance, utilization = part
+    instance.check_tp(tp)
+    needed, budget = encoder_bytes(model, tp, formats, texts, instance.chip.lnc), budget_bytes(instance, utilization)
+    if needed > budget:
+        raise DeviceMemoryError(
+            f"NRT_RESOURCE (4): {model.architecture} does not fit on {instance.name} with tensor_parallel_size {tp}: "
+            f"{texts[0]} text(s) of {texts[1]} tokens need {needed / GIB:.2f} GiB on each core, which has "
+            f"{budget / GIB:.2f}"
+        )
+    return needed

@@ -1,0 +1,73 @@
+"""Buffers of a step for layers with experts: bytes only, for the host's account and for the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.device.hbm import ALIGNMENT
+from server.device.layout import FLOAT32_BYTES, GROUP_ROWS, N_TILE, round_up, vector_bytes
+from server.models.ops import Axis
+from server.models.spec import ModelSpec
+from server.placement.footprint import ServingShape
+from server.placement.matrices import Widths
+from server.placement.shard import ShardSpec
+
+INDEX_BYTES = 8  # int64
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """Bytes of each buffer. Rows are those that go to experts, sorted by expert, each expert's on their own."""
+
+    router_width: int  # logits of a token
+    width: int  # of one expert on a core that has it
+    copies: int  # of what experts compute: one for each core that has a part of all of them, or one in all
+    read: int  # float32 rows that the norm leaves, to be sorted
+    logits: int
+    choices: int  # int64 of each token's choices
+    weights: int  # float32 of each token's choices
+    gates: int  # float32 of each token
+    counts: int  # int64 of each expert
+    groups: int
+    routed: int  # panels
+    row_scales: int
+    activated: int  # float32 rows, of one copy
+    activated_panels: int
+    outputs: int  # float32 rows, of one copy
+
+    @classmethod
+    def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> ExpertSizes | None:
+        """None for a model without experts."""
+        if not model.num_experts:
+            return None
+        w, cell = Widths.of(model, shard), shape.cell_bytes
+        tokens, experts = round_up(shape.limits.num_tokens, N_TILE), model.num_experts
+        choices = tokens * model.experts_per_token
+        rows = round_up(choices, GROUP_ROWS) + (GROUP_ROWS - 1) * min(experts, choices)
+        rows = round_up(rows, GROUP_ROWS)
+        width = w.ffn(Axis("ffn", model.intermediate_size, is_of_expert=True))
+        router_width = round_up(experts + model.has_shared_gate, N_TILE)
+        return cls(
+            router_width=router_width,
+            width=width,
+            copies=shard.expert_tp,
+            read=tokens * w.hidden * FLOAT32_BYTES,
+            logits=vector_bytes(tokens * router_width),
+            choices=choices * INDEX_BYTES,
+            weights=vector_bytes(choices),
+            gates=vector_bytes(tokens),
+            counts=round_up(experts * INDEX_BYTES, ALIGNMENT),
+            groups=round_up((1 + 3 * experts) * INDEX_BYTES, ALIGNMENT),
+            routed=rows * w.hidden * cell,
+            row_scales=vector_bytes(rows),
+            activated=rows * width * FLOAT32_BYTES,
+            activated_panels=rows * width * cell,
+            outputs=rows * w.hidden * FLOAT32_BYTES,
+        )
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of them over all cores."""
+        once = self.read + self.logits + 3 * self.choices + self.weights + self.gates
+        own = self.activated + self.activated_panels + self.row_scales + self.outputs
+        return once + self.counts + self.groups + self.routed + self.row_scales + self.copies * own

@@ -1,0 +1,166 @@
+"""`neuronserve models`: what can be served, and whether a checkpoint can, where it fits, and how its output is read.
+
+Reads configuration, headers of tensors and the chat template, never the weights, and loads no kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+from rich.padding import Padding
+
+from server.checkpoint.artifact import Artifact
+from server.checkpoint.checkpoint import Checkpoint
+from server.checkpoint.compressed_tensors import StoredQuantization, read_stored_quantization
+from server.checkpoint.hub import resolve_model
+from server.checkpoint.json_file import refusals_of
+from server.checkpoint.manifest import is_artifact
+from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
+from server.config import Quantization, WeightFormats
+from server.device.catalog import Instance, instance, instances
+from server.device.ledger import GIB
+from server.errors import DeviceError, DeviceMemoryError, StartError
+from server.models.decoder import decoder_graph
+from server.models.families import ENCODERS, GENERATORS
+from server.models.spec import ModelSpec
+from server.models.tensors import linear_modules, num_params
+from server.placement.encoder_footprint import encoder_bytes
+from server.placement.fit import alternatives, budget_bytes
+from server.placement.footprint import Footprint, ServingShape, StepLimits
+from server.text.chat_template import load_chat_template
+from server.text.parsers.formats import CALLS, REASONING, parsers_for
+
+LIMITS = StepLimits(512, 64, 1)  # of `serve` by default
+BLOCK_SIZE = 32
+UTILIZATION = 0.9
+TEXT_LENGTH = 512  # of an encoder's pass, unless it takes less
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The smallest that holds a model: bytes of each core, with one sequence of its longest context."""
+
+    device: str
+    tensor_parallel_size: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A checkpoint that can be served."""
+
+    spec: ModelSpec
+    weights: str
+    place: Place | None  # None: on no part of the catalogue
+    tools: str
+    reasoning: str
+
+    @property
+    def is_encoder(self) -> bool:
+        """True when it makes vectors and no text."""
+        return not decoder_graph(self.spec).has_head
+
+    def __str__(self) -> str:
+        kind = "an encoder, by `neuronserve embed`" if self.is_encoder else f"tools: {self.tools}"
+        where = "fits on no part of the catalogue"
+        if self.place is not None:
+            where = f"{self.place.num_bytes / GIB:.1f} GiB on {self.place.device} TP{self.place.tensor_parallel_size}"
+        parts = [f"yes; {where}", kind]
+        if not self.is_encoder:
+            parts.append(f"reasoning: {self.reasoning}")
+        size = f"{num_params(self.spec) / 1e6:,.1f}M parameters, weights {self.weights}"
+        return "; ".join((*parts, f"{self.spec.architecture}, {size}, context {self.spec.max_position:,}"))
+
+
+def served(model: str, device: str, gguf_cache: Path) -> Served:
+    """What is to be said of a directory or a GGUF file.
+
+    Raises CheckpointError or SettingsError with the reason for one that cannot be loaded, DeviceError for an unknown
+    part.
+    """
+    part = instance(device)
+    directory = resolve_model(model, None, gguf_cache)
+    spec, quantization, weights = _weights(directory)
+    formats = WeightFormats("bfloat16", quantization)
+    tools, reasoning = parsers_for(load_chat_template(directory))
+    has_head = decoder_graph(spec).has_head
+    place = _place(spec, part, quantization) if has_head else _encoder_place(spec, part, formats)
+    return Served(spec, weights, place, tools, reasoning)
+
+
+def _weights(directory: Path) -> tuple[ModelSpec, Quantization | None, str]:
+    """The model, the format that its weights take on the part, and how its files have them."""
+    if is_artifact(directory):
+        spec = read_model_spec(directory)
+        found = Artifact.open(directory, spec).formats.quantization
+        return spec, found, f"{found or 'bfloat16'}, compiled"
+    file = directory / "config.json"
+    config = read_model_config(file)
+    with refusals_of(file):
+        spec = model_spec_of(config)
+        stored = read_stored_quantization(config, spec)
+    checkpoint = Checkpoint.open(directory, spec, stored)
+    found = stored.quantization if isinstance(stored, StoredQuantization) else None
+    if found is None and any(checkpoint.group(f"{module}.weight") for module in linear_modules(spec)):
+        found = "int4"
+    return spec, found, found or "as --dtype"
+
+
+def _place(spec: ModelSpec, part: Instance, quantization: Quantization | None) -> Place | None:
+    shape = ServingShape("bfloat16", spec.max_position, BLOCK_SIZE, LIMITS, quantization)
+    fitting = [(part, tp) for tp in part.allowed_tp if _fits(spec, part, tp, shape)]
+    device, tp = next(iter((*fitting, *alternatives(spec, shape, UTILIZATION))), (None, 0))
+    if device is None:
+        return None
+    footprint = Footprint.of(spec, tp, shape, device.chip.lnc)
+    return Place(device.name, tp, sum(footprint.with_kv(footprint.min_blocks).values()))
+
+
+def _fits(spec: ModelSpec, part: Instance, tp: int, shape: ServingShape) -> bool:
+    return Footprint.of(spec, tp, shape, part.chip.lnc).fits(budget_bytes(part, UTILIZATION))
+
+
+def _encoder_place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> Place | None:
+    texts = 1, min(TEXT_LENGTH, spec.max_position)
+    for device in (part, *instances()):
+        for tp in device.allowed_tp:
+            needed = encoder_bytes(spec, tp, formats, texts, device.chip.lnc)
+            if needed <= budget_bytes(device, UTILIZATION):
+                return Place(device.name, tp, needed)
+    return None
+
+
+def run_models(model: str | None, device: str, gguf_cache: Path) -> int:
+    """Print the verdict on one model, or what can be served at all. Returns the exit code: 1 for "no"."""
+    console = Console(highlight=False)
+    if model is None:
+        for title, names in _lists().items():
+            console.print(f"{title}:", style="bold")
+            console.print(Padding(", ".join(names), (0, 0, 1, 2)))
+        return 0
+    try:
+        console.print(str(served(model, device, gguf_cache)), soft_wrap=True)
+    except (DeviceError, DeviceMemoryError):
+        raise
+    except StartError as error:
+        console.print(f"no; {error}", soft_wrap=True)
+        return 1
+    return 0
+
+
+def _lists() -> dict[str, Iterable[str]]:
+    """What can be served, by what it is."""
+    return {
+        "generate text (architectures of config.json; also as ...Model and ...ForSequenceClassification)": GENERATORS,
+        "encode texts (with the endings Model, ForMaskedLM and ForSequenceClassification)": ENCODERS,
+        "weights (--quantization; files of the same, GPTQ, AWQ, packed compressed-tensors and GGUF are read)": (
+            "none",
+            *get_args(Quantization),
+        ),
+        "tool calls (--tool-call-parser; auto is as the chat template has it)": CALLS,
+        "reasoning (--reasoning-parser; auto is as the chat template has it)": REASONING,
+    }
