@@ -6,12 +6,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["bfloat16", "float32"]
-Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2"]
+Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2", "int4", "mxfp4"]
 WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
 Batching = Literal["continuous", "neuron", "tgi", "static"]
 StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 Pace = Literal["host", "device"]
 KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+GroupSize = Literal[32, 64, 128]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroups:
+    """Neighbours in k that share a scale, of int4 weights; without symmetry they share a shift too."""
+
+    size: GroupSize = 32
+    is_symmetric: bool = True
+
+
+DEFAULT_GROUPS = WeightGroups()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +41,7 @@ class WeightFormats:
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...] = ()
     is_rotated: bool = False
+    groups: WeightGroups = DEFAULT_GROUPS
 
     def of(self, *modules: str, has_outliers: bool = False) -> WeightFormat:
         """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
@@ -49,6 +65,7 @@ class RequestedFormats:
     dtype: Dtype
     quantization: Quantization | Literal["none"] | None = None  # None = as the files are
     modules_to_not_convert: tuple[str, ...] = ()
+    groups: WeightGroups | None = None  # of quantization int4; None = as the files are
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,7 @@ class CacheConfig:
     num_blocks: int
     block_size: int = 32
     enable_prefix_caching: bool = True
+    window: int = 0  # tokens, itself included, that a token attends to in any layer; 0 = all before
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +149,50 @@ class NeuronConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraModule:
+    """An adapter (LoRA) that is loaded at the start: the model name of its requests, and its directory."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoraConfig:
+    """Room for adapters, and those that are there from the start."""
+
+    max_loras: int = 4  # loaded at once
+    max_lora_rank: int = 16
+    modules: tuple[LoraModule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TraceConfig:
     """Traces of the engine's steps, in Chrome's trace event format."""
 
     directory: str | None = None  # where the server writes them; None = no tracing
     max_events: int = 500_000  # of one file; the first ones are kept
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeConfig:
+    """Everything that an encoder is loaded by."""
+
+    model_path: str  # a local checkpoint directory
+    device: str
+    tensor_parallel_size: int
+    dtype: Dtype  # of activations, and of weights that are not quantized
+    max_model_len: int | None  # of a text in tokens; None = what its files state
+    max_num_seqs: int  # texts of a step
+    max_num_batched_tokens: int  # tokens of a step
+    device_memory_utilization: float
+    cpu_threads: int
+    kernel_cache_dir: str
+    requested_formats: RequestedFormats
+    pooling: PoolingMode | None = None  # None = as the files state
+    normalize: bool | None = None  # None = as the files state
+    kernel_checks: bool = False
+    cpus: tuple[int, ...] = ()
+    catalog: CatalogConfig = CatalogConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +216,7 @@ class EngineConfig:
     cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()
+    enable_expert_parallel: bool = False  # each core has whole experts, not a part of every one
     tokenizer_path: str | None = None  # directory with the tokenizer files; None = the model's
     data_parallel: DataParallel = DataParallel()
     batching: Batching = "continuous"
@@ -173,10 +231,13 @@ class EngineConfig:
     trace: TraceConfig = TraceConfig()
     kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests
     neuron: NeuronConfig = NeuronConfig()
+    groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are
+    allow_unsupported_types: bool = False  # weights of types that the part does not have
+    lora: LoraConfig | None = None  # None: no adapters
 
     @property
     def requested_formats(self) -> RequestedFormats:
-        return RequestedFormats(self.dtype, self.quantization, self.modules_to_not_convert)
+        return RequestedFormats(self.dtype, self.quantization, self.modules_to_not_convert, self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +255,5 @@ class CompileConfig:
     cpu_threads: int = 1
     device: str = "inf2.xlarge"  # instance that the report is about
     max_num_seqs: int = 64  # slots of decode, in the report
+    enable_expert_parallel: bool = False
     neuron: NeuronConfig = NeuronConfig()

@@ -7,6 +7,7 @@ NeuronserveError
 │   ├── DeviceError            no such part, or the part cannot do that
 │   │   └── DeviceMemoryError  the model does not fit on the part; carries the account
 │   ├── HostMemoryError        the host has less memory than the emulation needs
+│   ├── AdapterSlotsFull       more adapters (LoRA) than there is room for
 │   └── EngineLost             an engine has died while it served: exit code 1 at the server's end
 ├── StepTooLarge               a step is beyond what the runner has room for: our own mistake, never a request's
 ├── RequestError               one request is refused; nothing else notices (4xx)
@@ -57,6 +58,10 @@ class DeviceMemoryError(DeviceError):
 
 class HostMemoryError(StartError):
     """The host running the emulation has too little memory, whatever the emulated part would have had."""
+
+
+class AdapterSlotsFull(StartError):
+    """More adapters (LoRA) at once than max_loras; at the start, or when one more is to be loaded."""
 
 
 class EngineLost(StartError):
@@ -127,6 +132,14 @@ class EngineDead(RequestError):
     status = 503
     kind = "engine_error"
     code = "engine_dead"
+
+
+class PoisonRequest(RequestError):
+    """An engine has died twice while this request was computed alone."""
+
+    status = 500
+    kind = "engine_error"
+    code = "poison_request"
 
 
 class KernelAccessError(NeuronserveError):

@@ -49,6 +49,15 @@ class Request:
     priority: int = 0  # lower runs first
     cache_salt: str = ""  # prefix-cache blocks are shared only under the same salt
     received_time: float | None = None  # of the HTTP request, before its body was read; None = was none
+    lora: str = ""  # digest of the adapter to compute with, under which it shares prefix-cache blocks; "" = none
+    generated_token_ids: tuple[int, ...] = ()  # by an engine that has ended; this one goes on after them
+
+
+class TokenizedText(NamedTuple):
+    """A text, or a pair of them, as an encoder reads it."""
+
+    token_ids: tuple[int, ...]
+    token_types: tuple[int, ...] = ()  # 0 for the first text and 1 for the second; () = all 0
 
 
 class ScheduledSeq(NamedTuple):
@@ -62,6 +71,7 @@ class ScheduledSeq(NamedTuple):
     sampling: SamplingParams
     history: collections.abc.Sequence[int]  # read-only view of all known tokens, prompt first
     num_prompt_tokens: int
+    lora: str = ""  # digest of its adapter, "" = none
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, sagemaker
-from server.api.endpoints import admin, inventory, models, status, tokenize
+from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
+from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
@@ -19,8 +20,15 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 
-MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory)
-BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory, adapters)
+BODIES = (
+    ChatRequest,
+    CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    LoadLoraAdapterRequest,
+    UnloadLoraAdapterRequest,
+)
 
 
 def build_app(service: Service) -> FastAPI:

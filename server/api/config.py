@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from server.device.prices import PriceBasis
+from server.link.restarts import NO_HEALING, Healing
+from server.text.parsers.formats import ReasoningParserName, ToolParserName
 
 OtlpProtocol = Literal["grpc", "http/protobuf"]
-ToolCallParser = Literal["auto", "hermes"]
+ToolCallParser = Literal["auto", ToolParserName]
+ReasoningParser = Literal["auto", ReasoningParserName]
 ContextOverflow = Literal["clip", "refuse"]
 
 MAX_HEADER_BYTES = 64 * 2**10  # request line and headers together
@@ -21,6 +24,7 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024  # entries; OpenAI's own limit is 300
 MAX_BAD_WORDS = 128
 MAX_ALLOWED_TOKEN_IDS = 8192
+MAX_ADAPTER_NAME = 200
 MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
 
 
@@ -41,9 +45,12 @@ class ApiConfig:
     context_overflow: ContextOverflow = "clip"  # what becomes of max_tokens beyond the context that is left
     enable_auto_tool_choice: bool = True
     tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
+    reasoning_parser: ReasoningParser = "auto"  # the same
     shutdown_timeout_s: float = 30.0
     has_access_log: bool = True
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
+    allow_runtime_lora_updating: bool = False  # adapters come and go over HTTP
+    healing: Healing = NO_HEALING  # of engines that die or hang
     has_device_traces: bool = False  # the engine has a directory for them
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"

@@ -102,9 +102,13 @@ def as_request_error(error: Exception) -> RequestError:
 def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequest:
     """The first validation error of a body, with the path of its field, such as `messages[0].content`.
 
-    Where a field may have several types, the branch that got furthest is the one that was meant.
+    Where a field may have several types, the branch that got furthest is the one that was meant, and none whose `type`
+    is another one.
     """
-    found = [(_path(item["loc"]), item) for item in error.errors()]
+    items = error.errors()
+    others = {tuple(item["loc"][:-1]) for item in items if _is_other_type(item)}
+    meant = [item for item in items if not any(tuple(item["loc"][: len(other)]) == other for other in others)]
+    found = [(_path(item["loc"]), item) for item in meant or items]
     deepest = max(len(path) for path, _ in found)
     path = next(path for path, _ in found if len(path) == deepest)
     messages = dict.fromkeys(_message(item) for other, item in found if other == path)
@@ -164,6 +168,12 @@ def _path(loc: Sequence[int | str]) -> list[int | str]:
             continue
         kept.append(part)
     return kept
+
+
+def _is_other_type(item: Any) -> bool:
+    """Whether the error is that a branch of a union has another `type` than the value."""
+    loc = [str(part) for part in item["loc"]]
+    return item["type"] == "literal_error" and loc[1:][-1:] == ["type"] and not _FIELD.fullmatch(loc[-2])
 
 
 def _written(path: Sequence[int | str]) -> str | None:

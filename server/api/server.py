@@ -26,7 +26,7 @@ from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
 from server.device.open_files import REFUSED_CONNECTIONS
-from server.errors import EngineLost, StartError
+from server.errors import EngineLost, RequestError, StartError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 
@@ -34,6 +34,7 @@ log = logging.getLogger("neuronserve")
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
 ENGINE_STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
+DEAD_S = 10.0  # in which a server without engines answers 503 with the reason, before it ends
 
 
 class _Uvicorn(uvicorn.Server):
@@ -70,7 +71,7 @@ class ApiServer:
     """One server on one socket. `run` returns when the server has ended."""
 
     def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
-        self.service = Service(config, EngineGroups(engines))
+        self.service = Service(config, EngineGroups(engines, config.healing))
         self._listener = listener
         leave_out_probes()
         count_refusal = self.service.telemetry.refused_connections.inc
@@ -100,6 +101,7 @@ class ApiServer:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
         logging_stats = asyncio.create_task(self._log_stats())
+        giving_up = asyncio.create_task(self._end_when_dead())
         try:
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
@@ -109,7 +111,8 @@ class ApiServer:
             self._uvicorn.should_exit = True
             loading.cancel()
             logging_stats.cancel()
-            await asyncio.gather(loading, logging_stats, serving, return_exceptions=True)
+            giving_up.cancel()
+            await asyncio.gather(loading, logging_stats, giving_up, serving, return_exceptions=True)
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
         if (loss := self.service.engine.loss) is not None:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")
@@ -120,6 +123,11 @@ class ApiServer:
             self._draining = asyncio.create_task(self._drain())
         else:
             self._abort_now.set()
+
+    def restart_engines(self) -> None:
+        """Start each engine anew, one after the other; while none serves nothing happens."""
+        with contextlib.suppress(RequestError):
+            self.service.restart_engines()
 
     async def _load(self) -> None:
         await self.service.load(lambda line: log.info("%s", line))
@@ -136,8 +144,16 @@ class ApiServer:
         if self._log_interval_s is not None:
             await self.service.telemetry.throughput.run(self._log_interval_s)
 
+    async def _end_when_dead(self) -> None:
+        """When no engine is left, tell clients so for a while, and end: a supervisor starts what cannot heal itself."""
+        while self.service.engine.loss is None or self.service.engine.is_alive:
+            await asyncio.sleep(POLL_S * 10)
+        await asyncio.sleep(DEAD_S)
+        log.error("no engine is left; the server ends")
+        self._uvicorn.should_exit = True
+
     async def _drain(self) -> None:
-        is_serving = self.service.phase in {"ready", "degraded"}
+        is_serving = self.service.phase not in {"loading", "dead"}
         self.service.drain()
         if is_serving:
             log.info("draining: %d sequences open, at most %g s", self.service.engine.num_open, self._timeout_s)
@@ -190,4 +206,5 @@ async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: s
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)
+    loop.add_signal_handler(signal.SIGHUP, server.restart_engines)
     await server.run()

@@ -1,7 +1,8 @@
 """State that all handlers share: the served model, the engines' clients, and the phase of the server's life.
 
-loading -> ready -> draining. With several engines the death of one makes a ready server "degraded": the others
-serve new requests, and the liveness probe fails so that the server is restarted. When all are dead it is "dead".
+loading -> ready -> draining. While no engine answers a server is "stalled", or "recovering" if their successors start;
+requests are taken and wait. An engine that died too often is not started again: with others left the server is
+"degraded", they serve, and the liveness probe fails so that the server is restarted. When all are dead it is "dead".
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 
+from server.api.adapters import Adapters
 from server.api.config import ApiConfig
-from server.api.fingerprint import fingerprint
+from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
 from server.clock import Clock, MonotonicClock
@@ -32,7 +34,7 @@ from server.text.request_template import RequestTemplates
 from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
-Phase = Literal["loading", "ready", "degraded", "draining", "dead"]
+Phase = Literal["loading", "ready", "stalled", "recovering", "degraded", "draining", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,13 @@ class Service:
     def __init__(self, config: ApiConfig, engine: EngineGroups, clock: Clock | None = None) -> None:
         self.config = config
         self.engine = engine
+        self.adapters = Adapters(engine)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
         self._is_draining = False
+        self._restarting: asyncio.Task[None] | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -102,14 +106,20 @@ class Service:
             return "draining"
         if self._model is None:
             return "loading"
-        return "ready" if self.engine.is_whole else "degraded"
+        states = self.engine.states
+        if "dead" in states:
+            return "degraded"
+        if "serving" in states:
+            return "ready"
+        return "stalled" if "stalled" in states else "recovering"
 
     @property
     def model(self) -> ServedModel:
         """The model, while requests are accepted. Raises EngineDead or Unavailable otherwise."""
         phase = self.phase
         if phase == "dead":
-            raise EngineDead("The engine process has ended; this server cannot answer any more.")
+            why = f" ({self.engine.loss})" if self.engine.loss else ""
+            raise EngineDead(f"The engine process has ended{why}; this server cannot answer any more.")
         if phase == "draining":
             raise Unavailable("The server is shutting down and takes no new requests.")
         if self._model is None:
@@ -129,6 +139,7 @@ class Service:
         num_engines = len(self.engine.infos)
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
         requests = self.telemetry.attach(self.engine, rate)
+        self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,
             text.template,
@@ -142,10 +153,21 @@ class Service:
             fingerprint(info, text.template.source if text.template else ""),
         )
 
+    def fingerprint_of(self, name: str) -> str:
+        """`system_fingerprint` of what answers under a name that is served."""
+        adapter = self.adapters.get(name)
+        return self.model.fingerprint + (f"-{adapter.digest[:HASH_DIGITS]}" if adapter is not None else "")
+
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Raises EngineDead or Unavailable when no requests are taken."""
         _ = self.model  # raises
         self.engine.reset_prefix_cache()
+
+    def restart_engines(self) -> None:
+        """Begin to start each engine anew, unless that is under way. Raises EngineDead or Unavailable."""
+        _ = self.model  # raises
+        if self._restarting is None or self._restarting.done():
+            self._restarting = asyncio.get_running_loop().create_task(self.engine.restart())
 
     def drain(self) -> None:
         """Refuse new requests from now on."""
@@ -157,6 +179,8 @@ class Service:
 
     async def close(self, timeout_s: float) -> None:
         """End the engines and the text processes, and send the last spans."""
+        if self._restarting is not None:
+            self._restarting.cancel()
         await self.engine.stop(timeout_s)
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
@@ -164,8 +188,8 @@ class Service:
 
     def require_name(self, name: str | None) -> str:
         """The model name for the answer. Raises ModelNotFound when `name` is given and not served."""
-        if name is not None and name not in self.config.model_names:
-            known = ", ".join(self.config.model_names)
+        if name is not None and name not in (names := (*self.config.model_names, *self.adapters.names)):
+            known = ", ".join(names)
             raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
         return name or self.config.model_names[0]
 

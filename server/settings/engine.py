@@ -12,13 +12,14 @@ from server.config import Batching, EngineConfig, Pace, StackName, TraceConfig
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.device.catalog import instance
+from server.settings.adapters import AdapterSettings
 from server.settings.base import slice_of
 from server.settings.model import ModelSettings
 from server.settings.neuron import ARTIFACTS
 from server.settings.sources import neuron_variables, runtime_cores
 
 
-class EngineSettings(ModelSettings):
+class EngineSettings(ModelSettings, AdapterSettings):
     """Base of the settings of each command that runs the engine."""
 
     max_num_batched_tokens: int = Field(512, ge=1, le=131072, description="tokens computed in one step")
@@ -56,6 +57,10 @@ class EngineSettings(ModelSettings):
     )
     kernel_checks: bool = Field(False, description="hold every access of a kernel to its operands' memory; very slow")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe messages shown")
+
+    allow_unsupported_types: bool = Field(
+        False, description="compute types on the host that the part does not have, such as mxfp4 before Trainium3"
+    )
 
     @model_validator(mode="after")
     def _every_sequence_gets_a_token(self) -> Self:
@@ -103,6 +108,7 @@ class EngineSettings(ModelSettings):
             batching=self.batching or stack.batching,
             dtype=formats.dtype,
             quantization=formats.quantization,
+            groups=formats.groups,
             num_blocks_override=self.num_gpu_blocks_override,
             cpu_threads=cpu_threads,
             cpus=choose_cpus(self.cpu_binding, cpu_threads),
@@ -113,4 +119,5 @@ class EngineSettings(ModelSettings):
             trace=TraceConfig(None, self.trace_max_events),
             kernel_checks=self.kernel_checks,
             neuron=self.neuron.config,
+            lora=self.lora_config,
         )

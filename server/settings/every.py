@@ -8,6 +8,8 @@ from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
 from server.settings.compile import CompileSettings
+from server.settings.embed import EmbedSettings
+from server.settings.models import ModelsSettings
 from server.settings.monitor import LsSettings, MonitorSettings, TopSettings
 from server.settings.observe import ObserveSettings
 from server.settings.planner import CalibrateSettings, PlanSettings, SimulateSettings
@@ -22,6 +24,8 @@ KINDS: tuple[type[Settings], ...] = (
     PlanSettings,
     SimulateSettings,
     CompileSettings,
+    EmbedSettings,
+    ModelsSettings,
     CalibrateSettings,
     ObserveSettings,
     LsSettings,

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
-from server.config import CatalogConfig, RequestedFormats
+from server.config import DEFAULT_GROUPS, CatalogConfig, GroupSize, Quantization, RequestedFormats, WeightGroups
+from server.errors import SettingsError
 from server.settings.base import Implied, Numbers, Texts, slice_of
 from server.settings.calibration import TimeSettings
 from server.settings.neuron import NeuronKnobs, as_json, read_knobs
@@ -22,22 +23,38 @@ DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 Json = Annotated[str | None, BeforeValidator(as_json)]
 
 
+def _whole(value: object) -> object:
+    """Text of the command line and the environment as the number it is."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
 class ModelSettings(TimeSettings):
     """Base of the settings of each command that compiles or serves. Names are vLLM's, of buckets NxD Inference's."""
 
     model: CliPositionalArg[str] = Field(
-        str(DEFAULT_MODEL), description="checkpoint directory or hub id (default: the built-in model)"
+        str(DEFAULT_MODEL), description="checkpoint directory, GGUF file or hub id (default: the built-in model)"
     )
     revision: str | None = Field(None, description="branch, tag or commit of a hub id")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="activations and unquantized weights; auto is bfloat16"
     )
-    quantization: Literal["auto", "none", "int8", "int8-weight-only", "fp8", "fp8_e5m2"] = Field(
+    quantization: Literal["auto", "none", Quantization] = Field(
         "auto",
-        description="format of the weights; int8 also quantizes activations, token by token; auto is as the files are",
+        description="format of the weights; int8 quantizes activations token by token, int4 and mxfp4 32 values at a"
+        " time; auto is as the files are",
+    )
+    quantization_group_size: Annotated[GroupSize | None, BeforeValidator(_whole)] = Field(
+        None, description="weights of int4 that share a scale (default: as the files are, or 32)"
+    )
+    quantization_symmetric: bool = Field(
+        True,
+        description="int4 without shifts; with them, as zero points are, groups are more exact and take more memory",
     )
     modules_to_not_convert: Texts = Field((), description="module that is not quantized, such as lm_head; repeatable")
     tensor_parallel_size: int = Field(1, ge=1, le=64, description="NeuronCores the model is sharded over")
+    enable_expert_parallel: bool = Field(
+        False, description="give each core whole experts of a layer, as many as the others, not a part of every one"
+    )
     kernel_cache_dir: str | None = Field(
         None, description="where compiled kernels are kept (default: under XDG_CACHE_HOME or ~/.cache)"
     )
@@ -90,9 +107,26 @@ class ModelSettings(TimeSettings):
             self,
             dtype="bfloat16" if self.dtype == "auto" else self.dtype,
             quantization=None if self.quantization == "auto" else self.quantization,
+            groups=self._groups,
         )
+
+    @property
+    def _groups(self) -> WeightGroups | None:
+        size, is_symmetric = self.quantization_group_size, self.quantization_symmetric
+        if size is None and is_symmetric:
+            return None
+        if self.quantization not in ("auto", "int4"):
+            raise SettingsError(
+                f"quantization is {self.quantization}: int4 alone has groups of a chosen size and symmetry"
+            )
+        return WeightGroups(size or DEFAULT_GROUPS.size, is_symmetric)
 
     @property
     def kernel_cache(self) -> str:
         """Directory of compiled kernels."""
         return self.kernel_cache_dir or str(cache_home() / "neuronserve" / "kernels")
+
+    @property
+    def gguf_cache(self) -> Path:
+        """Directory of what is made of GGUF files beside their weights."""
+        return cache_home() / "neuronserve" / "gguf"

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from server.config import Quantization, StackName
+from server.cost.shape import stored_dtype
 from server.cost.stacks import STACKS, default_stack
 from server.device.catalog import instance
 from server.errors import SettingsError
@@ -24,13 +25,15 @@ class ObserveSettings(TimeSettings):
     """Settings of `neuronserve observe`: what is behind the endpoint, and how much may be asked of it."""
 
     base_url: CliPositionalArg[str] = Field("http://127.0.0.1:8000", description="address of the server")
-    model: str = Field("llama-8b", description="what it serves: checkpoint directory, config.json, or a shape's name")
+    model: str = Field(
+        "llama-8b", description="what it serves: checkpoint directory, config.json, GGUF file or a shape's name"
+    )
     device: str = Field("inf2.xlarge", description="instance that it runs on")
     tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
     data_parallel_size: int = Field(1, ge=1, le=64, description="engines behind the address")
     max_model_len: int = Field(4096, ge=2, description="positions that a slot is compiled for")
     max_num_seqs: int = Field(16, ge=1, le=4096, description="slots of one engine that decode is compiled for")
-    quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
+    quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
     stack: StackName | None = Field(
         None, description="serving software on the part (default: what one would run on it today)"
     )
@@ -81,7 +84,7 @@ class ObserveSettings(TimeSettings):
             model=resolve_shape(self.model),
             instance=part,
             stack=STACKS[self.stack] if self.stack else default_stack(part.chip.name),
-            weight_dtype="int8" if self.quantization else "bfloat16",  # storage alone, whatever the type
+            weight_dtype=stored_dtype(self.quantization, "bfloat16"),  # storage alone, whatever the type
         )
         found.check()
         return found

@@ -43,8 +43,8 @@ Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 class _PlannerSettings(TimeSettings, ReportSettings):
     model: CliPositionalArg[str] = Field(
         "llama-8b",
-        description="checkpoint directory, config.json, or a public model such as llama-3.1-8b (docs/models.md);"
-        " llama-1b and qwen-0.5b are shapes of random checkpoints",
+        description="checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b"
+        " (docs/models.md); llama-1b and qwen-0.5b are shapes of random checkpoints",
     )
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
@@ -163,7 +163,7 @@ class SimulateSettings(_PlannerSettings):
     )
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
     max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
-    quantization: Quantization | None = Field(None, description="8-bit weights (default: bfloat16)")
+    quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(
         "fixed", description="replicas follow the load as a HorizontalPodAutoscaler (reactive) or KEDA has them"

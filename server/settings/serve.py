@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ToolCallParser
+from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, ToolCallParser
 from server.config import DataParallel, EngineConfig, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
@@ -17,6 +17,7 @@ from server.device.open_files import max_connections, raise_open_files
 from server.device.prices import DEFAULT_REGION, PriceBasis
 from server.errors import SettingsError
 from server.link.handle import EngineMode
+from server.link.restarts import Healing
 from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
 from server.settings.logs import log_to_stderr
@@ -42,6 +43,10 @@ class ServeSettings(EngineSettings):
     tokenizer: str | None = Field(None, description="directory with the tokenizer files (default: the model's)")
     engine_mode: EngineMode = Field("process", description="run the engine in its own process, or in a thread")
     chat_template: str | None = Field(None, description="file with a chat template, or the template itself")
+    allow_runtime_lora_updating: CliToggleFlag[bool] = Field(
+        False,
+        description="let clients load and unload LoRA adapters from directories of this host; implies enable_lora",
+    )
     trust_request_chat_template: CliToggleFlag[bool] = Field(
         False, description="render the chat_template of a request, in a limited process"
     )
@@ -50,6 +55,13 @@ class ServeSettings(EngineSettings):
     )
     api_key_file: File = Field(None, description="file with such keys, one a line, which no list of processes shows")
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
+    max_engine_restarts: int = Field(
+        5, ge=0, le=1000, description="times an engine that died is started again within the window; 0 = never"
+    )
+    engine_restart_window: float = Field(60, gt=0, le=86400, description="seconds in which restarts are counted")
+    engine_hang_timeout: float = Field(
+        10, ge=0, le=86400, description="seconds past a step's longest time after which an engine is killed; 0 = never"
+    )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
@@ -59,6 +71,9 @@ class ServeSettings(EngineSettings):
     enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool it is given")
     tool_call_parser: ToolCallParser = Field(
         "auto", description="form in which the model writes tool calls; auto is as the chat template has it"
+    )
+    reasoning_parser: ReasoningParser = Field(
+        "auto", description="form in which the model writes its reasoning; auto is as the chat template has it"
     )
     disable_access_log: CliToggleFlag[bool] = Field(False, description="write no line per request")
     disable_log_stats: CliToggleFlag[bool] = Field(False, description="write no line about throughput; /metrics stays")
@@ -96,6 +111,18 @@ class ServeSettings(EngineSettings):
     def _max_open(self) -> int:
         """Sequences that can be open at once, with connections left for probes."""
         return max_connections(self.data_parallel_size) * 15 // 16
+
+    @model_validator(mode="after")
+    def _adapters_have_names_of_their_own(self) -> Self:
+        if taken := {
+            name for name in self.model_names if any(pair.startswith(f"{name}=") for pair in self.lora_modules)
+        }:
+            raise ValueError(f"lora_modules has {', '.join(taken)}, which is the name of the model itself")
+        return self
+
+    @property
+    def has_adapters(self) -> bool:
+        return super().has_adapters or self.allow_runtime_lora_updating
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -166,6 +193,7 @@ class ServeSettings(EngineSettings):
             api_keys=(*self.api_key, *self._keys_of_file()),
             max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
+            healing=Healing(self.max_engine_restarts, self.engine_restart_window, self.engine_hang_timeout or None),
             has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -111,8 +111,10 @@ def _add_argument(fields: Mapping[str, FieldInfo], parser: ArgumentParser, *flag
     leaves = _leaves(field.annotation)
     if get_origin(field.annotation) is tuple:
         options["action"] = "append" if leaves == [str] else "store"
+        if extra := field.json_schema_extra:  # several may follow the flag
+            options |= {"action": "extend", **cast(dict[str, Any], extra)}
     if "metavar" in options and flags[0].startswith("-"):
-        options["metavar"] = METAVARS.get(leaves[0]) or f"{{{','.join(leaves)}}}"
+        options["metavar"] = METAVARS.get(leaves[0]) or f"{{{','.join(map(str, leaves))}}}"
     parser.add_argument(*sorted(flags, key=len), **options | {"help": _help(field)})
 
 

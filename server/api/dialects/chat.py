@@ -14,14 +14,15 @@ from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs
 from server.api.pipeline.output_format import requested_format
-from server.api.pipeline.prompts import chat_prompt, content_text
+from server.api.pipeline.prompts import chat_prompt, content_text, template_source
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.tools.message import MessageReader, whole_calls
-from server.api.tools.plan import ToolPlan, compile_plan, keep_tags, tool_plan
+from server.api.tools.plan import tool_plan
+from server.api.tools.reasoning import OutputPlan, compile_output, keep_tags, output_plan
 from server.api.wire.chat import (
     ChatChoice,
     ChatChunk,
@@ -58,12 +59,13 @@ async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAd
     extra = {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
     sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs))
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
-    body = keep_tags(model, tools, body)
+    plan = output_plan(service.config, template_source(model, body), body, tools)
+    body = keep_tags(model, plan, body)
     prompt = await chat_prompt(model, body, extra, list(tools.offered))
-    grammar = await compile_plan(model, tools, output_format)
+    grammar = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     generation = Generation(service, origin, body, sampling.sequences([prompt], most, grammar))
-    return ChatAdapter(service, generation, body, tools, f"chatcmpl-{origin.request_id}", name)
+    return ChatAdapter(service, generation, body, plan, f"chatcmpl-{origin.request_id}", name)
 
 
 def _num_logprobs(body: ChatRequest, most: int) -> int | None:
@@ -89,18 +91,19 @@ class ChatAdapter:
         service: Service,
         generation: Generation,
         body: ChatRequest,
-        tools: ToolPlan,
+        plan: OutputPlan,
         answer_id: str,
         name: str,
     ) -> None:
         self.generation = generation
         self._body = body
         self._usage = stream_usage(body)
-        self._tools = tools
-        self._readers = [MessageReader(tools.parser()) for _ in generation.prompts]
+        self._tools = plan.tools
+        has_reasoning = body.include_reasoning is not False
+        self._readers = [MessageReader(plan.parser(each.text or ""), has_reasoning) for each in generation.prompts]
         self._id = answer_id
         self._model = name
-        self._fingerprint = service.model.fingerprint
+        self._fingerprint = service.fingerprint_of(name)
         self._tier: Literal["default"] | None = "default" if body.service_tier else None
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
@@ -154,7 +157,11 @@ class ChatAdapter:
         calls, content = whole_calls(part), self._echo + part.content
         return ChatChoice(
             index=delta.index,
-            message=ChatMessage(content=None if calls and not content else content, tool_calls=calls),
+            message=ChatMessage(
+                content=None if calls and not content else content,
+                reasoning_content=part.reasoning or None,
+                tool_calls=calls,
+            ),
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta) or "stop",
             stop_reason=delta.stop_reason,
@@ -165,11 +172,15 @@ class ChatAdapter:
         """None when no chunk is due: text may be held back, but requested logprobs and ids are not."""
         part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
         has_more = delta.finish_reason or self._body.logprobs or self._body.return_token_ids
-        if not (part.content or part.calls or has_more):
+        if not (part.content or part.reasoning or part.calls or has_more):
             return None
         return ChatChunkChoice(
             index=delta.index,
-            delta=ChatDelta(content=part.content or None, tool_calls=part.calls or None),
+            delta=ChatDelta(
+                content=part.content or None,
+                reasoning_content=part.reasoning or None,
+                tool_calls=part.calls or None,
+            ),
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta),
             stop_reason=delta.stop_reason,

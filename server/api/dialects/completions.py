@@ -68,7 +68,7 @@ class CompletionAdapter:
         self._usage = stream_usage(body)
         self._id = answer_id
         self._model = name
-        self._fingerprint = service.model.fingerprint
+        self._fingerprint = service.fingerprint_of(name)
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]

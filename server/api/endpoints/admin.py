@@ -1,4 +1,5 @@
-"""GET /server_info, POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names: for operators.
+"""GET /server_info, POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names, and
+/admin/restart-engine: for operators.
 
 They require an API key where one is set. A profile is a trace of the emulated device for Perfetto.
 """
@@ -9,11 +10,13 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
 from server import __version__
-from server.api.config import ContextOverflow, ToolCallParser
+from server.api.config import ContextOverflow
 from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
+from server.api.tools.chosen import chosen_parsers
 from server.errors import RequestError
 from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
+from server.text.parsers.formats import ReasoningParserName, ToolParserName
 
 router = APIRouter()
 
@@ -29,6 +32,10 @@ class Reset(BaseModel):
     success: bool
 
 
+class Restarting(BaseModel):
+    restarting: int  # engines
+
+
 class ServerInfo(BaseModel):
     """Limits and switches of this server; what it serves is in /inventory."""
 
@@ -42,7 +49,8 @@ class ServerInfo(BaseModel):
     max_logprobs: int
     context_overflow: ContextOverflow
     enable_auto_tool_choice: bool
-    tool_call_parser: ToolCallParser
+    tool_call_parser: ToolParserName  # in use: as chosen, or as the chat template has it
+    reasoning_parser: ReasoningParserName
     trust_request_chat_template: bool
     shutdown_timeout_s: float
 
@@ -71,12 +79,25 @@ async def reset_prefix_cache(service: ServiceOf) -> Reset:
     return Reset(success=True)
 
 
+@router.post("/admin/restart-engine", status_code=202, responses=errors_of(401, 503))
+async def restart_engine(service: ServiceOf) -> Restarting:
+    """Start each engine anew, one after the other, with the model as its files are now. No open request is lost."""
+    service.restart_engines()
+    return Restarting(restarting=len(service.engine.clients))
+
+
 @router.get("/server_info", responses=errors_of(401, 503))
 async def server_info(service: ServiceOf) -> ServerInfo:
     """Limits and switches that clients may need to know; no key and no path of the host."""
     config, info = service.config, service.model.info
     shared = {name: getattr(config, name) for name in ServerInfo.model_fields if hasattr(config, name)}
-    limits = {"max_model_len": info.max_model_len, "max_num_queued_reqs": info.max_num_queued_reqs}
+    template = service.model.template
+    tools, reasoning = chosen_parsers(config, template.source if template else None)
+    limits: dict[str, object] = {
+        "max_model_len": info.max_model_len,
+        "max_num_queued_reqs": info.max_num_queued_reqs,
+    }
+    limits |= {"tool_call_parser": tools, "reasoning_parser": reasoning}
     return ServerInfo(version=__version__, **(shared | limits | {"model_names": list(config.model_names)}))
 
 

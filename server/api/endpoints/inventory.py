@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from server import __version__
 from server.api.http.openapi import errors_of
 from server.api.service import ServedModel, Service, ServiceOf
+from server.api.tools.chosen import chosen_parsers
 from server.device.catalog import instance
 from server.link.messages import EngineInfo
 
@@ -41,6 +42,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "quantization": facts.quantization,
             "modules_to_not_convert": list(facts.modules_to_not_convert),
         },
+        "adapters": [{"name": each.name, "sha256": each.digest, "rank": each.rank} for each in service.adapters.loaded],
         "device": _device(info, len(service.engine.infos)),
         "compiled": {
             "stack": facts.stack,
@@ -54,6 +56,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "enable_prefix_caching": info.enable_prefix_caching,
         },
         "memory": _memory(info),
+        "parsers": _parsers(service),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},
         "price": _price(model),
         "versions": _versions(),
@@ -70,6 +73,12 @@ def _device(info: EngineInfo, num_engines: int) -> dict[str, Any]:
         "tensor_parallel_size": info.tensor_parallel_size,
         "data_parallel_size": num_engines,
     }
+
+
+def _parsers(service: Service) -> dict[str, str]:
+    template = service.model.template
+    tools, reasoning = chosen_parsers(service.config, template.source if template else None)
+    return {"tool_calls": tools, "reasoning": reasoning}
 
 
 def _memory(info: EngineInfo) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: the one model, under each of its names."""
+"""GET /v1/models and /v1/models/{id}: the one model, under each of its names, and its adapters."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class ModelCard(BaseModel):
     created: int
     owned_by: str = "neuronserve"
     max_model_len: int
+    parent: str | None = None  # of an adapter: the model it is for
 
 
 class ModelList(BaseModel):
@@ -28,19 +29,24 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
-@router.get("/v1/models/", include_in_schema=False)  # else it would be the model without a name
-@router.get("/v1/models", responses=errors_of(401, 503))
+@router.get(
+    "/v1/models/", response_model_exclude_none=True, include_in_schema=False
+)  # else it would be the model without a name
+@router.get("/v1/models", response_model_exclude_none=True, responses=errors_of(401, 503))
 async def list_models(service: ServiceOf) -> ModelList:
     """A card for each name that requests may use."""
-    return ModelList(data=[_card(service, name) for name in service.config.model_names])
+    return ModelList(data=[_card(service, name) for name in (*service.config.model_names, *service.adapters.names)])
 
 
-@router.get("/v1/models/{model_id:path}", responses=errors_of(401, 404, 503))
+@router.get("/v1/models/{model_id:path}", response_model_exclude_none=True, responses=errors_of(401, 404, 503))
 async def get_model(model_id: str, service: ServiceOf) -> ModelCard:
     """The card of one name; 404 for any that is not served."""
     return _card(service, service.require_name(model_id))
 
 
 def _card(service: Service, name: str) -> ModelCard:
-    model = service.model
-    return ModelCard(id=name, created=model.created, max_model_len=model.info.max_model_len)
+    model, adapter = service.model, service.adapters.get(name)
+    card = ModelCard(id=name, created=model.created, max_model_len=model.info.max_model_len)
+    if adapter is None:
+        return card
+    return card.model_copy(update={"created": adapter.created, "parent": service.config.model_names[0]})

@@ -13,6 +13,7 @@ Responses = dict[int | str, dict[str, Any]]
 STATUSES = {
     400: "The request is malformed, out of range or not supported; `param` names the field",
     401: "No valid API key, where the server has keys",
+    403: "The server does not offer this",
     404: "No such model",
     409: "Not possible in the present state",
     413: "The body is larger than --max-body-bytes",

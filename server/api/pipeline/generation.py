@@ -18,7 +18,7 @@ from server.api.wire.generation import GenerationRequest
 from server.api.wire.usage import DeviceUsage, PromptTokensDetails, Usage
 from server.clock import NS
 from server.errors import QueueFull, Unavailable
-from server.link.client import Stream
+from server.link.stream import Stream
 from server.scheduler.admission import check_queue
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from server.text.tokenizer import Tokenizer
@@ -111,6 +111,7 @@ class Generation:
         service.engine.check_rank(origin.data_parallel_rank)
         self._service = service
         self._rank = origin.data_parallel_rank
+        self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
         self._n = body.n or 1
         self._has_device_usage = origin.has_device_usage
@@ -127,6 +128,7 @@ class Generation:
                 priority=body.priority or 0,
                 cache_salt=body.cache_salt or "",
                 received_time=origin.arrival_time,
+                lora=self._adapter.digest if self._adapter is not None else "",
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
@@ -139,7 +141,12 @@ class Generation:
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
-        with self._service.engine.submit(self._requests, self._rank) as stream, self._watch as watch:
+        engine, adapters = self._service.engine, self._service.adapters
+        with (
+            adapters.using(self._adapter),
+            engine.submit(self._requests, self._rank) as stream,
+            self._watch as watch,
+        ):
             watch.placed(stream.engines)
             while stream.is_open:
                 yield self._merge(stream, watch, await stream.next())

@@ -30,6 +30,7 @@ class OutputFormat:
     param: str
     kind: Kind
     spec: Any  # a schema, a regex, a list of texts, or a grammar
+    is_whole: bool = False  # holds for the reasoning too, not for the answer alone
 
 
 def requested_format(model: ServedModel, body: GenerationRequest) -> OutputFormat | None:
@@ -39,17 +40,20 @@ def requested_format(model: ServedModel, body: GenerationRequest) -> OutputForma
         *_structured_outputs(body.structured_outputs),
         *(OutputFormat(name, kind, value) for name, kind in _LEGACY if (value := getattr(body, name)) is not None),
         *_allowed_tokens(model, body.allowed_token_ids),
-        *_bad_words(body.bad_words),
+        *_bad_words(model, body.bad_words),
     ]
     if len(formats) > 1:
         raise InvalidRequest(f"{formats[0].param} and {formats[1].param} exclude each other.", formats[1].param)
     return formats[0] if formats else None
 
 
-async def compile_format(model: ServedModel, required: OutputFormat) -> str:
-    """The grammar of `required`, which the engine can use. Raises InvalidRequest with the reason when there is none."""
+async def compile_format(model: ServedModel, required: OutputFormat, before: str = "") -> str:
+    """The grammar of `required`, which the engine can use, behind what the rules `before` allow.
+
+    Raises InvalidRequest with the reason when there is none.
+    """
     try:
-        return await asyncio.wrap_future(model.grammars.submit(required.kind, required.spec))
+        return await asyncio.wrap_future(model.grammars.submit(required.kind, required.spec, before))
     except GrammarError as error:
         raise InvalidRequest(f"{required.param} cannot be used: {error}.", required.param, CODE) from error
 
@@ -112,14 +116,20 @@ def _allowed_tokens(model: ServedModel, given: Sequence[int] | None) -> list[Out
     ends = ids & set(model.defaults.eos_token_ids)
     tokens = f"<[{','.join(map(str, sorted(ids - ends)))}]>" if ids - ends else quoted("")
     times = "*" if ends else f"{{{model.info.max_model_len}}}"
-    return [OutputFormat("allowed_token_ids", "lark", f"start: {tokens}{times}")]
+    return [OutputFormat("allowed_token_ids", "lark", f"start: {tokens}{times}", is_whole=True)]
 
 
-def _bad_words(given: Sequence[str] | None) -> list[OutputFormat]:
-    """Any text with none of the words inside, however they are cut into tokens."""
+def _bad_words(model: ServedModel, given: Sequence[str] | None) -> list[OutputFormat]:
+    """Any text with none of the words inside, however they are cut into tokens, and marks that are no part of one."""
     if not given:
         return []
     words = " | ".join(map(quoted, dict.fromkeys(given)))
     # A complement alone has bytes that are no UTF-8 too, after which any word might follow.
-    text = f"start: TEXT\nTEXT: ANY & ~(ANY WORD ANY)\nANY: /(?s:.*)/\nWORD: {words}"
-    return [OutputFormat("bad_words", "lark", text)]
+    marks = [
+        token
+        for token, mark in model.tokenizer.marks.items()
+        if not any(word in mark or mark[0] in word or mark[-1] in word for word in given)
+    ]
+    more = f" (<[{','.join(map(str, marks))}]> TEXT)*" if marks else ""
+    text = f"start: TEXT{more}\nTEXT: ANY & ~(ANY WORD ANY)\nANY: /(?s:.*)/\nWORD: {words}"
+    return [OutputFormat("bad_words", "lark", text, is_whole=True)]

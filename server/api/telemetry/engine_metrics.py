@@ -45,7 +45,9 @@ class EngineMetrics:
             self._count_lookups(report)
 
     def _count_lookups(self, report: StepReport) -> None:
-        """Add the differences to the engine's last counts, which are sums since its start."""
+        """Add the differences to the engine's last counts, which are sums since its start; a successor's are from 0."""
+        if report.prefix_queries < self._prefix_queries:
+            self._prefix_queries = self._prefix_hits = 0
         self._queries.inc(report.prefix_queries - self._prefix_queries)
         self._hits.inc(report.prefix_hits - self._prefix_hits)
         self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
@@ -64,7 +66,8 @@ class EngineMetrics:
             reported = 0 if (report := self._report()) is None else report.num_waiting
             return max(reported, self._client.num_open - num_running())
 
-        self._read(f.ENGINE_UP, lambda: float(self._client.is_alive))
+        self._read(f.ENGINE_UP, lambda: float(self._client.is_up))
+        self._read(f.ENGINE_STALLED, lambda: float(self._client.state == "stalled"))
         self._read(f.RUNNING, num_running)
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
@@ -104,5 +107,5 @@ class EngineMetrics:
         self._instruments.gauge(family, **labels).set_function(read)
 
     def _report(self) -> StepReport | None:
-        """The engine's last report; None before the first and after the engine's end."""
-        return self._client.report if self._client.is_alive else None
+        """The engine's last report; None before its first and after its end."""
+        return self._client.report

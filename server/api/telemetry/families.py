@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from server.api.telemetry.device_families import DEVICE_FAMILIES
 from server.api.telemetry.instruments import MetricFamily
+from server.api.telemetry.recovery import RECOVERY_FAMILIES
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 FIRST_TOKEN = (
@@ -172,7 +173,10 @@ ENGINE_INFO = MetricFamily(
 PROCESS_PID = MetricFamily(
     "neuronserve:process_pid", "gauge", "pid", "Process id of the server, on its host", ("model_name",)
 )
-ENGINE_UP = MetricFamily("neuronserve:engine_up", "gauge", "0 or 1", "Whether the engine's process lives")
+ENGINE_UP = MetricFamily("neuronserve:engine_up", "gauge", "0 or 1", "Whether the engine's process lives and answers")
+ENGINE_STALLED = MetricFamily(
+    "neuronserve:engine_stalled", "gauge", "0 or 1", "Whether the engine should have been heard of and was not"
+)
 STEP_TIME = MetricFamily(
     "neuronserve:engine_step_seconds",
     "histogram",
@@ -213,7 +217,7 @@ HOST_MEMORY = MetricFamily(
     "gauge",
     "bytes",
     "Host memory that the emulation of an engine's cores has mapped, which is real where written: `weights`, `kv`, "
-    "`activations`, `partial_sums`, `workers` or `tables`",
+    "`activations`, `partial_sums`, `workers`, `tables` or `adapters`",
     ("model_name", "engine", "use"),
 )
 
@@ -241,7 +245,8 @@ HTTP_DURATION_HIGHR = MetricFamily(
     (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60),),
 )
 
-FAMILIES = (*(value for value in list(globals().values()) if isinstance(value, MetricFamily)), *DEVICE_FAMILIES)
+_OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
+FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *DEVICE_FAMILIES)
 # Older names of vLLM's that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,

@@ -31,7 +31,7 @@ class RequestObserver:
         report = tokens.report
         self.keys.record(tokens)
         for request_id in report.admitted:
-            if (life := self.open.get(request_id)) is not None:
+            if (life := self.open.get(request_id)) is not None and life.scheduled_time is None:  # not a resumed one
                 life.scheduled_time = report.start_time
         for request_id in report.preempted:
             if (life := self.open.get(request_id)) is not None:

@@ -13,6 +13,7 @@ from server.api.telemetry.engine_metrics import EngineMetrics
 from server.api.telemetry.families import ALIASES, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
+from server.api.telemetry.recovery import show_recovery
 from server.api.telemetry.request_metrics import RequestMetrics
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.stats_log import PaceLog, ThroughputLog
@@ -50,6 +51,7 @@ class Telemetry:
             client.observe(EngineMetrics(instruments, client, info).record)
             account = device_account(client, self._clock)
             show_device(account, rate, instruments, counters)
+            show_recovery(client, counters, instruments)
             for record in (account.record, PaceLog().record, requests.record):
                 client.observe(record)
             client.observe(partial(self.throughput.record, engine=rank))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +11,17 @@ from server.api.config import ApiConfig
 from server.api.pipeline.output_format import OutputFormat, compile_format
 from server.api.pipeline.prompts import template_source
 from server.api.service import ServedModel
-from server.api.tools.hermes import CLOSE, OPEN, ToolText
+from server.api.tools.chosen import chosen_parsers
 from server.api.wire.chat import ChatRequest, Message
-from server.api.wire.tools import NamedToolChoice, Tool
+from server.api.wire.tools import AllowedToolChoice, NamedToolChoice, Tool, ToolChoice
 from server.errors import InvalidRequest
-from server.text.grammar import GrammarError, json_schema, quoted
+from server.text.grammar import GrammarError, json_schema
+from server.text.parsers.formats import CALLS, ToolParserName
+from server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
 
 Mode = Literal["none", "auto", "required", "named"]
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+NO_LEAD = Lead()
 _TOOLS = re.compile(r"\btools\b")
 
 
@@ -31,6 +33,7 @@ class ToolPlan:
     tools: tuple[Tool, ...] = ()  # those that may be called
     offered: tuple[Tool, ...] = ()  # those that are in the prompt
     is_parallel: bool = True
+    parser: ToolParserName = "none"  # of the calls
 
     @property
     def max_calls(self) -> int | None:
@@ -39,10 +42,6 @@ class ToolPlan:
     @property
     def is_forced(self) -> bool:
         return self.mode in {"required", "named"}
-
-    def parser(self) -> ToolText | None:
-        """Parser of the calls in the text of one choice; None when there can be none."""
-        return None if self.mode == "none" else ToolText(self.max_calls)
 
     def finish_reason(self, reason: str, num_calls: int) -> str:
         """OpenAI's finish_reason, which is "stop" after a call of the function that the client itself named."""
@@ -59,30 +58,46 @@ def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolP
         if choice not in (None, "none"):
             raise InvalidRequest("tool_choice is allowed only when tools are given.", "tool_choice")
         return ToolPlan()
-    _require_parser(template, config)
+    parser = _parser(template, config)
     names = [tool.function.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
             param = f"tools[{index}].function.name"
             raise InvalidRequest(f"{param}: two functions are named {name!r}.", param)
-    is_parallel = body.parallel_tool_calls is not False
-    if isinstance(choice, NamedToolChoice):
-        return ToolPlan("named", (_named(tools, choice),), tools, is_parallel=False)
-    if choice == "required":
-        return ToolPlan("required", tools, tools, is_parallel)
-    if not config.enable_auto_tool_choice:
+    mode, callable_tools = _chosen(choice, tools)
+    if mode == "auto" and not config.enable_auto_tool_choice:
         raise InvalidRequest(
             "tool_choice 'auto' is switched off on this server (--no-enable-auto-tool-choice); "
             "'none', 'required' and named functions are not.",
             "tool_choice",
         )
-    return ToolPlan("auto", tools, tools, is_parallel)
+    is_parallel = body.parallel_tool_calls is not False and mode != "named"
+    return ToolPlan(mode, callable_tools, tools, is_parallel, parser)
 
 
-async def compile_plan(model: ServedModel, plan: ToolPlan, output_format: OutputFormat | None) -> str:
-    """The grammar of an answer that may be, or must be, calls; "" when anything goes. Raises InvalidRequest."""
-    if not plan.is_forced and not (plan.mode == "auto" and (output_format or _is_strict(plan))):
-        return "" if output_format is None else await compile_format(model, output_format)
+def _chosen(choice: ToolChoice | None, tools: tuple[Tool, ...]) -> tuple[Mode, tuple[Tool, ...]]:
+    """Whether there must be calls, and of which tools. Raises InvalidRequest for a name that `tools` does not have."""
+    if isinstance(choice, NamedToolChoice):
+        return "named", (_named(tools, choice.function.name, "tool_choice.function.name"),)
+    if isinstance(choice, AllowedToolChoice):
+        allowed = choice.allowed_tools
+        named = [
+            _named(tools, each.function.name, f"tool_choice.allowed_tools.tools[{i}].function.name")
+            for i, each in enumerate(allowed.tools)
+        ]
+        return allowed.mode, tuple(tool for tool in tools if tool in named)
+    return ("required" if choice == "required" else "auto"), tools
+
+
+async def compile_plan(
+    model: ServedModel, plan: ToolPlan, output_format: OutputFormat | None, lead: Lead = NO_LEAD
+) -> str:
+    """The grammar of an answer that may be, or must be, calls, behind its `lead`; "" when anything goes.
+
+    Raises InvalidRequest.
+    """
+    if not plan.is_forced and not (plan.mode == "auto" and (output_format or _is_bound(plan))):
+        return "" if output_format is None else await compile_format(model, output_format, lead.before_answer())
     if (
         output_format is not None
         and output_format.kind != "json"
@@ -91,26 +106,26 @@ async def compile_plan(model: ServedModel, plan: ToolPlan, output_format: Output
         raise InvalidRequest(
             f"{output_format.param} and tools exclude each other unless the format is JSON.", output_format.param
         )
-    tags = model.tokenizer.token_id(OPEN), model.tokenizer.token_id(CLOSE)
-    if output_format is None and not plan.is_forced and None in tags:
-        return ""  # without tags that are tokens, a grammar cannot recognize the beginning of a call
     try:
-        grammar = _grammar(plan, output_format, *tags)
-        return await compile_format(model, OutputFormat("tools", "lark", grammar))
+        grammar = _grammar(model, plan, output_format, lead.answer)
+        return (
+            await compile_format(model, OutputFormat("tools", "lark", grammar), lead.before_calls()) if grammar else ""
+        )
     except (InvalidRequest, GrammarError) as error:
         for index, tool in enumerate(plan.offered):  # which of them it was
-            await compile_format(model, OutputFormat(f"tools[{index}].function.parameters", "json", _parameters(tool)))
+            await _compile_alone(model, plan, tool, f"tools[{index}].function.parameters")
         if output_format is not None and not plan.is_forced:
             await compile_format(model, output_format)
         raise InvalidRequest(str(error), "tools", "invalid_grammar") from error
 
 
-def keep_tags(model: ServedModel, plan: ToolPlan, body: ChatRequest) -> ChatRequest:
-    """The request with special tokens left in its text, where the tags of calls are such tokens."""
-    tags = [model.tokenizer.token_id(tag) for tag in (OPEN, CLOSE)]
-    if plan.mode == "none" or not any(tag is not None and model.tokenizer.is_silent(tag) for tag in tags):
-        return body
-    return body.model_copy(update={"skip_special_tokens": False})
+async def _compile_alone(model: ServedModel, plan: ToolPlan, tool: Tool, param: str) -> None:
+    """Raise InvalidRequest that names `param` where this tool alone makes the grammar fail."""
+    await compile_format(model, OutputFormat(param, "json", _parameters(tool)))
+    try:
+        _grammar(model, ToolPlan("named", (tool,), parser=plan.parser), None)
+    except GrammarError as error:
+        raise InvalidRequest(f"{param} cannot be used: {error}.", param, "invalid_grammar") from error
 
 
 def require_template(template: str | None, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
@@ -130,29 +145,34 @@ def require_template(template: str | None, messages: Sequence[Message], tools: S
         )
 
 
-def _require_parser(template: str | None, config: ApiConfig) -> None:
-    if config.tool_call_parser == "auto" and OPEN not in (template or ""):
+def _parser(template: str | None, config: ApiConfig) -> ToolParserName:
+    """The parser of calls for this template. Raises InvalidRequest where there is none."""
+    parser, _ = chosen_parsers(config, template)
+    if parser == "none":
+        why = (
+            "this server reads no calls (--tool-call-parser none)"
+            if config.tool_call_parser == "none"
+            else "the chat template of this model writes calls in no form that this server knows"
+        )
         raise InvalidRequest(
-            f"tools: the chat template of this model does not write calls as {OPEN}, the one form this server "
-            "reads; --tool-call-parser hermes takes it for that form all the same.",
+            f"tools: {why}; --tool-call-parser takes them for one of {', '.join(CALLS)} all the same.",
             "tools",
             "unsupported_parameter",
         )
+    return parser
 
 
-def _named(tools: Sequence[Tool], choice: NamedToolChoice) -> Tool:
+def _named(tools: Sequence[Tool], name: str, param: str) -> Tool:
     for tool in tools:
-        if tool.function.name == choice.function.name:
+        if tool.function.name == name:
             return tool
     known = ", ".join(tool.function.name for tool in tools)
-    raise InvalidRequest(
-        f"tool_choice names the function {choice.function.name[:128]!r}; tools has {known[:400]}.",
-        "tool_choice.function.name",
-    )
+    raise InvalidRequest(f"tool_choice names the function {name[:128]!r}; tools has {known[:400]}.", param)
 
 
-def _is_strict(plan: ToolPlan) -> bool:
-    return any(tool.function.strict for tool in plan.tools)
+def _is_bound(plan: ToolPlan) -> bool:
+    """Whether a call that the model decides on may not be any."""
+    return plan.tools != plan.offered or any(tool.function.strict for tool in plan.tools)
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
@@ -160,22 +180,28 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     return NO_PARAMETERS if given is None else {"type": "object", **given}
 
 
-def _grammar(plan: ToolPlan, output_format: OutputFormat | None, open_id: int | None, close_id: int | None) -> str:
-    """A grammar in llguidance's Lark. The tags are tokens where the vocabulary has them, else text."""
-    begin = f"<[{open_id}]>" if open_id is not None else quoted(OPEN)
-    end = f"<[{close_id}]>" if close_id is not None else quoted(CLOSE)
-    rules = [f"call: {begin} {quoted(chr(10))} ({' | '.join(f'f{i}' for i in range(len(plan.tools)))}) "]
-    rules[0] += f"{quoted(chr(10))} {end}"
-    for index, tool in enumerate(plan.tools):
-        is_free = plan.mode == "auto" and not tool.function.strict
-        schema = json_schema({"type": "object"} if is_free else _parameters(tool))
-        head = f'{{"name": {json.dumps(tool.function.name)}, "arguments": '
-        rules.append(f"f{index}: {quoted(head)} %json {schema} {quoted('}')}")
-    calls = "call" if not plan.is_parallel else f"call ({quoted(chr(10))} call)*"
+def _grammar(model: ServedModel, plan: ToolPlan, output_format: OutputFormat | None, answer_mark: str = "") -> str:
+    """A grammar in llguidance's Lark; "" where none can tell the beginning of a call from text."""
+    row = CALLS[plan.parser]
+    marks = Marks(row.tags, model.tokenizer.token_id)
+    text = text_rule(row.shape, marks)
     if plan.is_forced:
-        start = [f"start: {calls}"]
+        start = ["start: calls"]
     elif output_format is not None:
-        start = ["start: calls | answer", f"calls: {calls}", f"answer: %json {json_schema(output_format.spec)}"]
+        start = ["start: calls | answer", f"answer: {answer_mark} %json {json_schema(output_format.spec)}"]
+    elif text is None:
+        return ""
+    elif row.shape.lead:
+        start = ["start: calls | text", text]
     else:
-        start = [f"start: TEXT (call TEXT){'*' if plan.is_parallel else '?'}", r"TEXT: /(?s:.*)/"]
-    return "\n".join([*start, *rules])
+        start = [f"start: text (calls text){'*' if plan.is_parallel else '?'}", text]
+    functions = [
+        Function(tool.function.name, {"type": "object"} if _is_free(plan, tool) else _parameters(tool))
+        for tool in plan.tools
+    ]
+    return "\n".join([*start, *call_rules(row.shape, marks, functions, plan.is_parallel)])
+
+
+def _is_free(plan: ToolPlan, tool: Tool) -> bool:
+    """Whether the arguments may be anything."""
+    return plan.mode == "auto" and not tool.function.strict

@@ -55,6 +55,8 @@ class ChatRequest(GenerationRequest, ChatInput):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0)
     reasoning_effort: str | None = Field(None, max_length=32)
+    include_reasoning: bool | None = None
+    thinking_token_budget: int | None = Field(None, ge=-1, le=INT32)
     echo: bool | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     prediction: Prediction | None = None
@@ -79,6 +81,7 @@ class ChatLogprobs(BaseModel):
 class ChatMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
+    reasoning_content: str | None = optional()
     refusal: None = None
     tool_calls: list[ToolCall] | None = optional()
 
@@ -107,6 +110,7 @@ class ChatCompletion(BaseModel):
 class ChatDelta(BaseModel):
     role: Literal["assistant"] | None = optional()
     content: str | None = optional()
+    reasoning_content: str | None = optional()
     tool_calls: list[ToolCallDelta] | None = optional()
 
 

@@ -42,8 +42,24 @@ class NamedToolChoice(BaseModel):
     function: NamedFunction
 
 
+class AllowedTools(BaseModel):
+    """Those of `tools` that may be called, or of which one must be."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)]
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolChoice
 
 
 class CalledFunction(BaseModel):

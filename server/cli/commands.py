@@ -1,89 +1,17 @@
-"""The `neuronserve` command: a table of subcommands, each of which imports what it needs when it is called."""
+"""What each subcommand does. Each imports what it needs when it is called."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING
 
 from server import __version__
-from server.errors import StartError
+from server.cli.call import Call, Parser
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from server.config import EngineConfig
-    from server.link.handle import Addresses, EngineMain
-    from server.settings.base import Settings
     from server.settings.model import ModelSettings
-
-Kind = TypeVar("Kind", bound="Settings")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Complains in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One subcommand as it was called."""
-
-    name: str  # "bench latency"
-    what: str
-    argv: Sequence[str]  # behind the name
-    engine: EngineMain  # what an engine's process runs
-
-    def settings(self, kind: type[Kind]) -> Kind:
-        """The settings of the call; what they name is in force afterwards. Raises SettingsError."""
-        from server.settings.sources import load_settings, misspelt_variables
-
-        if suspects := misspelt_variables(kind):
-            from server.settings.every import refuse_misspelt
-
-            refuse_misspelt(suspects)
-        settings = load_settings(kind, self.argv, self.parser())
-        settings.put_in_force()
-        for notice in settings.notices:
-            print(f"neuronserve: {notice}", file=sys.stderr)
-        return settings
-
-    def parser(self) -> _Parser:
-        """A parser without arguments, which says where they come from."""
-        where = "Each setting can also come from NEURONSERVE_<NAME> or the --config file."
-        description = f"{self.what[0].upper()}{self.what[1:]}. {where}"
-        return _Parser(prog=f"neuronserve {self.name}", description=description, allow_abbrev=False)
-
-
-def engine_main(config: EngineConfig, addresses: Addresses) -> int:
-    """What an engine's process runs; only that process imports the compiler."""
-    from server.engine.load.loading import load_engine
-    from server.engine.process import run_engine
-
-    return run_engine(load_engine, config, addresses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the command; returns the exit code."""
-    return run(argv, engine_main)
-
-
-def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
-    """`main` with what the engine's process runs as an argument."""
-    found, rest = _parser().parse_known_args(argv)
-    try:
-        return found.run(Call(found.name, found.what, rest, engine)) or 0
-    except StartError as error:
-        print(f"neuronserve: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("neuronserve: interrupted", file=sys.stderr)
-        return 130  # as of a process that SIGINT has ended
 
 
 def serve(call: Call) -> None:
@@ -165,6 +93,24 @@ def compile_ahead(call: Call) -> None:
     write_json(settings.json_file, report.as_json())
 
 
+def embed(call: Call) -> None:
+    """Print the vectors of texts, or the scores of their classes."""
+    from server.engine.encode.command import run_embed
+    from server.settings.embed import EmbedSettings
+
+    settings = call.settings(EmbedSettings)
+    run_embed(settings.encode_config(_model_path(settings)), settings.options)
+
+
+def models(call: Call) -> int:
+    """What can be served; or whether one checkpoint can, and where it fits."""
+    from server.planner.served import run_models
+    from server.settings.models import ModelsSettings
+
+    settings = call.settings(ModelsSettings)
+    return run_models(settings.model or None, settings.device, settings.gguf_cache)
+
+
 def calibrate(call: Call) -> None:
     """Fit the cost model to published rows, or hold the stored fit against any; print tables, write JSON if asked."""
     from server.planner.calibrate.command import run_calibration
@@ -240,45 +186,12 @@ def monitor(call: Call) -> None:
 
 def version(call: Call) -> None:
     """Print the version."""
-    _Parser(prog=f"neuronserve {call.name}", description="Print the version.").parse_args(call.argv)
+    Parser(prog=f"neuronserve {call.name}", description="Print the version.").parse_args(call.argv)
     print(__version__)
 
 
-Run = Callable[[Call], int | None]
-COMMANDS: dict[str, tuple[Run, str]] = {
-    "serve": (serve, "serve a model over HTTP"),
-    "bench latency": (bench_latency, "prefill and decode of a model in this process, without HTTP"),
-    "bench throughput": (bench_throughput, "many sequences at once in this process, without HTTP"),
-    "bench accuracy": (bench_accuracy, "logits error and perplexity of each weight format against float32"),
-    "bench serve": (bench_serve, "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"),
-    "plan": (plan, "find the instances that meet a workload's limits, and their cost"),
-    "simulate": (simulate, "serve a workload on modelled instances in virtual time"),
-    "compile": (compile_ahead, "quantize and pack a model, for a faster start"),
-    "calibrate": (calibrate, "fit the cost model to published measurements, or check the stored fit against some"),
-    "observe": (observe, "fit the cost model to your own endpoint, for plan --calibration"),
-    "ls": (ls, "list the emulated devices and who uses them, as neuron-ls does"),
-    "top": (top, "watch a running server: cores, device memory, requests, tokens"),
-    "monitor": (monitor, "report on a running server as neuron-monitor does: JSON lines"),
-    "version": (version, "print the version"),
-}
-
-
-def _parser() -> _Parser:
-    """Knows the names of the commands alone; what is behind a name is left to it."""
-    parser = _Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
-    parser.add_argument("--version", action="version", version=__version__)
-    groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
-    for name, (run_command, what) in COMMANDS.items():
-        group, _, last = name.rpartition(" ")
-        if group not in groups:
-            groups[group] = groups[""].add_parser(group, help="measure").add_subparsers(required=True, metavar="WHAT")
-        command = groups[group].add_parser(last, help=what, add_help=False, allow_abbrev=False)
-        command.set_defaults(run=run_command, name=name, what=what)
-    return parser
-
-
 def _model_path(settings: ModelSettings) -> Path:
-    """The local directory of the model; a hub id is downloaded first."""
+    """The local directory of the model; a hub id is downloaded first, a GGUF file gets one."""
     from pathlib import Path
 
     if settings.compiled_model is not None:
@@ -287,4 +200,4 @@ def _model_path(settings: ModelSettings) -> Path:
         return Path(settings.model)
     from server.checkpoint.hub import resolve_model
 
-    return resolve_model(settings.model, settings.revision)
+    return resolve_model(settings.model, settings.revision, settings.gguf_cache)

@@ -1,0 +1,87 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's shapes: behind a flag, for operators.
+
+Whoever may call them may have any directory read that the server's user can read; where API keys are set, these
+endpoints require one as all of /v1 does.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.api.config import MAX_ADAPTER_NAME
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, TEXT, Responses, documented, errors_of
+from server.api.service import Service, ServiceOf
+from server.errors import InvalidRequest, RequestError
+
+router = APIRouter()
+TEXT_ANSWER: Responses = {200: {"content": {"text/plain": TEXT}}}
+ANSWERS = TEXT_ANSWER | errors_of(401, 403, *OF_BODIES)
+
+
+class LoadLoraAdapterRequest(BaseModel):
+    """An adapter to load: its model name, and a directory on the server's host."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    lora_name: str = Field(min_length=1, max_length=MAX_ADAPTER_NAME)
+    lora_path: str = Field(min_length=1, max_length=4096)
+    load_inplace: bool = False
+
+
+class UnloadLoraAdapterRequest(BaseModel):
+    """An adapter to unload, by its model name."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    lora_name: str = Field(min_length=1, max_length=4096)
+    lora_int_id: int | None = None  # vLLM's clients may send it; names are enough
+
+
+class UpdatesDisabled(RequestError):
+    """The server does not let adapters come and go."""
+
+    status = 403
+    code = "lora_updating_disabled"
+
+
+@router.post(
+    "/v1/load_lora_adapter",
+    response_class=PlainTextResponse,
+    responses=ANSWERS,
+    openapi_extra=documented(LoadLoraAdapterRequest),
+)
+async def load_lora_adapter(
+    body: Annotated[LoadLoraAdapterRequest, Depends(body_of(LoadLoraAdapterRequest))], service: ServiceOf
+) -> str:
+    """Load an adapter into every engine; requests may name it as their model afterwards."""
+    _require_updates(service)
+    if body.lora_name in service.config.model_names:
+        raise InvalidRequest(f"{body.lora_name!r} is the name of the model itself.", "lora_name")
+    await service.adapters.load(body.lora_name, body.lora_path, body.load_inplace)
+    return f"Success: LoRA adapter '{body.lora_name}' added successfully."
+
+
+@router.post(
+    "/v1/unload_lora_adapter",
+    response_class=PlainTextResponse,
+    responses=ANSWERS,
+    openapi_extra=documented(UnloadLoraAdapterRequest),
+)
+async def unload_lora_adapter(
+    body: Annotated[UnloadLoraAdapterRequest, Depends(body_of(UnloadLoraAdapterRequest))], service: ServiceOf
+) -> str:
+    """Let no request begin with an adapter; open ones end as they would."""
+    _require_updates(service)
+    await service.adapters.unload(body.lora_name)
+    return f"Success: LoRA adapter '{body.lora_name}' removed successfully."
+
+
+def _require_updates(service: Service) -> None:
+    _ = service.model  # raises while it loads, drains or is dead
+    if not service.config.allow_runtime_lora_updating:
+        raise UpdatesDisabled("Adapters do not come and go here: start the server with --allow-runtime-lora-updating.")

@@ -1,0 +1,46 @@
+"""Metrics of engines that died and went on: their families, and where the values are."""
+
+from __future__ import annotations
+
+from server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
+from server.clock import NS
+from server.link.client import EngineClient
+
+RESTARTS = MetricFamily(
+    "neuronserve:engine_restarts",
+    "counter",
+    "restarts",
+    "Times the engine was started again, by `cause`: a `fault` of its own, or a signal from `outside`",
+    ("model_name", "engine", "cause"),
+)
+SEQUENCES = MetricFamily(
+    "neuronserve:recovered_sequences",
+    "counter",
+    "sequences",
+    "Sequences that an engine's death met, by `outcome`: `resumed` by another engine, or `refused` as its cause",
+    ("model_name", "engine", "outcome"),
+)
+TOKENS = MetricFamily(
+    "neuronserve:recomputed_tokens",
+    "counter",
+    "tokens",
+    "Of those that were resumed, tokens to compute again, by `kind`: of the `prompt`, or `generated`",
+    ("model_name", "engine", "kind"),
+)
+DEVICE_TIME = MetricFamily(
+    "neuronserve:recomputed_device_seconds",
+    "counter",
+    "seconds",
+    "Modelled device time of that, which is `paid_by` the `operator`: no request is charged",
+    ("model_name", "engine", "paid_by"),
+)
+RECOVERY_FAMILIES = (RESTARTS, SEQUENCES, TOKENS, DEVICE_TIME)
+
+
+def show_recovery(client: EngineClient, counters: ReadCounters, instruments: Instruments) -> None:
+    """Show what one engine's deaths have cost."""
+    journal, shared = client.journal, instruments.common
+    counters.add(RESTARTS, lambda: client.breaker.restarts, **shared)
+    counters.add(SEQUENCES, lambda: journal.sequences, **shared)
+    counters.add(TOKENS, lambda: journal.recomputed_tokens, **shared)
+    counters.add(DEVICE_TIME, lambda: {"operator": journal.recomputed_ns / NS}, **shared)

@@ -1,0 +1,80 @@
+"""The `neuronserve` command: a table of subcommands, each of which imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from server import __version__
+from server.cli import commands
+from server.cli.call import Call, Parser
+from server.errors import StartError
+
+if TYPE_CHECKING:
+    from server.config import EngineConfig
+    from server.link.handle import Addresses, EngineMain
+
+
+def engine_main(config: EngineConfig, addresses: Addresses) -> int:
+    """What an engine's process runs; only that process imports the compiler."""
+    from server.engine.load.loading import load_engine
+    from server.engine.process import run_engine
+
+    return run_engine(load_engine, config, addresses)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command; returns the exit code."""
+    return run(argv, engine_main)
+
+
+def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
+    """`main` with what the engine's process runs as an argument."""
+    found, rest = _parser().parse_known_args(argv)
+    try:
+        return found.run(Call(found.name, found.what, rest, engine)) or 0
+    except StartError as error:
+        print(f"neuronserve: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("neuronserve: interrupted", file=sys.stderr)
+        return 130  # as of a process that SIGINT has ended
+
+
+Run = Callable[[Call], int | None]
+COMMANDS: dict[str, tuple[Run, str]] = {
+    "serve": (commands.serve, "serve a model over HTTP"),
+    "bench latency": (commands.bench_latency, "prefill and decode of a model in this process, without HTTP"),
+    "bench throughput": (commands.bench_throughput, "many sequences at once in this process, without HTTP"),
+    "bench accuracy": (commands.bench_accuracy, "logits error and perplexity of each weight format against float32"),
+    "bench serve": (commands.bench_serve, "load test an OpenAI-compatible endpoint over HTTP (python -m loadtests)"),
+    "plan": (commands.plan, "find the instances that meet a workload's limits, and their cost"),
+    "simulate": (commands.simulate, "serve a workload on modelled instances in virtual time"),
+    "compile": (commands.compile_ahead, "quantize and pack a model, for a faster start"),
+    "models": (commands.models, "list what can be served, or say whether a checkpoint can, and where it fits"),
+    "embed": (commands.embed, "vectors of texts by an encoder, or scores of their classes"),
+    "calibrate": (
+        commands.calibrate,
+        "fit the cost model to published measurements, or check the stored fit",
+    ),
+    "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
+    "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
+    "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
+    "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
+    "version": (commands.version, "print the version"),
+}
+
+
+def _parser() -> Parser:
+    """Knows the names of the commands alone; what is behind a name is left to it."""
+    parser = Parser(prog="neuronserve", description="OpenAI-compatible LLM server for emulated Inferentia devices.")
+    parser.add_argument("--version", action="version", version=__version__)
+    groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
+    for name, (run_command, what) in COMMANDS.items():
+        group, _, last = name.rpartition(" ")
+        if group not in groups:
+            groups[group] = groups[""].add_parser(group, help="measure").add_subparsers(required=True, metavar="WHAT")
+        command = groups[group].add_parser(last, help=what, add_help=False, allow_abbrev=False)
+        command.set_defaults(run=run_command, name=name, what=what)
+    return parser

@@ -1,0 +1,82 @@
+"""The settings of `neuronserve embed`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import NoDecode
+
+from server.config import EncodeConfig, PoolingMode
+from server.device.affinity import NONE, allowed_cpus, choose_cpus
+from server.engine.encode.options import EmbedOptions
+from server.settings.base import File, slice_of
+from server.settings.model import ModelSettings
+
+
+def _one_or_many(value: Any) -> Any:
+    """A text may have commas."""
+    return (value,) if isinstance(value, str) else value
+
+
+Lines = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_one_or_many)]
+
+
+class EmbedSettings(ModelSettings):
+    """Settings of `neuronserve embed`."""
+
+    text: Lines = Field((), description="text to encode; repeatable")
+    file: File = Field(None, description="file with a text on each line, - is standard input")
+    query: str | None = Field(None, description="first text of a pair with each of the others, for a cross-encoder")
+    prompt_name: str | None = Field(None, description="prompt of the model's own to put before each text")
+    prompt: str | None = Field(None, description="text to put before each text")
+    pooling: Literal["auto"] | PoolingMode = Field(
+        "auto", description="how the states of tokens become a vector; auto is as modules.json has it, else mean"
+    )
+    normalize: Literal["auto", "true", "false"] = Field(
+        "auto", description="vectors of length 1; auto is as modules.json has it, else true"
+    )
+    dimensions: int | None = Field(None, ge=1, description="first values of each vector to keep, for models made so")
+    format: Literal["text", "json"] = Field("text", description="a line for each text, or one JSON object")
+    max_num_seqs: int = Field(256, ge=1, le=4096, description="texts in one step")
+    max_num_batched_tokens: int = Field(
+        1024, ge=1, le=131072, description="tokens in one step (at least those of the longest text allowed)"
+    )
+    device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
+    cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
+    cpu_binding: str = Field(
+        NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
+    )
+    kernel_checks: bool = Field(False, description="hold every access of a kernel to its operands' memory; very slow")
+
+    @model_validator(mode="after")
+    def _has_texts(self) -> Self:
+        if not self.text and self.file is None:
+            raise ValueError("text is missing: give --text or --file")
+        if self.prompt is not None and self.prompt_name is not None:
+            raise ValueError("prompt and prompt_name are both given: a text has one prompt")
+        if self.query is not None and (self.prompt or self.prompt_name):
+            raise ValueError("query is given: a pair has no prompt")
+        return self
+
+    def encode_config(self, model_path: object) -> EncodeConfig:
+        """What the encoder is loaded by."""
+        cpu_threads = self.cpu_threads or len(allowed_cpus())
+        return slice_of(
+            EncodeConfig,
+            self,
+            model_path=str(model_path),
+            dtype=self.requested_formats.dtype,
+            requested_formats=self.requested_formats,
+            kernel_cache_dir=self.kernel_cache,
+            cpu_threads=cpu_threads,
+            cpus=choose_cpus(self.cpu_binding, cpu_threads),
+            catalog=self.catalog_config,
+            pooling=None if self.pooling == "auto" else self.pooling,
+            normalize=None if self.normalize == "auto" else self.normalize == "true",
+        )
+
+    @property
+    def options(self) -> EmbedOptions:
+        """What to encode, and how to print it."""
+        return slice_of(EmbedOptions, self, model_name=self.model, texts=self.text)
