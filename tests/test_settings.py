@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from server.api.config import ApiConfig
-from server.config import DataParallel, EngineConfig, RuntimeCores
+from server.config import DataParallel, EngineConfig, RuntimeCores, WeightGroups
 from server.errors import SettingsError
 from server.planner.plan.options import PlanOptions
 from server.planner.simulate.autoscaling import Autoscaling
@@ -192,8 +192,10 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
     | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "api_key_file", "trace_dir"}
+    | {"max_engine_restarts", "engine_restart_window", "engine_hang_timeout"}
     | {"shutdown_timeout", "disable_access_log", "disable_log_stats", "log_stats_interval"}
-    | {"additional_config", "override_neuron_config"},
+    | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
+    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
     | {"calibration", "check", "emit", "emit_row", "gpus", "picture", "wide"},
@@ -245,6 +247,18 @@ def test_each_part_gets_its_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert engine.cpu_threads >= 1
     api = settings.api_config(Path("/m"))
     assert (api.model_names, api.model_path, api.tokenizer_path) == (("/m",), Path("/m"), Path("/t"))
+
+
+def test_groups_of_int4_are_named_by_size_and_symmetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("/m", "--quantization", "int4").requested_formats.groups is None
+    monkeypatch.setenv("NEURONSERVE_QUANTIZATION_GROUP_SIZE", "128")
+    assert load("/m").requested_formats.groups == WeightGroups(128)
+    settings = load("/m", "--quantization", "int4", "--quantization-group-size", "64", "--no-quantization-symmetric")
+    assert settings.engine_config(Path("/m")).requested_formats.groups == WeightGroups(64, is_symmetric=False)
+    with pytest.raises(SettingsError, match="quantization is int8: int4 alone has groups"):
+        load("/m", "--quantization", "int8").engine_config(Path("/m"))
+    with pytest.raises(SettingsError, match="quantization-group-size"):
+        load("/m", "--quantization-group-size", "48")
 
 
 def test_how_traces_are_sent_follows_the_flag_then_opentelemetrys_own_variables(

@@ -26,7 +26,8 @@ WHOLE: dict[str, type[pydantic.BaseModel]] = {
 NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param", "code"})
 # What this server adds, under vLLM's names.
 EXTRA = frozenset(
-    {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "neuronserve", "system_fingerprint"}
+    {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
+    | {"reasoning_content"}
 )
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations")
 

@@ -27,6 +27,7 @@ from server.errors import StartError
 from server.link.handle import Addresses
 from server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
 from server.types import StepPlan, StepResult
+from tests.api.echo import EchoRunner
 from tests.cost.pricing import small_pricer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +90,18 @@ class HeldRunner:
         return self._runner.execute(plan)
 
 
+class PoisonedRunner:
+    """A slow runner whose process gets a signal when it computes a sequence with a certain token in its prompt."""
+
+    def __init__(self, runner: Runner, token_id: int, number: int) -> None:
+        self._runner, self._token_id, self._number = runner, token_id, number
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if any(self._token_id in seq.history[: seq.num_prompt_tokens] for seq in plan.seqs):
+            os.kill(os.getpid(), self._number)
+        return self._runner.execute(plan)
+
+
 @dataclass(frozen=True)
 class FakeEngine:
     runner: Runner
@@ -97,10 +110,12 @@ class FakeEngine:
     info: EngineInfo
     pricer: StepPricer
     grammars: None = None  # the fake model follows none
+    adapters: None = None
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
-    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, `slow:SECONDS` or `hold:FILE`."""
+    """The loader of the tests. `device` asks for more: `fail`, `crash`, `hang`, `echo`, `slow:SECONDS`, `hold:FILE` or
+    `poison:TOKEN:SIGNAL`."""
     report("loading the fake model")
     if config.device == "fail":
         raise StartError("the model does not fit: it needs 99 GiB, the core has 16 GiB")
@@ -135,9 +150,14 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
 def fake_runner(device: str, cache: CacheConfig) -> Runner:
     """The fake model, at the pace that `device` asks for."""
     kind, _, value = device.partition(":")
+    if kind == "echo":
+        return EchoRunner()
     runner = FakeRunner(cache, VOCAB_SIZE)
     if kind == "hold":
         return HeldRunner(runner, Path(value))
+    if kind == "poison":
+        token_id, _, number = value.partition(":")
+        return PoisonedRunner(SlowRunner(runner, 0.002), int(token_id), int(number))
     return SlowRunner(runner, float(value)) if kind == "slow" else runner
 
 
@@ -180,8 +200,8 @@ class Server:
 
     @property
     def engine_pids(self) -> list[int]:
-        """Pids of the engines' processes by their name among the children, in the order of their ranks."""
-        return [pid for pid in children(self.process.pid) if b"spawn_main" in command_line(pid)]
+        """Pids of the engines: children that have a heartbeat, at first in the order of their ranks."""
+        return [pid for pid in children(self.process.pid) if has_mapped(pid, "/heartbeat")]
 
     @property
     def engine_pid(self) -> int:
@@ -281,15 +301,22 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def children(pid: int) -> Sequence[int]:
-    """Pids of the direct children of `pid`."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(part) for part in text.split()]
+    """Pids of the direct children of `pid`, whichever of its threads has started them, the oldest first."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted(int(part) for file in files for part in file.read_text().split())
 
 
 def command_line(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+def has_mapped(pid: int, name: str) -> bool:
+    """Whether a process has a file whose path ends with `name` in its memory."""
+    with contextlib.suppress(OSError):
+        return any(line.endswith(name) for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    return False
 
 
 def is_running(pid: int) -> bool:

@@ -34,6 +34,7 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
     assert told["compiled"]["max_num_seqs"] == 8
     core = {"weights": 700, "kv": 200, "budget": 950, "capacity": 1000}
     assert told["memory"] == {"core": core, "host": {"weights": 1400, "partial_sums": 64}}
+    assert told["parsers"] == {"tool_calls": "none", "reasoning": "none"}
     assert told["time"] == {"pace": "device", "calibration": default_calibration().version, "extrapolated": []}
     price = told["price"]
     assert (price["usd_per_hour"], price["basis"], price["date"]) == (0.328, "reserved", "2024-09-16")

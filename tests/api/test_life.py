@@ -173,8 +173,8 @@ def test_a_full_queue_is_429_and_the_rest_goes_on(checkpoint: Path) -> None:
         until(lambda: httpx.post(server.url + TEXT, json={"prompt": "a", "max_tokens": 1}).status_code == 200)
 
 
-def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
-    with running_server(checkpoint, *SLOW) as server:
+def test_a_killed_engine_that_is_not_to_be_restarted_ends_streams_and_readiness(checkpoint: Path) -> None:
+    with running_server(checkpoint, *SLOW, "--max-engine-restarts", "0") as server:
         with httpx.stream("POST", server.url + TEXT, json={**LONG, "stream": True}, timeout=60) as response:
             lines = events(response)
             next(lines)
@@ -195,6 +195,24 @@ def test_a_killed_engine_ends_streams_and_readiness(checkpoint: Path) -> None:
     assert f" ERROR {death}; 1 open sequences end with an error" in words
     assert " ERROR the server is dead: 0 of 1 engines left" in words
     assert words.splitlines()[-1] == f"neuronserve: error: an engine was lost while the server ran: {death}"
+
+
+@pytest.mark.parametrize("way", ["signal", "request"])
+def test_a_restart_loses_no_request(checkpoint: Path, way: str) -> None:
+    with running_server(checkpoint, *SLOW) as server:
+        first = server.engine_pid
+        with httpx.stream("POST", server.url + TEXT, json={**LONG, "max_tokens": 60, "stream": True}) as response:
+            lines = events(response)
+            next(lines)
+            if way == "signal":
+                server.signal(signal.SIGHUP)
+            else:
+                assert httpx.post(server.url + "/admin/restart-engine").json() == {"restarting": 1}
+            rest = list(lines)
+        assert (rest[-1], json.loads(rest[-2])["choices"][0]["finish_reason"]) == ("[DONE]", "length")
+        until(lambda: status(server.url, "/health/ready") == 200)
+        assert server.engine_pid != first
+        assert status(server.url, "/health/live") == 200
 
 
 def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> None:

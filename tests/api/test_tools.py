@@ -17,7 +17,8 @@ import pytest
 
 from server.api.config import ApiConfig
 from server.api.service import load_text_files
-from server.api.tools.plan import ToolPlan, keep_tags, tool_plan
+from server.api.tools.plan import ToolPlan, tool_plan
+from server.api.tools.reasoning import OutputPlan, keep_tags, output_plan
 from server.api.wire.chat import ChatRequest
 from server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, running_server
@@ -160,6 +161,21 @@ def test_a_forced_call_is_valid_however_hot_the_model_runs(client: openai.OpenAI
     assert ended > 2
 
 
+def test_tools_that_are_not_allowed_are_shown_and_not_called(client: openai.OpenAI) -> None:
+    timer = {"type": "function", "function": {"name": "set_timer"}}
+
+    def allowed(mode: str) -> dict[str, Any]:
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [timer]}}
+
+    for seed in range(4):
+        options: dict[str, Any] = {"tools": TOOLS, "temperature": 1.2, "seed": seed}
+        required = ask(client, OSLO, tool_choice=allowed("required"), **options)
+        assert {name for name, _ in calls_of(required)} == {"set_timer"}
+        free = ask(client, OSLO, tool_choice=allowed("auto"), **options)
+        assert {name for name, _ in calls_of(free)} <= {"set_timer"}
+    assert calls_of(ask(client, OSLO, tools=TOOLS)) == [("get_weather", '{"city": "Oslo"}')]
+
+
 def test_tools_that_may_not_be_called_are_as_if_not_there(client: openai.OpenAI) -> None:
     without = ask(client, OSLO)
     with_none = ask(client, OSLO, tools=TOOLS, tool_choice="none")
@@ -236,6 +252,10 @@ def function(name: str, **more: Any) -> dict[str, Any]:
 
 
 UNKNOWN = {"tools": TOOLS, "tool_choice": function("nope")}
+NOT_ALLOWED = {
+    "tools": TOOLS,
+    "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("nope")]}},
+}
 NOT_FOLLOWED = {"tools": [WEATHER, function("f", parameters={"not": {}})], "tool_choice": "required"}
 TOO_LARGE = {"tools": [function("f", parameters={"enum": ["x" * 140_000]})], "tool_choice": "required"}
 HUGE = {"tools": [function("f", parameters={"maximum": 10**30})]}
@@ -248,6 +268,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "required"),
     (UNKNOWN, "tool_choice.function.name", "get_weather, set_timer"),
     ({"tool_choice": "auto"}, "tool_choice", "tools"),
+    (NOT_ALLOWED, "tool_choice.allowed_tools.tools[0].function.name", "get_weather, set_timer"),
     (NOT_FOLLOWED, "tools[1].function.parameters", "not"),
     (TOO_LARGE, "tools[0].function.parameters", "131072"),
     (HUGE, "messages", "2**64"),
@@ -291,7 +312,7 @@ def test_tools_are_no_field_of_completions(real_server: Server) -> None:
     assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
 
 
-OTHER_FORM = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}[TOOL_CALLS]{% endif %}"
+OTHER_FORM = "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}<calls>{% endif %}"
 
 
 def test_the_settings_say_who_decides_and_in_which_form(checkpoint: Path) -> None:
@@ -325,10 +346,11 @@ def test_tags_that_are_special_tokens_stay_in_the_text(tmp_path: Path) -> None:
     try:
         served: Any = SimpleNamespace(tokenizer=service.tokenizer, template=service.template)
         body = ChatRequest.model_validate_json(json.dumps({"messages": OSLO, "tools": TOOLS}))
-        plan = tool_plan(served, ApiConfig(("m",), model, model), body)
+        config = ApiConfig(("m",), model, model)
+        plan = output_plan(config, served.template.source, body, tool_plan(served, config, body))
         kept = keep_tags(served, plan, body)
         assert kept.skip_special_tokens is False
-        assert keep_tags(served, ToolPlan(), body).skip_special_tokens is None
+        assert keep_tags(served, OutputPlan(ToolPlan()), body).skip_special_tokens is None
     finally:
         service.close()
 

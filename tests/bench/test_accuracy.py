@@ -28,6 +28,8 @@ BOUNDS = {
     "int8-weight-only": (0.015, 0.98),
     "fp8": (0.04, 0.96),
     "fp8_e5m2": (0.08, 0.96),
+    "int4": (0.16, 0.94),
+    "mxfp4": (0.23, 0.92),
 }
 
 
@@ -60,7 +62,7 @@ def test_every_format_stays_close_to_float32_on_held_out_text(report: dict[str, 
 def test_fewer_bits_err_more(report: dict[str, Any]) -> None:
     errors = {result["weights"]: result["relative_logits_error"] for result in report["results"]}
     assert 0 == errors["float32"] < errors["bfloat16"] < errors["int8-weight-only"] < errors["int8"]
-    assert errors["int8-weight-only"] < errors["fp8"] < errors["fp8_e5m2"]
+    assert errors["int8-weight-only"] < errors["fp8"] < errors["fp8_e5m2"] < errors["int4"] < errors["mxfp4"]
 
 
 def test_the_model_knows_its_text(report: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -14,13 +15,13 @@ from safetensors.numpy import save_file
 from server.checkpoint import checkpoint as checkpoint_module
 from server.checkpoint.checkpoint import Checkpoint
 from server.errors import CheckpointError
+from server.models.names import Names
 from server.models.spec import ModelSpec
-from server.models.tensors import EMBEDDING_WEIGHT as EMBEDDING
-from server.models.tensors import LM_HEAD_WEIGHT as LM_HEAD
 from server.models.tensors import tensor_shapes
 
 SPEC = ModelSpec("Qwen3ForCausalLM", 2, 12, 20, 4, 2, 6, 30, 64, has_qkv_bias=True, has_o_bias=True, has_qk_norm=True)
 TIED = ModelSpec("LlamaForCausalLM", 1, 12, 20, 4, 2, 6, 30, 64, is_tied=True)
+EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 GATE = "model.layers.0.mlp.gate_proj.weight"
 Tensors = dict[str, np.ndarray]
 
@@ -186,6 +187,31 @@ def test_tied_output_layer_may_be_absent_or_equal_but_not_different(tmp_path: Pa
     assert refusal(save(tmp_path, tensors), TIED).tensor == LM_HEAD
     tensors[LM_HEAD] = np.ones((), np.float32)
     assert refusal(save(tmp_path, tensors), TIED).tensor == LM_HEAD
+
+
+def test_names_may_leave_out_what_comes_before_those_of_a_model_with_its_output_layer(tmp_path: Path) -> None:
+    tensors = tensors_of(TIED)
+    bare = {name.removeprefix("model."): values for name, values in tensors.items()}
+    for head in ({}, {LM_HEAD: tensors[EMBEDDING].copy()}):
+        opened = Checkpoint.open(save(tmp_path, bare | head), TIED)
+        assert opened.surplus == ()
+        for name, expected in tensors.items():
+            np.testing.assert_array_equal(opened.load(name), expected)
+    del bare["norm.weight"]
+    assert refusal(save(tmp_path, bare), TIED).tensor == "model.norm.weight"
+
+
+def test_old_names_and_leftovers_of_a_family_are_known(tmp_path: Path) -> None:
+    names = Names.of({"model": "gpt_neox"}, "gpt_neox.", (".attention.bias",))
+    spec = replace(SPEC, names=replace(names, old_names=(("embed_out.weight", "lm_head.weight"),)))
+    tensors = tensors_of(spec)
+    old = {name.replace("lm_head", "embed_out"): values for name, values in tensors.items()}
+    bare = {name.removeprefix("gpt_neox."): values for name, values in old.items()}
+    for stored in (tensors, old, bare):
+        opened = Checkpoint.open(save(tmp_path, stored | {"layers.0.attention.bias": np.ones(3, np.float32)}), spec)
+        assert opened.surplus == ()
+        for name, expected in tensors.items():
+            np.testing.assert_array_equal(opened.load(name), expected)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pkl", "consolidated.00.pth"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader
 from server.errors import CheckpointError, SettingsError
 from server.kernels.matmul.quantize import dequantize_rows, stored_rows
+from server.models.names import LLAMA
 from server.models.spec import ModelSpec
 from server.placement.matrices import packed_shapes
 from server.placement.shard import ShardSpec
@@ -137,6 +139,11 @@ class TestFormats:
     def test_a_tied_output_layer_is_the_plain_embedding(self) -> None:
         assert stored(quantization_config("int", ()), TIED).left_out == ("lm_head",)
 
+    def test_codes_of_matrices_that_are_stored_transposed_are_refused(self) -> None:
+        spec = replace(SPEC, names=replace(LLAMA, is_transposed=True))
+        with pytest.raises(JsonError, match=r"not supported where weights are stored \[inputs, outputs\]"):
+            stored(quantization_config("int", ()), spec)
+
     def test_a_fused_matrix_with_one_plain_part_is_plain(self, tmp_path: Path) -> None:
         write_both("tiny-llama", tmp_path, "int", ignore=("lm_head", Q0))
         formats = open_model(tmp_path / "packed", ASKED, 1).formats
@@ -166,12 +173,12 @@ def part(name: str, **changes: Any) -> Edit:
     ("edit", "named"),
     [
         (
-            lambda s: s.update(quant_method="gptq"),
-            "quantization_config.quant_method is 'gptq': served are",
+            lambda s: s.update(quant_method="hqq"),
+            "quantization_config.quant_method is 'hqq': served are",
         ),
         (
-            lambda s: s.update(format="pack-quantized"),
-            "config.format is 'pack-quantized': with int only",
+            lambda s: s.update(format="marlin-24"),
+            "config.format is 'marlin-24': with int only",
         ),
         (lambda s: s.update(quantization_status="frozen"), "quantization_status is 'frozen': expected 'compressed'"),
         (

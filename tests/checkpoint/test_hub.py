@@ -17,8 +17,12 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from server.checkpoint.hub import resolve_model
+from server.checkpoint.hub import resolve_model as resolve
 from server.errors import SettingsError
+
+
+def resolve_model(name: str, revision: str | None = None) -> Path:
+    return resolve(name, revision, Path("cache"))
 
 
 class Hub:
@@ -76,9 +80,9 @@ def test_missing_path_is_a_missing_directory_and_the_hub_is_not_asked(hub: Hub, 
 
 
 def test_file_is_told_from_a_directory(tmp_path: Path, hub: Hub) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"")
-    assert "is a file" in refusal(str(tmp_path / "model.gguf"))
-    assert "is a file" in refusal("model.gguf")
+    (tmp_path / "model.bin").write_bytes(b"")
+    assert "is a file" in refusal(str(tmp_path / "model.bin"))
+    assert "is a file" in refusal("model.bin")
     assert hub.calls == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from transformers import AutoConfig
 
 from server.checkpoint.model_config import MAX_CONFIG_BYTES, read_model_spec
 from server.errors import CheckpointError
-from server.models.families import FAMILIES
-from server.models.spec import ModelSpec, RopeSpec
+from server.models.families import FAMILIES, own_keys
+from server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
+from server.models.tensors import tensor_shapes
+from tools.random_checkpoint.shapes import MODEL_TYPES
 
 SMALL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -26,13 +29,6 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2,
     "vocab_size": 128,
     "max_position_embeddings": 256,
-}
-MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Gemma3ForCausalLM": "gemma3_text",
 }
 
 
@@ -66,28 +62,41 @@ def test_dimensions_are_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("architecture", MODEL_TYPES)
 def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, architecture: str) -> None:
-    theirs = AutoConfig.for_model(MODEL_TYPES[architecture])
+    theirs, keys = AutoConfig.for_model(MODEL_TYPES[architecture]), own_keys(architecture)
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
     ours = read_model_spec(tmp_path)
     assert ours.num_layers == theirs.num_hidden_layers
     assert ours.hidden_size == theirs.hidden_size
-    assert ours.intermediate_size == theirs.intermediate_size
+    width = "moe_intermediate_size" if hasattr(theirs, "moe_intermediate_size") else "intermediate_size"
+    assert ours.intermediate_size == (getattr(theirs, keys.get(width, width)) or 4 * ours.hidden_size)
     assert ours.num_heads == theirs.num_attention_heads
-    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.num_kv_heads == (getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads)
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads)
     assert ours.vocab_size == theirs.vocab_size
     assert ours.max_position == theirs.max_position_embeddings
-    assert ours.rms_norm_eps == theirs.rms_norm_eps
+    assert ours.rms_norm_eps == getattr(theirs, keys.get("rms_norm_eps", "rms_norm_eps"), 1e-5)
     assert ours.is_tied == theirs.tie_word_embeddings
     types = getattr(theirs, "layer_types", None) or ["full_attention"] * theirs.num_hidden_layers
     if architecture == "MistralForCausalLM":
         types = ["sliding_attention"] * theirs.num_hidden_layers
+    if ours.num_positions:
+        assert ours.distinct_ropes == (None,)
+        return
     for layer, name in enumerate(types):
         rope = theirs.rope_parameters.get(name, theirs.rope_parameters)
-        assert ours.layer_rope(layer) == RopeSpec(rope["rope_theta"])
-        assert ours.window(layer) == (theirs.sliding_window if name == "sliding_attention" else 0)
+        partial = rope.get("partial_rotary_factor", 1.0)
+        plain = RopeSpec(rope["rope_theta"], partial_factor=partial, is_interleaved=ours.rope.is_interleaved)
+        if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+            assert (ours.rope.kind, ours.rope.factor) == (kind, rope["factor"])
+            plain = replace(ours.rope, theta=rope["rope_theta"])
+        is_rotated = (getattr(theirs, "no_rope_layers", None) or [1] * ours.num_layers)[layer]
+        if architecture == "Cohere2ForCausalLM":
+            is_rotated = name == "sliding_attention"
+        assert ours.layer_rope(layer) == (plain if is_rotated else None)
+        window = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}.get(name, "")
+        assert ours.window(layer) == getattr(theirs, window, 0)
 
 
 def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
@@ -120,6 +129,43 @@ def test_biases_and_norms_follow_the_architecture(
 ) -> None:
     spec = spec_of(tmp_path, architectures=[architecture], attention_bias=attention_bias)
     assert (spec.has_qkv_bias, spec.has_o_bias, spec.has_qk_norm) == (qkv, o, qk_norm)
+
+
+def test_multipliers_and_caps_are_read(tmp_path: Path) -> None:
+    granite = {"embedding_multiplier": 12, "attention_multiplier": 0.0156, "residual_multiplier": 0.22}
+    spec = spec_of(tmp_path, architectures=["GraniteForCausalLM"], **granite, logits_scaling=8.0)
+    assert (spec.embedding_scale, spec.attention_scale, spec.residual_scale) == (12.0, 0.0156, 0.22)
+    assert spec.logit_scale == 1 / 8
+    gemma = {"architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 144}
+    spec = spec_of(tmp_path, **gemma)
+    assert (spec.score_cap, spec.logit_cap, spec.attention_scale) == (50.0, 30.0, 1 / 12)
+    assert (spec.windows, spec.norm_offset, spec.has_post_norms) == ((4096, 0, 4096, 0), 1.0, True)
+    spec = spec_of(tmp_path, **gemma, attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (spec.score_cap, spec.logit_cap) == (0.0, 0.0)
+
+
+LLAMA4: dict[str, Any] = {"architectures": ["Llama4ForCausalLM"], "moe_layers": [], "intermediate_size_mlp": 80}
+
+
+class TestLlama4:
+    def test_rotated_layers_have_chunks_and_the_others_temperatures(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **LLAMA4, attention_chunk_size=9)
+        assert (spec.windows, spec.is_chunked, spec.widest_window) == ((9, 9, 9, 0), True, 0)
+        assert [rope is None for rope in spec.ropes] == [False, False, False, True]
+        assert spec.rope.is_interleaved
+        assert spec.has_plain_qk_norm
+        assert spec.temperatures == (TemperatureSpec(0.1, 8192, 1),)
+        assert spec_of(tmp_path, **LLAMA4, attn_temperature_tuning=False).temperatures == ()
+        assert spec_of(tmp_path, **LLAMA4, attention_chunk_size=9, no_rope_layers=[]).windows == (9, 9, 9, 0)
+        assert spec_of(tmp_path, **LLAMA4, layer_types=["full_attention"] * 4).windows == ()
+        assert "attention_chunk_size" in refusal(tmp_path, **LLAMA4, attention_chunk_size=None)
+
+    def test_layers_without_experts_have_a_width_of_their_own(self, tmp_path: Path) -> None:
+        assert (spec_of(tmp_path, **LLAMA4).intermediate_size, spec_of(tmp_path).num_experts) == (80, 0)
+        spec = spec_of(tmp_path, **LLAMA4 | {"moe_layers": [1, 3]})
+        assert spec.expert_layers == (False, True, False, True)
+        assert (spec.intermediate_size, spec.dense_intermediate_size, spec.shared_intermediate_size) == (96, 80, 96)
+        assert (spec.num_experts, spec.experts_per_token, spec.weighs_expert_inputs) == (16, 1, True)
 
 
 class TestWindows:
@@ -222,7 +268,12 @@ class TestRope:
         ("rope", "named"),
         [
             ({"type": "dynamic", "factor": 2.0}, "'dynamic'"),
-            ({"rope_type": "longrope", "short_factor": [1.0]}, "'longrope'"),
+            ({"rope_type": "longrope", "short_factor": [1.0]}, "long_factor is missing"),
+            (
+                {"rope_type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 4},
+                "short_factor is [1.0, 1.0,",
+            ),
+            ({"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [0.0] * 4}, "long_factor"),
             ({"type": ["yarn"]}, "yarn"),
             ({"type": "linear"}, "factor is missing"),
             ({"type": "linear", "factor": 0.5}, "0.5"),
@@ -240,26 +291,154 @@ class TestRope:
     def test_what_cannot_be_computed_is_refused_by_name(self, tmp_path: Path, rope: Any, named: str) -> None:
         assert named in refusal(tmp_path, rope_scaling=rope)
 
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({}, math.sqrt(1 + math.log(256 / 64) / math.log(64))),  # by the ratio of the contexts
+            ({"factor": 8.0}, math.sqrt(1 + math.log(8) / math.log(64))),
+            ({"factor": 1.0}, 1.0),
+            ({"attention_factor": 0.9}, 0.9),
+        ],
+    )
+    def test_longrope_has_factors_of_pairs_and_one_of_attention(
+        self, tmp_path: Path, options: dict[str, Any], expected: float
+    ) -> None:
+        values = {"type": "su", "short_factor": [1.0, 2.0, 3.0, 4.0], "long_factor": [2.0, 3.0, 5.0, 9.0]} | options
+        phi = {"architectures": ["Phi3ForCausalLM"], "original_max_position_embeddings": 64}
+        rope = self.rope(tmp_path, **phi, rope_scaling=values)
+        assert (rope.kind, rope.original_max_position, rope.partial_factor) == ("longrope", 64, 1.0)
+        assert (rope.short_factors, rope.long_factors) == ((1.0, 2.0, 3.0, 4.0), (2.0, 3.0, 5.0, 9.0))
+        assert rope.attention_factor == pytest.approx(expected)
+
+    def test_phi_rotates_a_part_of_each_head(self, tmp_path: Path) -> None:
+        phi = {"architectures": ["Phi3ForCausalLM"], "hidden_size": 128}
+        assert self.rope(tmp_path, **phi, partial_rotary_factor=0.75).rotary_dim(16) == 12
+        assert "turns 3 values of 16" in refusal(tmp_path, **phi, partial_rotary_factor=0.2)
+
+    def test_layers_of_smollm3_that_are_not_rotated(self, tmp_path: Path) -> None:
+        smol: dict[str, Any] = {"architectures": ["SmolLM3ForCausalLM"]}
+        turns = spec_of(tmp_path, **smol, rope_theta=5e4).ropes
+        assert turns == (*[RopeSpec(5e4)] * 3, None)
+        assert [rope is None for rope in spec_of(tmp_path, **smol, no_rope_layers=[0, 1, 1, 0, 1]).ropes] == [
+            1,
+            0,
+            0,
+            1,
+        ]
+        assert spec_of(tmp_path, **smol, use_sliding_window=True, sliding_window=9).windows == (0, 0, 0, 9)
+        assert spec_of(tmp_path, **smol, sliding_window=9).windows == ()
+        assert "no_rope_layers" in refusal(tmp_path, **smol, no_rope_layers=[1, 1])
+        assert "no_rope_layers[0] is 2" in refusal(tmp_path, **smol, no_rope_layers=[2, 1, 1, 1])
+
+    def test_sliding_layers_of_olmo3_are_not_scaled(self, tmp_path: Path) -> None:
+        olmo = {"architectures": ["Olmo3ForCausalLM"], "rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn"} | YARN}
+        kinds = [rope.kind for rope in spec_of(tmp_path, **olmo).ropes if rope is not None]
+        assert kinds == ["default", "default", "default", "yarn"]
+        assert spec_of(tmp_path, **olmo, sliding_window=9).windows == (9, 9, 9, 0)
+
     def test_partial_rotary_beside_the_rope_object_is_refused(self, tmp_path: Path) -> None:
         assert "partial_rotary_factor" in refusal(tmp_path, partial_rotary_factor=0.5)
+
+
+GPT2, OPT, NEOX, COHERE = (
+    {"architectures": [name], "num_key_value_heads": None}
+    for name in ("GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "CohereForCausalLM")
+)
+
+
+class TestClassics:
+    """GPT-2, OPT and GPT-NeoX: layer norms and biases, with keys and names of their own."""
+
+    def test_own_keys_win_over_llamas(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **GPT2, n_embd=32, n_head=4, n_layer=2, n_inner=None, n_positions=99)
+        assert (spec.hidden_size, spec.num_heads, spec.num_layers) == (32, 4, 2)
+        assert (spec.intermediate_size, spec.num_positions, spec.first_position) == (128, 99, 0)
+        assert spec_of(tmp_path, "intermediate_size", **GPT2, n_inner=None).intermediate_size == 256
+        assert spec_of(tmp_path, **OPT, ffn_dim=48).intermediate_size == 48
+
+    @pytest.mark.parametrize(
+        ("name", "activation"),
+        [("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("gelu_fast", "gelu_tanh"), ("relu", "relu")],
+    )
+    def test_activations_are_read_by_name(self, tmp_path: Path, name: str, activation: str) -> None:
+        assert spec_of(tmp_path, **OPT, activation_function=name).activation == activation
+        assert spec_of(tmp_path, **NEOX, hidden_act=name).activation == activation
+
+    def test_opt_has_two_rows_of_positions_before_the_first(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **OPT)
+        assert (spec.num_positions, spec.first_position, spec.max_position) == (258, 2, 256)
+        assert tensor_shapes(spec)["model.decoder.embed_positions.weight"] == (258, 64)
+
+    @pytest.mark.parametrize("is_before", [True, False])
+    def test_norms_of_opt_have_the_same_names_before_and_after(self, tmp_path: Path, is_before: bool) -> None:
+        spec = spec_of(tmp_path, **OPT, do_layer_norm_before=is_before)
+        norms = {name for name in tensor_shapes(spec) if "layer_norm.weight" in name and ".0." in name}
+        at = "model.decoder.layers.0."
+        assert norms == {f"{at}self_attn_layer_norm.weight", f"{at}final_layer_norm.weight"}
+        assert ("model.decoder.final_layer_norm.weight" in tensor_shapes(spec)) == is_before
+
+    def test_no_key_says_the_epsilon_of_opt(self, tmp_path: Path) -> None:
+        assert spec_of(tmp_path, **OPT, layer_norm_eps=1e-3, rms_norm_eps=1e-3).rms_norm_eps == 1e-5
+
+    def test_biases_are_optional_where_a_key_says_so(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **OPT, enable_bias=False)
+        assert not any(".bias" in name and "norm" not in name for name in tensor_shapes(spec))
+        spec = spec_of(tmp_path, **NEOX, attention_bias=False)
+        assert (spec.has_qkv_bias, spec.has_o_bias, spec.has_ffn_bias) == (False, False, True)
+
+    def test_matrices_of_gpt2_are_stored_transposed_and_fused(self, tmp_path: Path) -> None:
+        shapes = tensor_shapes(spec_of(tmp_path, **GPT2))
+        assert shapes["transformer.h.3.attn.c_attn.weight"] == (64, 192)
+        assert shapes["transformer.h.3.attn.c_attn.bias"] == (192,)
+        assert shapes["transformer.h.3.mlp.c_fc.weight"] == (64, 96)
+        assert shapes["transformer.h.3.mlp.c_proj.weight"] == (96, 64)
+
+    def test_neox_rotates_a_part_and_may_have_branches_in_turn(self, tmp_path: Path) -> None:
+        assert spec_of(tmp_path, **NEOX).rope.rotary_dim(16) == 4
+        spec = spec_of(tmp_path, **NEOX, rotary_pct=0.5, rotary_emb_base=5e4, use_parallel_residual=False)
+        assert (spec.rope, spec.parallel_norms) == (RopeSpec(5e4, partial_factor=0.5), 0)
+        rope = {"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 1.0}
+        assert spec_of(tmp_path, **NEOX, rope_parameters=rope).rope == RopeSpec(2e4)
+
+
+class TestCohere:
+    """Command-R and Cohere 2."""
+
+    def test_options_of_command_r(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **COHERE, layer_norm_eps=1e-4, logit_scale=0.5, use_qk_norm=True)
+        assert (spec.norm, spec.parallel_norms, spec.rms_norm_eps, spec.logit_scale) == ("layer_no_bias", 1, 1e-4, 0.5)
+        assert tensor_shapes(spec)["model.layers.0.self_attn.q_norm.weight"] == (8, 8)
+
+    def test_sliding_layers_of_cohere2_alone_are_rotated(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, architectures=["Cohere2ForCausalLM"], sliding_window=9)
+        assert spec.windows == (9, 9, 9, 0)
+        assert [rope is not None for rope in spec.ropes] == [True, True, True, False]
+        types = ["full_attention", "sliding_attention"] * 2
+        spec = spec_of(tmp_path, architectures=["Cohere2ForCausalLM"], sliding_window=9, layer_types=types)
+        assert [rope is not None for rope in spec.ropes] == [False, True, False, True]
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         (
-            {"architectures": ["GPT2LMHeadModel"]},
-            "'GPT2LMHeadModel' is not supported; supported are LlamaForCausalLM, Mi",
+            {"architectures": ["GPTJForCausalLM"]},
+            "'GPTJForCausalLM' is not supported; supported are LlamaForCausalLM, Mi",
         ),
         ({"architectures": []}, "architectures is missing"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is missing"),
         ({"architectures": [["LlamaForCausalLM"]]}, "is not supported"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
         ({"trust_remote_code": True}, "trust_remote_code"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.quant_method is 'awq'"),
-        ({"quantization_config": ["awq"]}, "quantization_config is ['awq']: expected `object`"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quantization_config.quant_method is 'hqq'"),
+        ({"quantization_config": ["hqq"]}, "quantization_config is ['hqq']: expected `object`"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu': expected 'silu'"),
-        ({"mlp_bias": True}, "mlp_bias"),
+        ({"architectures": ["MistralForCausalLM"], "mlp_bias": True}, "mlp_bias"),
+        ({"architectures": ["Cohere2ForCausalLM"], "mlp_bias": True}, "mlp_bias"),
+        (
+            {"architectures": ["Ministral3ForCausalLM"], "rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+            "_beta",
+        ),
         ({"architectures": ["MistralForCausalLM"], "attention_bias": True}, "attention_bias"),
         ({"hidden_size": 0}, "hidden_size is 0: expected `int` >= 1"),
         ({"hidden_size": -64}, "-64"),
@@ -284,6 +463,34 @@ class TestRope:
         ({"rope_theta": 10**400}, "rope_theta"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes': expected `bool`"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window"),
+        ({"architectures": ["Phi3ForCausalLM"], "attention_bias": True}, "attention_bias"),
+        ({"architectures": ["Phi3ForCausalLM"], "sliding_window": 0}, "sliding_window"),
+        ({"architectures": ["GemmaForCausalLM"], "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"architectures": ["GemmaForCausalLM"], "hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({"architectures": ["Gemma2ForCausalLM"], "attn_logit_softcapping": 0.0}, "attn_logit_softcapping"),
+        ({"architectures": ["Gemma2ForCausalLM"], "final_logit_softcapping": -30.0}, "final_logit_softcapping"),
+        ({"architectures": ["GraniteForCausalLM"], "logits_scaling": 0}, "logits_scaling"),
+        ({"architectures": ["Olmo3ForCausalLM"], "layer_types": ["full_attention"]}, "layer_types"),
+        ({**GPT2, "num_key_value_heads": 2}, "num_key_value_heads is 2: must be as many as heads, which are 8"),
+        ({**GPT2, "head_dim": 16}, "head_dim is 16: must be 8"),
+        ({**GPT2, "n_embd": 0}, "n_embd is 0: expected `int` >= 1"),
+        ({**GPT2, "scale_attn_weights": False}, "scale_attn_weights is False"),
+        ({**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({**GPT2, "add_cross_attention": True}, "add_cross_attention is True"),
+        ({**GPT2, "activation_function": "swish"}, "activation_function is 'swish'"),
+        ({**OPT, "word_embed_proj_dim": 32}, "word_embed_proj_dim is 32: a projection of embeddings to hidden_size"),
+        ({**OPT, "_remove_final_layer_norm": True}, "_remove_final_layer_norm is True"),
+        ({**OPT, "layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),
+        ({**NEOX, "rotary_pct": 0.0}, "rotary_pct is 0.0"),
+        ({**NEOX, "rotary_pct": 0.4}, "partial_rotary_factor is 0.4: turns 3 values of 8, not pairs"),
+        ({**NEOX, "layer_norm_eps": -1.0}, "layer_norm_eps is -1.0"),
+        (
+            {"architectures": ["PhiForCausalLM"], "num_key_value_heads": None, "qk_layernorm": True},
+            "qk_layernorm is True",
+        ),
+        ({**COHERE, "logit_scale": 0}, "logit_scale is 0"),
+        ({**COHERE, "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"architectures": ["Cohere2ForCausalLM"], "sliding_window": None}, "sliding_window is None"),
     ],
 )
 def test_what_would_be_computed_wrong_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:

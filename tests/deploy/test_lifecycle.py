@@ -147,16 +147,14 @@ def deleted_while_it_streams(pod: Pod, hold: Path) -> tuple[list[str | None], li
     return failures, endings
 
 
-def test_a_dead_engine_is_found_by_liveness_and_started_again(start_pod: StartPod) -> None:
+def test_a_dead_engine_is_followed_by_another_in_the_same_pod(start_pod: StartPod) -> None:
     pod = start_pod()
     pod.wait_ready()
     os.kill(engine_pid(pod), signal.SIGKILL)
-    pod.wait_terminated()
-    assert not pod.is_ready
-    pod.wait_ready()
-    assert pod.num_restarts == 1
     with httpx.Client(base_url=pod.url) as client:
         assert ask(client, HEADERS, num_tokens=2) is None
+    pod.wait_ready()
+    assert pod.num_restarts == 0
 
 
 def test_the_chat_of_helm_test_passes_and_notices_a_wrong_model(start_pod: StartPod) -> None:

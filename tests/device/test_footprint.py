@@ -12,23 +12,29 @@ from hypothesis import strategies as st
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_spec
-from server.config import CacheConfig, Dtype, KVCacheDtype, Quantization
+from server.config import CacheConfig, Dtype, KVCacheDtype, LoraConfig, Quantization
+from server.device.catalog import instance
 from server.device.core import HostUse, NeuronCore
 from server.device.ledger import GIB, MIB, MemoryLedger
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.load.adapter_slots import AdapterSlots
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightLoader
+from server.errors import DeviceMemoryError
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
+from server.placement.fit import require_fit
 from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint, packed_weight_bytes
+from server.placement.lora import lora_bytes
 from server.placement.shard import ShardSpec
 from tests.depth import representative
 from tools.random_checkpoint.writer import write_checkpoint
 
 LLAMA_8B = ModelSpec("LlamaForCausalLM", 32, 4096, 14_336, 32, 8, 128, 128_256, 131_072)
 LIMITS = StepLimits(num_tokens=64, num_samples=5, num_workers=2)
-BUFFERS: tuple[HostUse, ...] = ("activations", "partial_sums", "workers", "tables")
+BUFFERS: tuple[HostUse, ...] = ("activations", "partial_sums", "workers", "tables", "adapters")
+LORA = LoraConfig(max_loras=3, max_lora_rank=6)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +58,9 @@ def load(
     source = CheckpointWeights(reader, shard, shape.formats)
     WeightLoader(source, spec, shard, cores, shape.formats).load(lambda _: None)
     ConstantTables(cores, spec, shard, shape.max_model_len)
-    ActivationBuffers(cores, spec, shard, shape)
+    buffers = ActivationBuffers(cores, spec, shard, shape)
+    if shape.lora is not None:
+        AdapterSlots(cores, spec, shard, shape.dtype, shape.lora, buffers.sizes.rows)
     KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.kv_dtype)
     return cores
 
@@ -83,7 +91,8 @@ def test_what_was_counted_of_the_host_is_what_loading_allocates(
     kv_dtype: KVCacheDtype | None,
 ) -> None:
     left_out = ("o_proj", "layers.1.mlp")
-    shape = ServingShape(dtype, max_model_len, block_size, LIMITS, quantization, left_out, kv_dtype)
+    lora = LORA if quantization is not None else None
+    shape = ServingShape(dtype, max_model_len, block_size, LIMITS, quantization, left_out, kv_dtype, lora)
     files = checkpoint(folder, name)
     shard = ShardSpec.of(files[1], tp)
     counted, packed = HostFootprint.of(files[1], shard, shape), packed_weight_bytes(files[1], shard, shape.formats)
@@ -94,6 +103,18 @@ def test_what_was_counted_of_the_host_is_what_loading_allocates(
     assert all(core.used["weights"] <= packed for core in cores)
     allocated = sum(sum(core.used.values()) for core in cores)
     assert allocated <= counted.total(shape.min_blocks) == allocated + sum(packed - c.used["weights"] for c in cores)
+
+
+def test_the_part_holds_all_adapters_and_one_for_each_slot() -> None:
+    shape = ServingShape("bfloat16", 4096, 32, StepLimits(4096, 16, 1))
+    adapted = dataclasses.replace(shape, lora=LoraConfig(max_loras=8, max_lora_rank=64))
+    plain, footprint = (Footprint.of(LLAMA_8B, 8, each) for each in (shape, adapted))
+    (line,) = set(footprint.lines) - set(plain.lines)
+    assert line == ("weights", "LoRA adapters", lora_bytes(LLAMA_8B, 8, 64, stored=8, slots=16))
+    require_fit(LLAMA_8B, instance("inf2.48xlarge"), 2, adapted, 0.9)
+    widest = dataclasses.replace(shape, lora=LoraConfig(max_loras=8, max_lora_rank=256))
+    with pytest.raises(DeviceMemoryError, match=r"does not fit on inf2\.48xlarge .* each core lacks"):
+        require_fit(LLAMA_8B, instance("inf2.48xlarge"), 2, widest, 0.9)
 
 
 def test_the_part_is_charged_nothing_of_what_only_the_host_has() -> None:

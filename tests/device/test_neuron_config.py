@@ -115,7 +115,7 @@ NXD = "--additional-config: override_neuron_config"
         (of_nxd(enable_fused_speculation=True), "enable_fused_speculation is True: speculative"),
         (of_nxd(cp_degree=2), "cp_degree is 2: of ways to divide a model only tensor parallelism"),
         (of_nxd(is_continuous_batching=False), "is_continuous_batching is False: slots are always"),
-        (of_nxd(lora_config={"max_loras": 1}), "adapters (LoRA) are not emulated"),
+        (of_nxd(lora_config={"max_loras": 1}), "adapters are set with --enable-lora"),
         (of_nxd(async_mode=True, on_device_sampling_config=None), "needs on_device_sampling_config"),
         (of_nxd(on_device_sampling_config={"topk": 1}), "topk: there is no such key (did you mean top_k?)"),
         (of_nxd(enable_bucketing=False), "enable_bucketing is False: it needs max_model_len"),
@@ -132,7 +132,7 @@ NXD = "--additional-config: override_neuron_config"
             of_plugin(kv_segment_size_buckets=[512], num_batched_tokens_buckets=[1024]),
             "num_batched_tokens_buckets must be equal, not (1024,)",
         ),
-        (of_plugin(quantization="mxfp4"), "quantization is 'mxfp4': MXFP4 and MXFP8 are not emulated"),
+        (of_plugin(quantization="mxfp4"), "quantization is 'mxfp4': MXFP8 is not emulated, MXFP4 by --quantization"),
     ],
 )
 def test_what_is_wrong_is_named_with_key_value_and_limit(text: str, complaint: str) -> None:

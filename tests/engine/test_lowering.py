@@ -1,4 +1,4 @@
-"""A model that is planned and not served never becomes a program: the op without a kernel is named."""
+"""A graph as instructions: how layers read the stream; an op without a kernel is named."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from server.config import EngineConfig
+from server.device.hbm import Buffer
 from server.engine.load import loading as load
+from server.engine.load.weights import ModelWeights, PackedMatrix
 from server.engine.lowering import build_program
 from server.engine.operands import Placement
 from server.errors import DeviceError
 from server.kernels.program import Program
+from server.models.ops import Linear, Vector
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 
@@ -52,17 +55,11 @@ def placement(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"num_positions": 64}, "embeddings: no kernel computes AddRows"),
-        ({"has_embedding_norm": True}, "embeddings: no kernel computes StreamNorm"),
-        ({"kind": "encoder"}, "layer 0: no kernel computes Attention"),
-        ({"norm": "layer"}, "layer 0: no kernel computes LayerNorm"),
-        ({"parallel_norms": 1}, "layer 0: no kernel computes Parallel"),
-        ({"is_gated": False}, "layer 0: no kernel computes Activate"),
-        ({"has_attention_gate": True}, "layer 0: no kernel computes AttentionGate"),
         (
-            {"num_experts": 4, "experts_per_token": 2, "expert_layers": (False, True, True)},
-            "layer 1: no kernel computes Experts",
+            {"kind": "encoder", "score_cap": 30.0},
+            "layer 0: no kernel computes Attention to both sides with a cap, sinks or chunks",
         ),
+        ({"has_attention_gate": True}, "layer 0: no kernel computes AttentionGate"),
     ],
 )
 def test_an_op_without_a_kernel_is_refused_by_name(
@@ -71,3 +68,80 @@ def test_an_op_without_a_kernel_is_refused_by_name(
     with pytest.raises(DeviceError) as error:
         build_program(replace(placement, spec=replace(placement.spec, **changes)))
     assert str(error.value) == complaint
+
+
+def instructions(placement: Placement, **changes: Any) -> list[tuple[str, dict[str, int]]]:
+    """Label and first core's operands of what a changed model becomes; its weights are some of the placed one's."""
+    spec = replace(placement.spec, num_layers=1, **changes)
+    program = build_program(replace(placement, spec=spec, weights=_AnyWeights(placement.weights)))
+    rows = zip(program.labels, program.fields, program.operands, strict=True)
+    return [(label, dict(zip(fields, operands[0].tolist(), strict=True))) for label, fields, operands in rows]
+
+
+class _AnyWeights:
+    """Weights of a model whose vectors, tables and matrices are wherever some of the placed ones are."""
+
+    def __init__(self, weights: ModelWeights) -> None:
+        self.embedding, self._weights = weights.embedding, weights
+        self._vector = next(iter(weights.vectors.values()))[0]
+        self.tables = dict.fromkeys(("model.embed_positions.weight", "model.embed_token_types.weight"), self._vector)
+
+    def vector(self, _: Vector, __: int = 0) -> Buffer:
+        return self._vector
+
+    def matrix(self, linear: Linear) -> PackedMatrix:
+        name = linear.modules[0].replace("up_proj", "gate_proj")
+        return replace(self._weights.matrices[name], weights="float32")
+
+
+def labels(placement: Placement, **changes: Any) -> list[str]:
+    return [label.removeprefix("layer 0 ") for label, _ in instructions(placement, **changes)]
+
+
+ATTENTION = ["qkv", "rope", "attention", "o pack", "o"]
+FFN = ["gate_up", "down pack", "down"]
+END, UNNORMED_END = ["final norm", "logits"], ["lm_head inputs", "logits"]
+ROWS = ["embeddings positions", "embeddings token_types"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
+        ({"norm": "layer"}, ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
+        ({"has_pre_norms": False}, ["embed", "qkv inputs", *ATTENTION, "gate_up inputs", *FFN, *END]),
+        ({"parallel_norms": 1}, ["embed", "attention norm", *ATTENTION, *FFN, *END]),
+        ({"parallel_norms": 2}, ["embed", "attention norm", *ATTENTION, "ffn norm", *FFN, *END]),
+        (
+            {"num_positions": 64, "num_token_types": 2},
+            ["embed", *ROWS, "attention norm", *ATTENTION, "ffn norm", *FFN, *END],
+        ),
+        (
+            {"has_embedding_norm": True},
+            ["embed", "embeddings embedding norm", "attention norm", *ATTENTION, "ffn norm", *FFN, *END],
+        ),
+        (
+            {"has_stream_norms": True, "has_pre_norms": False},
+            ["embed", "qkv inputs", *ATTENTION, "attention output norm", *FFN, "ffn output norm", *UNNORMED_END],
+        ),
+        ({"is_gated": False}, ["embed", "attention norm", *ATTENTION, "ffn norm", "up", *FFN[1:], *END]),
+    ],
+)
+def test_a_layer_is_packed_once_for_each_way_it_is_read(
+    placement: Placement, changes: dict[str, Any], expected: list[str]
+) -> None:
+    assert labels(placement, **changes) == expected
+
+
+def test_branches_side_by_side_have_partial_sums_of_their_own_and_are_added_up_at_once(placement: Placement) -> None:
+    by_label = dict(instructions(placement, parallel_norms=2))
+    stride = placement.buffers.sizes.partial
+    assert by_label["layer 0 down"]["output"] - by_label["layer 0 o"]["output"] == stride
+    counts = [by_label[name]["num_partials"] for name in ("layer 0 attention norm", "layer 0 ffn norm", "final norm")]
+    assert counts == [0, 0, 2]
+
+
+def test_a_norm_that_stays_is_the_stream_that_the_next_layer_reads(placement: Placement) -> None:
+    by_label = dict(instructions(placement, has_stream_norms=True, has_pre_norms=False, norm="layer"))
+    assert [by_label[f"layer 0 {name} output norm"]["stays"] for name in ("attention", "ffn")] == [1, 1]
+    assert (by_label["lm_head inputs"]["weight"], by_label["lm_head inputs"]["num_partials"]) == (0, 0)

@@ -54,6 +54,20 @@ def test_a_step_beyond_the_room_is_refused_by_name_and_changes_nothing(seqs: lis
     assert not made.block_tables[1:].any()
 
 
+def test_rows_are_grouped_by_adapter() -> None:
+    slots = {"x": 2, "y": 0}
+    made = StepInputs(TOKENS, 6, MAX_LEN, BLOCK, AttentionWork(9, num_slots=4, num_workers=1), slots)
+    adapters = ("x", "", "y", "x", "", "y")
+    seqs = [seq(str(i), i + 1)._replace(lora=lora) for i, lora in enumerate(adapters)]
+    assert made.fill(seqs) == 2
+    assert made.lora_groups[:2].tolist() == [[0, 0, 9], [2, 9, 14]]
+    assert made.lora_rows[:14].tolist() == [3, 4, 5, *range(15, 21), 0, 6, 7, 8, 9]
+    assert made.fill([seq("a", 3)]) == 0
+    slots["z"] = 1
+    assert made.fill([seq("a", 1)._replace(lora="z")]) == 1
+    assert made.lora_groups[0].tolist() == [1, 0, 1]
+
+
 def test_the_largest_step_has_room() -> None:
     made = inputs()
     made.fill([seq("a", 1, start=39), seq("b", 22, start=18), seq("c", 1)])

@@ -11,7 +11,7 @@ from tools.golden.golden_file import DIRECTORY, Golden, golden_path, load_golden
 from tools.golden.sequences import TokenSequence, token_sequences
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
-MAX_TOTAL_BYTES = 400_000
+MAX_TOTAL_BYTES = 1_000_000
 
 
 @pytest.mark.parametrize("shape", TINY)
@@ -33,7 +33,8 @@ def test_logits_are_there_for_every_sequence_and_position(shape: str) -> None:
 
 def test_files_are_those_of_the_tiny_shapes_and_small() -> None:
     files = list(DIRECTORY.glob("*.npz"))
-    assert sorted(files) == sorted(golden_path(shape) for shape in TINY)
+    tiny = [file for file in files if file.name.startswith("tiny-")]
+    assert sorted(tiny) == sorted(golden_path(shape) for shape in TINY)
     assert sum(file.stat().st_size for file in files) < MAX_TOTAL_BYTES
 
 

@@ -11,6 +11,7 @@ from server.config import KVCacheDtype
 from server.device.attention_layout import LANES_WORK_BYTES, item_scratch_bytes, row_state_bytes, tile_work_bytes
 from server.device.layout import round_up
 from server.engine.attention_work import AttentionWork
+from server.engine.operands import float_bits
 from server.kernels.dispatch import Isa, host_isas, shared_kernels
 from server.kernels.records import AttentionOperands
 from server.kernels.workers import WorkerPool
@@ -49,8 +50,10 @@ class Case:
     kv_heads: int
     head_dim: int
     block: int
-    window: int
+    window: int  # below 0: chunks
     contexts: list[int]
+    cap: float = 0.0
+    has_sinks: bool = False
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(sum(self.contexts) + self.head_dim)
@@ -62,6 +65,7 @@ class Case:
         k = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         v = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         self.k, self.v = ([decoded(*pair, self.dtype) for pair in pairs] for pairs in (k, v))
+        self.sinks = rng.standard_normal(self.heads).astype(np.float32) * 3
         blocks = [-(-n // self.block) for n in self.contexts]
         free = rng.permutation(sum(blocks)) + 1
         self.tables = np.split(free, np.cumsum(blocks)[:-1])
@@ -100,11 +104,15 @@ class Case:
         n, group = self.contexts[seq], self.heads // self.kv_heads
         q, k, v = (x[seq].astype(np.float64) for x in (self.q, self.k, self.v))
         scores = np.einsum("qhd,khd->hqk", q, np.repeat(k, group, axis=1))
+        if self.cap:
+            scores = self.cap * np.tanh(scores / self.cap)
         i, j = np.arange(n)[:, None], np.arange(n)[None, :]
-        seen = (j <= i) & ((j > i - self.window) if self.window else True)
-        scores = np.where(seen, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        first = i // -self.window * -self.window if self.window < 0 else i - self.window + 1 if self.window else 0
+        scores = np.where((j <= i) & (j >= first), scores, -np.inf)
+        sinks = self.sinks.astype(np.float64)[:, None, None] if self.has_sinks else np.full((1, 1, 1), -np.inf)
+        highest = np.maximum(scores.max(-1, keepdims=True), sinks)
+        weights = np.exp(scores - highest)
+        weights /= weights.sum(-1, keepdims=True) + np.exp(sinks - highest)
         return np.einsum("hqk,khd->qhd", weights, np.repeat(v, group, axis=1))
 
     def run(
@@ -134,7 +142,8 @@ class Case:
         partials[:] = 0xFF
         operands = AttentionOperands(
             *(address(q), self.heads * self.head_dim, address(self.k_cache), address(self.v_cache), address(output)),
-            *(width, self.kv_heads, self.head_dim, self.pad, self.block, self.window, address(groups)),
+            *(width, self.kv_heads, self.head_dim, self.pad, self.block, self.window),
+            *(float_bits(self.cap), address(self.sinks) if self.has_sinks else 0, address(groups)),
             *(address(scratch), stride, tile_tokens, address(queries), self.heads * self.head_dim),
             *(self.k_cache.shape[-1], round_up(rows, 16), group, address(partials), address(arrivals)),
         )

@@ -54,6 +54,7 @@ class Matmul:
                 n_tiles=N // 16,
                 k_tiles=K // 32,
                 ldc=N,
+                matrices=1,
                 rows_field=STEP.num_tokens,
             )
             for weights, output in zip(tiles, self.outputs, strict=True)
@@ -133,7 +134,7 @@ def test_nothing_is_written_out_of_range_and_the_pool_goes_on(matmul: Matmul) ->
 
 
 def test_an_operand_that_is_0(matmul: Matmul) -> None:
-    with pytest.raises(KernelAccessError, match=r"near address 0, which is the value of .*\bactivations, column_"):
+    with pytest.raises(KernelAccessError, match=r"near address 0, which is the value .*\bactivations, bias, column_"):
         matmul.run(activations=0)
 
 

@@ -51,9 +51,32 @@ def test_attention_equals_softmax(
 
 
 @caches
-@pytest.mark.parametrize("window", [0, 21])
+@pytest.mark.parametrize(
+    ("window", "cap", "has_sinks"),
+    [(0, 1.5, False), (40, 0.0, True), (-40, 0.0, False), (-64, 0.8, True), (7, 2.0, True)],
+)
+def test_capped_scores_sinks_and_chunks(
+    two_threads: WorkerPool, cache: Cache, window: int, cap: float, has_sinks: bool
+) -> None:
+    case = Case(cache, 6, 2, 64, 32, window, [1, 32, 67, 131], cap, has_sinks)
+    got = case.run(two_threads, [(s, 0, n) for s, n in enumerate(case.contexts)])
+    want = np.concatenate([case.want(s) for s in range(4)])
+    assert np.abs(got - want).max() <= limit(cache) * np.abs(want).max()
+
+
+@pytest.mark.parametrize("sink", [-1e4, 1e4])
+def test_a_sink_far_from_all_scores_takes_nothing_or_all(two_threads: WorkerPool, sink: float) -> None:
+    case = Case(("float32", "portable"), 6, 2, 64, 32, 0, [67], has_sinks=True)
+    case.sinks[:] = sink
+    got, want = case.run(two_threads, [(0, 0, 67)]), case.want(0)
+    assert np.abs(got - want).max() <= 2e-5
+    assert np.isfinite(got).all()
+
+
+@caches
+@pytest.mark.parametrize("window", [0, 21, -21])
 def test_a_token_is_bitwise_the_same_however_it_is_computed(pool: WorkerPool, cache: Cache, window: int) -> None:
-    case = Case(cache, 14, 2, 64, 32, window, [90, 35])
+    case = Case(cache, 14, 2, 64, 32, window, [90, 35], cap=1.5, has_sinks=True)
     whole = case.run(pool, [(0, 0, 90)])
     mixed = case.run(pool, [(1, 30, 35), (0, 50, 90), (1, 0, 3)], tile_tokens=3)
     assert np.array_equal(mixed[5:45], whole[50:])
@@ -62,13 +85,13 @@ def test_a_token_is_bitwise_the_same_however_it_is_computed(pool: WorkerPool, ca
 
 
 @caches
-@pytest.mark.parametrize("window", [0, 700])
+@pytest.mark.parametrize("window", [0, 700, -600])
 @pytest.mark.parametrize("block", representative([32, 96], 32))
 def test_a_long_context_is_bitwise_the_same_divided_or_not(
     pool: WorkerPool, cache: Cache, window: int, block: int
 ) -> None:
     length = 2 * PARTITION + 77
-    case = Case(cache, 6, 2, 64, block, window, [length, 300])
+    case = Case(cache, 6, 2, 64, block, window, [length, 300], has_sinks=True)
     rows = [(0, t, t + 1) for t in (length - 1, PARTITION, 2 * PARTITION - 1, 2 * PARTITION)] + [(1, 299, 300)]
     divided = case.run(pool, rows, num_slots=20)
     together = case.run(pool, rows)

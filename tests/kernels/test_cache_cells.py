@@ -8,10 +8,10 @@ import pytest
 
 from server.config import KVCacheDtype
 from server.kernels.dispatch import Isa, shared_kernels
-from server.kernels.records import RopeOperands
 from server.kernels.workers import WorkerPool
 from tests.kernels.attention_case import CACHES
-from tests.kernels.kernel_bench import Array, address, aligned, float_bits, run, step_record, work_counters
+from tests.kernels.kernel_bench import Array, address, aligned, run, step_record, work_counters
+from tests.kernels.rope_case import rope_operands
 
 TOKENS, HEADS, KV_HEADS, BLOCK, BLOCKS = 9, 3, 2, 32, 3
 EIGHT_BITS = [cache for cache in CACHES if cache[0] in ("int8", "fp8")]
@@ -25,10 +25,14 @@ def written(pool: WorkerPool, cache: tuple[KVCacheDtype, Isa], qkv: Array, slots
     cos, sin = np.ones((1, head_dim // 2), np.float32), np.zeros((1, head_dim // 2), np.float32)
     positions, counters, work = np.zeros(TOKENS, np.int32), work_counters(pool), qkv.copy()
     queries = np.zeros((TOKENS, HEADS * head_dim), np.uint16)
-    operands = RopeOperands(
-        *(address(work), work[0].size, 0, 0, 0, address(cos), address(sin), *map(address, caches)),
-        *(HEADS, KV_HEADS, head_dim, head_dim, BLOCK, float_bits(1e-6), float_bits(1.0)),
-        *(address(queries), HEADS * head_dim, caches[0].shape[-1]),
+    operands = rope_operands(
+        *(work, cos, sin, HEADS),
+        k_cache=address(caches[0]),
+        v_cache=address(caches[1]),
+        block_size=BLOCK,
+        queries=address(queries),
+        queries_width=HEADS * head_dim,
+        block_bytes=caches[0].shape[-1],
     )
     step = step_record(
         num_tokens=TOKENS, positions=address(positions), slots=address(slots), counters=address(counters)

@@ -1,4 +1,4 @@
-"""Embedding, norm with all-reduce, rotary embedding with KV write against numpy."""
+"""Embedding, rows that are added to it, norm with all-reduce, and packing, against numpy."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 
 from server.config import Quantization
-from server.kernels.attention.items import COUNTER_BYTES
-from server.kernels.attention.rope import rope_kv_pairs
-from server.kernels.dispatch import host_isas, linear_kernels, shared_kernels
+from server.kernels.dispatch import linear_kernels, shared_kernels
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
-from server.kernels.records import STEP, EmbedOperands, NormOperands, PackOperands, RopeOperands
+from server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands
 from server.kernels.workers import WorkerPool
 from tests.kernels.kernel_bench import (
     Array,
     address,
     aligned,
     float_bits,
-    from_cell,
     from_panels,
     rounded,
     run,
@@ -25,7 +22,6 @@ from tests.kernels.kernel_bench import (
     to_cell,
     to_panels,
     to_tiles,
-    work_counters,
 )
 
 LINEAR = {"bf16": linear_kernels("bfloat16"), "f32": linear_kernels("float32"), "i8": linear_kernels("int8")}
@@ -87,49 +83,127 @@ def _normed(rows: Array, size: int) -> Array:
     return rows / np.sqrt((rows[:, :size] ** 2).mean(1, keepdims=True) + 1e-5)
 
 
+ROWS, WIDTH, SIZE = 19, 128, 90  # rows of `hidden`, its width, and the elements that are not padding
+
+
+def _padded(values: Array) -> Array:
+    """float32 rows as wide as `hidden`, zero beyond SIZE."""
+    wide = aligned((*values.shape[:-1], WIDTH), np.float32)
+    wide[..., :SIZE] = values
+    return wide
+
+
+def _reduce_norm(pool: WorkerPool, cell: str, hidden: Array, parts: Array, **changes: int) -> tuple[Array, Array]:
+    """Panels and row scales of `hidden` [ROWS, WIDTH] with `parts` [n, ROWS, WIDTH] added, RMSNorm without weights."""
+    panels, scales = to_panels(np.zeros((ROWS, WIDTH)), cell), np.zeros(ROWS, np.float32)
+    ones, scratch = _padded(np.ones(SIZE)), aligned((pool.num_threads, WIDTH), np.float32)
+    index = np.array([4, 0, 18], np.int32)
+    operands = NormOperands(
+        hidden=address(hidden),
+        partials=address(parts),
+        num_partials=len(parts),
+        partial_stride=hidden.nbytes,
+        post_weight=0,
+        branch_scale=float_bits(1.0),
+        weight=address(ones),
+        shift=0,
+        is_centered=0,
+        stays=0,
+        panels=address(panels),
+        row_scales=address(scales),
+        scratch=address(scratch),
+        width=WIDTH,
+        size=SIZE,
+        eps=float_bits(1e-5),
+        rows_field=STEP.num_tokens,
+        index_field=0,
+    )._replace(**changes)
+    step = step_record(num_tokens=ROWS, num_samples=3, sample_rows=address(index))
+    run(pool, LINEAR[cell].reduce_norm, [operands], step)
+    return panels, scales
+
+
 @pytest.mark.parametrize("cell", LINEAR)
 @pytest.mark.parametrize("partials", [0, 1, 3])
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("has_post", [False, True])
-def test_norm_adds_partials_and_bias_then_norms(
+def test_norm_adds_partials_then_norms(
     pool: WorkerPool, cell: str, partials: int, gathered: bool, has_post: bool
 ) -> None:
     rng = np.random.default_rng(partials)
-    rows, width, size = 19, 128, 90
-    hidden = aligned((rows, width), np.float32)
-    weight, bias, post = rng.standard_normal((3, width)).astype(np.float32)
-    hidden[:, :size] = rng.standard_normal((rows, size))
-    parts = aligned((3, rows, width), np.float32)
-    parts[:, :, :size] = rng.standard_normal((3, rows, size))
-    bias[size:] = post[size:] = 0
-    index = np.array([4, 0, 18], np.int32)
-    chosen = index if gathered else np.arange(rows)
-    branch = parts[:partials].sum(0) + bias
-    summed = hidden + (_normed(branch, size) * post if has_post else branch)
-    want = _normed(summed, size) * weight
-    panels, scales = to_panels(np.zeros((rows, width)), cell), np.zeros(rows, np.float32)
-    scratch = aligned((pool.num_threads, width), np.float32)
-    operands = NormOperands(
-        hidden=address(hidden),
-        partials=address(parts),
-        num_partials=partials,
-        partial_stride=parts[0].nbytes,
-        bias=address(bias),
+    hidden = _padded(rng.standard_normal((ROWS, SIZE)))
+    parts = _padded(rng.standard_normal((partials, ROWS, SIZE)))
+    weight, post = _padded(rng.standard_normal((2, SIZE)))
+    chosen = [4, 0, 18] if gathered else list(range(ROWS))
+    branch = parts.sum(0)
+    summed = hidden + (_normed(branch, SIZE) * post if has_post else branch) * np.float32(0.25)
+    want = _normed(summed, SIZE) * weight
+    panels, scales = _reduce_norm(
+        pool,
+        cell,
+        hidden,
+        parts,
         post_weight=address(post) if has_post else 0,
+        branch_scale=float_bits(0.25),
         weight=address(weight),
-        panels=address(panels),
-        row_scales=address(scales),
-        scratch=address(scratch),
-        width=width,
-        size=size,
-        eps=float_bits(1e-5),
         rows_field=STEP.num_samples if gathered else STEP.num_tokens,
         index_field=STEP.sample_rows if gathered else 0,
     )
-    step = step_record(num_tokens=rows, num_samples=3, sample_rows=address(index))
-    run(pool, LINEAR[cell].reduce_norm, [operands], step)
     assert _same(panels, scales, want[chosen], cell)
     assert np.allclose(hidden[chosen], summed[chosen], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", LINEAR)
+@pytest.mark.parametrize("has_shift", [False, True])
+@pytest.mark.parametrize("mean", [0.3, 30.0])
+def test_a_layer_norm_takes_the_mean_away(pool: WorkerPool, cell: str, has_shift: bool, mean: float) -> None:
+    rng = np.random.default_rng(3)
+    hidden, parts = (_padded(rng.standard_normal((*n, ROWS, SIZE)) + mean) for n in ((), (2,)))
+    weight, shift = _padded(rng.standard_normal((2, SIZE)))
+    summed = (hidden.astype(np.float64) + parts.sum(0))[:, :SIZE]
+    want = (summed - summed.mean(1, keepdims=True)) / np.sqrt(summed.var(1, keepdims=True) + 1e-5) * weight[:SIZE]
+    want = _padded(want + has_shift * shift[:SIZE])
+    changes = {"weight": address(weight), "shift": address(shift) * has_shift}
+    panels, scales = _reduce_norm(pool, cell, hidden, parts, is_centered=1, **changes)
+    if cell == "f32":  # the sum of the stream is rounded to its own size, which the mean decides
+        assert np.allclose(from_panels(panels, len(want)), want, rtol=1e-5, atol=1e-6 * mean)
+    else:
+        assert _same(panels, scales, want, cell)
+    assert np.allclose(hidden[:, :SIZE], summed, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", LINEAR)
+@pytest.mark.parametrize("is_centered", [0, 1])
+def test_a_normed_row_may_take_the_place_of_the_stream(pool: WorkerPool, cell: str, is_centered: int) -> None:
+    rng = np.random.default_rng(4)
+    hidden, parts = (_padded(rng.standard_normal((*n, ROWS, SIZE))) for n in ((), (1,)))
+    summed = (hidden + parts[0])[:, :SIZE]
+    centered = summed - is_centered * summed.mean(1, keepdims=True)
+    want = _padded(centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5))
+    assert _same(*_reduce_norm(pool, cell, hidden, parts, is_centered=is_centered, stays=1), want, cell)
+    assert np.allclose(hidden, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", LINEAR)
+def test_without_a_norm_the_stream_itself_is_packed(pool: WorkerPool, cell: str) -> None:
+    rng = np.random.default_rng(5)
+    hidden, parts = (_padded(rng.standard_normal((*n, ROWS, SIZE))) for n in ((), (2,)))
+    summed = hidden + parts.sum(0)
+    assert _same(*_reduce_norm(pool, cell, hidden, parts, weight=0), summed, cell)
+    assert np.allclose(hidden, summed, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", SHARED)
+@pytest.mark.parametrize("is_by_position", [False, True])
+def test_rows_of_positions_are_added_from_the_first_on(pool: WorkerPool, cell: str, is_by_position: bool) -> None:
+    rng = np.random.default_rng(0)
+    table, positions = rounded(rng.standard_normal((20, 64)), cell), np.array([0, 17, 3, 3, 9], np.int32)
+    hidden = aligned((5, 64), np.float32)
+    hidden[:] = rng.standard_normal((5, 64))
+    want, stored = hidden + table[2 + positions * is_by_position], to_cell(table, cell)
+    operands = AddRowsOperands(address(stored), address(hidden), 64, STEP.positions * is_by_position, 2)
+    run(pool, SHARED[cell].add_rows, [operands], step_record(num_tokens=5, positions=address(positions)))
+    assert np.array_equal(hidden, want)
 
 
 @pytest.mark.parametrize("cell", LINEAR)
@@ -181,85 +255,3 @@ def test_a_row_that_is_no_number_has_no_scale(two_threads: WorkerPool, bad: floa
     operands = PackOperands(address(rows), address(panels), address(scales), 64)
     run(two_threads, LINEAR["i8"].pack_rows, [operands], step_record(num_tokens=3))
     assert np.isfinite(scales).tolist() == [True, False, True]
-
-
-def _rotated(x: Array, cos: Array, sin: Array) -> Array:
-    """x [..., head_dim] with pairs (i, i + half) turned."""
-    low, high = np.split(x, 2, axis=-1)
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
-
-
-@pytest.mark.parametrize("cell", SHARED)
-@pytest.mark.parametrize(("head_dim", "block"), [(8, 16), (64, 16), (80, 16), (256, 16), (256, 32)])
-@pytest.mark.parametrize("has_norm", [False, True])
-def test_rope_prepares_heads_and_writes_their_slots(
-    pool: WorkerPool, cell: str, head_dim: int, block: int, has_norm: bool
-) -> None:
-    rng = np.random.default_rng(head_dim)
-    tokens, heads, kv_heads, pad = 9, 3, 2, -(-head_dim // 16) * 16
-    qkv = rng.standard_normal((tokens, heads + 2 * kv_heads, head_dim)).astype(np.float32)
-    bias = rng.standard_normal((heads + 2 * kv_heads, head_dim)).astype(np.float32)
-    norms = rng.standard_normal((2, head_dim)).astype(np.float32)
-    angles = rng.uniform(0, 6, (50, head_dim // 2))
-    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    positions = rng.integers(0, 50, tokens).astype(np.int32)
-    slots = rng.permutation(4 * block)[:tokens].astype(np.int32)
-
-    want = qkv + bias
-    if has_norm:
-        for part, weight in ((slice(0, heads), norms[0]), (slice(heads, heads + kv_heads), norms[1])):
-            mean = (want[:, part] ** 2).mean(-1, keepdims=True)
-            want[:, part] = want[:, part] / np.sqrt(mean + 1e-6) * weight
-    turned = _rotated(want, cos[positions][:, None], sin[positions][:, None])
-
-    work, counters = qkv.copy(), work_counters(pool, 77)
-    k = to_cell(np.zeros((4, kv_heads, pad, block)), cell)
-    v = to_cell(np.zeros((4, kv_heads, block, pad)), cell)
-    q_norm, k_norm = (norms[0], norms[1]) if has_norm else (None, None)
-    operands = RopeOperands(
-        *(address(work), work[0].size, address(bias), address(q_norm), address(k_norm), address(cos), address(sin)),
-        *(address(k), address(v), heads, kv_heads, head_dim, pad, block, float_bits(1e-6), float_bits(0.25), 0, 0),
-        pad * block * k.itemsize,
-    )
-    step = step_record(
-        num_tokens=tokens, positions=address(positions), slots=address(slots), counters=address(counters)
-    )
-    run(pool, SHARED[cell].rope_kv, [operands], step)
-    assert np.allclose(work[:, :heads], turned[:, :heads] * 0.25, rtol=2e-5, atol=2e-6)
-    at, offset = slots // block, slots % block
-    assert _close(from_cell(k)[at, :, :head_dim, offset], turned[:, heads : heads + kv_heads], cell)
-    assert _close(from_cell(v)[at, :, offset, :head_dim], want[:, heads + kv_heads :], cell)
-    assert not counters[:: COUNTER_BYTES // 8].any()
-    assert np.count_nonzero(from_cell(v)) == tokens * kv_heads * head_dim
-
-
-@pytest.mark.skipif("amx" not in host_isas(), reason="this host has no tile unit")
-@pytest.mark.parametrize("head_dim", [64, 256])
-def test_rope_in_pairs_writes_queries_and_a_cache_for_the_tile_unit(pool: WorkerPool, head_dim: int) -> None:
-    rng = np.random.default_rng(0)
-    tokens, heads, kv_heads, block = 7, 3, 2, 32
-    qkv = rng.standard_normal((tokens, heads + 2 * kv_heads, head_dim)).astype(np.float32)
-    qkv[2, -1, 5] = np.nan  # what is not finite is stored as zero
-    cos, sin = (f(rng.uniform(0, 6, (50, head_dim // 2))).astype(np.float32) for f in (np.cos, np.sin))
-    positions = rng.integers(0, 50, tokens).astype(np.int32)
-    slots = rng.permutation(4 * block)[:tokens].astype(np.int32)
-    turned = _rotated(qkv, cos[positions][:, None], sin[positions][:, None])
-    work, counters = qkv.copy(), work_counters(pool)
-    queries = np.zeros((tokens, heads * head_dim), np.uint16)
-    k = np.zeros((4, kv_heads, head_dim // 2, block, 2), np.uint16)
-    v = np.zeros((4, kv_heads, block // 2, head_dim, 2), np.uint16)
-    operands = RopeOperands(
-        *(address(work), work[0].size, 0, 0, 0, address(cos), address(sin), address(k), address(v)),
-        *(heads, kv_heads, head_dim, head_dim, block, float_bits(1e-6), float_bits(1.0)),
-        *(address(queries), heads * head_dim, head_dim * block * 2),
-    )
-    step = step_record(
-        num_tokens=tokens, positions=address(positions), slots=address(slots), counters=address(counters)
-    )
-    run(pool, rope_kv_pairs, [operands], step)
-    assert _close(from_cell(queries).reshape(tokens, heads, head_dim), turned[:, :heads], "bf16")
-    at, offset = slots // block, slots % block
-    k_rows = from_cell(k).transpose(0, 3, 1, 2, 4).reshape(4, block, kv_heads, head_dim)
-    assert _close(k_rows[at, offset], turned[:, heads : heads + kv_heads], "bf16")
-    v_rows = from_cell(v).transpose(0, 2, 4, 1, 3).reshape(4, block, kv_heads, head_dim)
-    assert _close(v_rows[at, offset], np.nan_to_num(qkv[:, heads + kv_heads :]), "bf16")

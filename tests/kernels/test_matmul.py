@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numba import njit
+from scipy.special import ndtr
 
 from server.config import WeightFormat
 from server.device.layout import K_TILES, round_up
@@ -50,6 +51,8 @@ CASES: list[tuple[WeightFormat, Isa]] = [
 # What this host serves with, and what every host has; those between are other hosts' best.
 OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
 
+GATES = ACTIVATIONS[1:]  # what gates are activated by
+
 cases = pytest.mark.parametrize(("weights", "isa"), representative(CASES, *OFTEN))
 
 
@@ -58,6 +61,7 @@ class Shard:
 
     def __init__(self, matrix: Array, weights: WeightFormat) -> None:
         self.scales = self.sums = None
+        self.bias = np.random.default_rng(len(matrix)).standard_normal(len(matrix)).astype(np.float32)
         if weights in ("bfloat16", "float32"):
             cell = "bf16" if weights == "bfloat16" else "f32"
             self.value, self.tiles = rounded(matrix, cell), to_tiles(matrix, cell)
@@ -88,12 +92,13 @@ class Product(NamedTuple):
     weights: WeightFormat
     columns: int
     leaves_panels: bool = False
-    activation: str = "silu"
+    activation: str = "none"
+    has_bias: bool = False
 
 
 def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard]) -> list[Array]:
     """The kernel's output [T, columns] on each core."""
-    kernel, weights, columns, leaves_panels, activation = product
+    kernel, weights, columns, leaves_panels, activation, has_bias = product
     rows, (n, k) = len(x.value), shards[0].value.shape
     outputs = [output_of(round_up(rows, 16), columns, leaves_panels) for _ in shards]
     scratch = aligned((pool.num_threads, 64 * k), np.uint8)
@@ -112,6 +117,7 @@ def multiply(pool: WorkerPool, product: Product, x: Inputs, shards: list[Shard])
             scratch=address(scratch),
             scratch_stride=64 * k,
             activation=ACTIVATIONS.index(activation),
+            bias=address(shard.bias) if has_bias else 0,
         )
         for shard, output in zip(shards, outputs, strict=True)
     ]
@@ -161,9 +167,34 @@ def test_matmul_equals_numpy(
 
 def activated(activation: str, x: Array) -> Array:
     """The definition, in float64."""
+    if activation == "none":
+        return x
+    if activation == "relu":
+        return np.where(x <= 0, 0, x)
+    if activation == "gelu":
+        return x * ndtr(x)
     if activation == "silu":
         return x / (1 + np.exp(-x))
+    if activation == "swiglu_clamped":
+        return np.minimum(x, 7) / (1 + np.exp(-1.702 * np.minimum(x, 7)))
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def product_of(activation: str, gate: Array, up: Array) -> Array:
+    """What a gated product leaves."""
+    return activated(activation, gate) * (np.clip(up, -7, 7) + 1 if activation == "swiglu_clamped" else up)
+
+
+@cases
+@pytest.mark.parametrize(("rows", "n"), [(1, 48), (37, 32), (70, 80)])
+@pytest.mark.parametrize("activation", [each for each in ACTIVATIONS if each != "swiglu_clamped"])  # of gates alone
+def test_a_product_with_its_bias_is_activated(
+    pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, n: int, activation: str
+) -> None:
+    kernels, rng = kernels_of(weights, isa), np.random.default_rng(rows)
+    x, shard = Inputs(rng.standard_normal((rows, 64)), weights), Shard(rng.standard_normal((n, 64)) * 0.4, weights)
+    (got,) = multiply(pool, Product(kernels.matmul, weights, n, False, activation, has_bias=True), x, [shard])
+    assert close(got, activated(activation, x.value.astype(np.float64) @ shard.value.T + shard.bias))
 
 
 def gated(weights: WeightFormat, kernels: LinearKernels, size: int, activation: str) -> Product:
@@ -172,18 +203,19 @@ def gated(weights: WeightFormat, kernels: LinearKernels, size: int, activation: 
 
 @cases
 @pytest.mark.parametrize(("rows", "size"), [(1, 64), (5, 128), (37, 64), (70, 192)])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", GATES)
+@pytest.mark.parametrize("has_bias", [False, True])
 def test_a_gated_product_equals_numpy(
-    pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int, activation: str
+    pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int, activation: str, has_bias: bool
 ) -> None:
     kernels, rng = kernels_of(weights, isa), np.random.default_rng(size)
     x = Inputs(rng.standard_normal((rows, 64)), weights)
-    gate, up = rng.standard_normal((2, size, 64)) * 0.4
+    gate, up = rng.standard_normal((2, size, 64)) * (1.5 if activation == "swiglu_clamped" else 0.4)  # past limits
     both = Shard(interleave(gate, up), weights)
-    (got,) = multiply(pool, gated(weights, kernels, size, activation), x, [both])
-    sums = (x.value.astype(np.float64) @ both.value.T).reshape(rows, size // 16, 2, 16)
+    (got,) = multiply(pool, gated(weights, kernels, size, activation)._replace(has_bias=has_bias), x, [both])
+    sums = (x.value.astype(np.float64) @ both.value.T + has_bias * both.bias).reshape(rows, size // 16, 2, 16)
     g, u = sums[:, :, 0].reshape(rows, size), sums[:, :, 1].reshape(rows, size)
-    want = activated(activation, g) * u
+    want = product_of(activation, g, u)
     if kernels.gated_leaves_panels:
         assert np.allclose(got, want, rtol=2**-8 + 1e-4, atol=1e-6)  # as near as bfloat16 comes
     else:
@@ -191,7 +223,7 @@ def test_a_gated_product_equals_numpy(
 
 
 def of_gates(pool: WorkerPool, weights: WeightFormat, activation: str, gates: Array) -> Array:
-    """activation(gate) of each gate [T]: what is gated is one."""
+    """Products of each gate [T] and one."""
     kernels, x = linear_kernels(weights), np.zeros((len(gates), 64))
     x[:, 0], x[:, 1] = gates, 1.0
     gate, up = (np.eye(64)[[i]].repeat(64, 0) for i in range(2))
@@ -201,19 +233,20 @@ def of_gates(pool: WorkerPool, weights: WeightFormat, activation: str, gates: Ar
     return got[:, 0]
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", GATES)
 def test_activations_are_as_exact_as_float32(two_threads: WorkerPool, activation: str) -> None:
     gates = np.linspace(-9, 9, 4001).astype(np.float32)
-    want = activated(activation, gates.astype(np.float64))
+    want = product_of(activation, gates.astype(np.float64), np.ones(1))
     assert (np.abs(of_gates(two_threads, "float32", activation, gates) - want) <= 1e-6 * np.abs(want) + 1e-12).all()
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "float32"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", GATES)
 def test_extreme_gates(two_threads: WorkerPool, weights: WeightFormat, activation: str) -> None:
     """Large gates neither overflow nor vanish; what is not a number stays so, in its row alone."""
     gates = np.array([1.0, -1e3, -200.0, 88.0, 1e4, 1e15, np.nan, 0.0, 1.0])
-    got, want = of_gates(two_threads, weights, activation, gates), activated(activation, np.clip(gates, -80, None))
+    got = of_gates(two_threads, weights, activation, gates)
+    want = product_of(activation, np.clip(gates, -80, None), np.ones(1))
     assert np.allclose(got, want, rtol=2**-6, atol=1e-30, equal_nan=True)
 
 
@@ -254,11 +287,11 @@ def _gate_to_bf16(gates: int, target: int, count: int, activation: int) -> None:
 
 
 @pytest.mark.skipif("avx512" not in host_isas(), reason="this host has no AVX512-BF16")
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", GATES)
 def test_activations_beside_the_tile_unit_are_as_exact_as_bfloat16(activation: str) -> None:
     gates = np.concatenate([np.linspace(-9, 9, 2000), [-1e30, -1e3, -95, 0, 95, 1e3, 1e15, 1e30, np.nan] + [1] * 7])
     source, got = gates.astype(np.float32), np.zeros(gates.size, np.uint16)
     _gate_to_bf16(source.ctypes.data, got.ctypes.data, gates.size, ACTIVATIONS.index(activation))
     with np.errstate(over="ignore"):
-        want = activated(activation, np.clip(source.astype(np.float64), -80, None))
+        want = product_of(activation, np.clip(source.astype(np.float64), -80, None), np.ones(1))
     assert np.allclose(from_cell(got), want, rtol=2**-8 + 1e-4, atol=1e-7, equal_nan=True)

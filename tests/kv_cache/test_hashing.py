@@ -45,3 +45,15 @@ def test_a_digest_names_the_value_of_a_token_and_not_its_digits() -> None:
 
 def test_a_salt_may_hold_a_lone_surrogate() -> None:
     assert root_digest("\ud800") != root_digest("\ud801")
+
+
+def test_an_adapter_has_digests_of_its_own_whatever_the_salt_is() -> None:
+    """A salt is a client's to choose: none makes a request find what an adapter, or none, has computed."""
+    adapter = "ab" * 32
+    forged = [f"lora {adapter}:", f"{adapter}:", f"\0{adapter}", "neuronserve:", adapter]
+    roots = [root_digest(salt, lora) for salt in ("", "s", *forged) for lora in ("", adapter, "cd" * 32)]
+    assert len(set(roots)) == len(roots)
+    first, second = HashChain(1, "s", adapter), HashChain(1, "s")
+    for chain in (first, second):
+        chain.extend([1, 2], 2)
+    assert not set(first.digests) & set(second.digests)

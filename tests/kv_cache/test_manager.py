@@ -11,13 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from server.config import CacheConfig
 from server.kv_cache.audit import audit
+from server.kv_cache.blocks import NULL_BLOCK
 from server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 BLOCK = 4
 
 
-def manager(num_blocks: int = 9, *, enable_prefix_caching: bool = True) -> KVCacheManager:
-    return KVCacheManager(CacheConfig(num_blocks, BLOCK, enable_prefix_caching))
+def manager(num_blocks: int = 9, *, enable_prefix_caching: bool = True, window: int = 0) -> KVCacheManager:
+    return KVCacheManager(CacheConfig(num_blocks, BLOCK, enable_prefix_caching, window))
 
 
 def run(cache: KVCacheManager, tokens: list[int], salt: str = "") -> SequenceBlocks:
@@ -35,9 +36,11 @@ def snapshot(cache: KVCacheManager) -> dict[str, Any]:
 class Books(RuleBasedStateMachine):
     """Sequences over a tiny alphabet, so that prefixes meet often, in a tiny cache, so that they are evicted."""
 
+    window = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.cache = manager()
+        self.cache = manager(window=self.window)
         self.open: list[tuple[SequenceBlocks, str, list[int]]] = []
         self.written: dict[int, tuple[str, list[int]]] = {}  # block -> the salt and whole prefix it holds
 
@@ -45,6 +48,8 @@ class Books(RuleBasedStateMachine):
         for i in range(start // BLOCK, len(blocks.ids)):
             self.written[blocks.ids[i]] = (salt, tokens[: (i + 1) * BLOCK])
         self.cache.commit(blocks, tokens, len(tokens))
+        self.cache.drop(blocks, len(tokens))
+        assert blocks.num_dropped == (max(0, len(tokens) - self.window + 1) // BLOCK if self.window else 0)
 
     @rule(
         tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20),
@@ -57,7 +62,9 @@ class Books(RuleBasedStateMachine):
         hit = self.cache.lookup(blocks, tokens)
         assert len(hit) * BLOCK < len(tokens)
         for i, block in enumerate(hit):
-            assert self.written[block] == (salt, tokens[: (i + 1) * BLOCK])
+            is_behind = self.window > 0 and (i + 1) * BLOCK <= len(hit) * BLOCK - self.window + 1
+            assert (block == NULL_BLOCK) == is_behind
+            assert is_behind or self.written[block] == (salt, tokens[: (i + 1) * BLOCK])
         assert snapshot(self.cache) == before
         if self.cache.allocate(blocks, len(tokens), hit, num_spare):
             assert self.cache.num_free_blocks >= num_spare
@@ -100,12 +107,22 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def usage_is_the_share_held(self) -> None:
-        held = {block for blocks, _, _ in self.open for block in blocks.ids}
+        held = {block for blocks, _, _ in self.open for block in blocks.ids[blocks.num_dropped :]}
         assert abs(self.cache.usage - len(held) / 8) < 1e-9
 
 
 Books.TestCase.settings = settings(stateful_step_count=40)
 TestBooks = Books.TestCase
+
+
+class SlidingBooks(Books):
+    """Where every layer has a window of a block and a half."""
+
+    window = 6
+
+
+SlidingBooks.TestCase.settings = settings(stateful_step_count=40)
+TestSlidingBooks = SlidingBooks.TestCase
 
 
 def test_a_prompt_that_is_cached_whole_still_computes_its_last_block() -> None:
@@ -174,3 +191,29 @@ def test_without_prefix_caching_nothing_is_hashed_or_found() -> None:
     blocks = run(cache, [1] * 8)
     assert blocks.chain.digests == []
     assert cache.lookup(cache.open(""), [1] * 8) == []
+
+
+def test_a_long_sequence_holds_no_more_than_its_window_and_a_block() -> None:
+    cache = manager(num_blocks=5, window=6)
+    blocks, tokens = cache.open(""), list(range(40))
+    for length in range(1, 41):
+        assert cache.allocate(blocks, length)
+        cache.commit(blocks, tokens, length)
+        cache.drop(blocks, length)
+    assert blocks.ids[: blocks.num_dropped] == [NULL_BLOCK] * 8
+    assert cache.num_free_blocks == 2
+    cache.free(blocks)
+    assert cache.num_free_blocks == 4
+
+
+def test_a_prefix_is_found_by_the_blocks_that_its_next_token_sees() -> None:
+    cache = manager(window=6)
+    tokens = list(range(24))
+    blocks = run(cache, tokens)
+    cache.drop(blocks, 24)
+    kept = blocks.ids[4:]
+    cache.free(blocks)
+    for _ in range(cache.num_free_blocks - len(kept)):
+        cache.pool.take()  # what was given back first is reused first
+    assert cache.lookup(cache.open(""), [*tokens, 1]) == [NULL_BLOCK] * 4 + kept
+    assert cache.lookup(cache.open(""), tokens[:20]) == []

@@ -18,9 +18,10 @@ import pytest
 from server.config import EngineConfig
 from server.engine.fake_runner import expected_tokens
 from server.errors import EngineDead, StartError, Unavailable
-from server.link.client import EngineClient, Stream
+from server.link.client import EngineClient
 from server.link.handle import EngineHandle, EngineMode
 from server.link.messages import Tokens
+from server.link.stream import Stream
 from server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, is_running, run_fake
 
@@ -177,7 +178,7 @@ async def test_a_killed_engine_ends_every_stream() -> None:
     async with client_of("slow:0.01") as client:
         with client.submit([request("a", 400)]) as one, client.submit([request("b", 400)]) as two:
             await one.next()
-            pid = client._engine.pid
+            pid = client.engine.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             for stream in (one, two):
@@ -191,7 +192,7 @@ async def test_a_killed_engine_ends_every_stream() -> None:
 
 async def test_the_engine_ignores_the_terminals_signals() -> None:
     async with client_of() as client:
-        pid = client._engine.pid
+        pid = client.engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
@@ -201,10 +202,10 @@ async def test_the_engine_ignores_the_terminals_signals() -> None:
 
 async def test_stop_leaves_no_process_and_no_socket() -> None:
     async with client_of() as client:
-        pid, directory = client._engine.pid, Path(client._engine.addresses.directory)
+        pid, directory = client.engine.pid, Path(client.engine.addresses.directory)
         assert pid is not None
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        assert {path.name for path in directory.iterdir()} == {"commands", "outputs"}
+        assert {path.name for path in directory.iterdir()} == {"commands", "outputs", "heartbeat"}
     assert not is_running(pid)
     assert not directory.exists()
 

@@ -12,10 +12,10 @@ import pytest
 
 from server.engine.fake_runner import expected_tokens
 from server.errors import EngineDead, StartError
-from server.link.client import Stream
 from server.link.groups import EngineGroups, merged
 from server.link.handle import EngineHandle
 from server.link.messages import CoreMemory, EngineInfo
+from server.link.stream import Stream
 from server.types import Request
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, fake_facts, run_fake
 from tests.link.test_client import config, read_all, request, until
@@ -93,7 +93,7 @@ async def test_start_names_the_engine_that_speaks_and_ends_with_the_first_that_c
             await asyncio.wait_for(groups.start(lines.append), PATIENCE_S)
         assert "engine 1: loading the fake model" in lines
         assert groups.is_alive
-        assert not groups.is_whole
+        assert "dead" in groups.states
     finally:
         await groups.stop(5)
     assert not groups.is_alive

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from server.models.config_values import ConfigError
 from server.models.planned import SYNONYMS, planned_spec
+from server.models.public import models
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.models.traits import TRAITS
@@ -44,6 +45,19 @@ def test_a_type_has_as_many_parameters_as_in_transformers(model_type: str) -> No
     # Left out: biases of attention's positions, of routing scores, of gates on shared experts.
     assert num_params(spec) == pytest.approx(sum(p.numel() for p in model.parameters()), rel=2e-5)
     assert spec.num_layers == config.num_hidden_layers
+
+
+@pytest.mark.parametrize(
+    "architecture", ["GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "CohereForCausalLM"]
+)
+def test_a_served_family_is_planned_alike_without_its_architecture(architecture: str) -> None:
+    """What is read by the family where a file names it, and by its type where it does not, has one size."""
+    rows = [row for row in models() if row.config["architectures"] == [architecture]]
+    assert rows
+    for row in rows:
+        bare = planned_spec({key: value for key, value in row.config.items() if key != "architectures"})
+        assert num_params(bare) == num_params(row.spec)
+        assert (bare.num_positions, bare.parallel_norms) == (row.spec.num_positions, row.spec.parallel_norms)
 
 
 def test_other_names_of_keys_mean_the_same() -> None:

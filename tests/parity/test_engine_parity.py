@@ -11,13 +11,15 @@ import pytest
 from tests.depth import representative
 from tools.golden.oracle import Oracle
 from tools.golden.sequences import token_sequences
+from tools.random_checkpoint.expert_shapes import TINY_EXPERTS
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
 BLOCK_SIZES = (16, 32)  # the smallest, and the default, with which attention may be on the tile unit
-FLOAT32_TOLERANCE = 2e-4  # largest error over largest logit
+FLOAT32_TOLERANCE = 1e-5  # largest error over largest logit
 BFLOAT16_TOLERANCE = 0.02  # mean error over mean logit
-PARALLEL_TOLERANCE = 1e-4  # largest error over largest logit
-OFTEN = ("tiny-llama", "tiny-mistral", "tiny-qwen3")  # the golden files have every shape
+CHOICES_TOLERANCE = 0.1  # the same where there are experts: of random ones rounding turns a choice now and then
+PARALLEL_TOLERANCE = 1e-5  # largest error over largest logit
+OFTEN = ("tiny-llama", "tiny-mistral", "tiny-qwen3", "tiny-gemma2", "tiny-olmo2")  # the golden files have every shape
 LONGEST = 300  # tokens: past every window, block and original context many times
 
 Checkpoints = Callable[[str], Path]
@@ -55,12 +57,13 @@ def test_bfloat16_logits_are_near_those_of_transformers(
     directory = checkpoint_of(shape)
     got = np.concatenate([engine_logits(directory, "bfloat16", 1, ids, block_size) for ids in inputs(shape)])
     expected = np.concatenate([oracle_of(shape).logits(ids) for ids in inputs(shape)])
-    assert np.abs(got - expected).mean() <= BFLOAT16_TOLERANCE * np.abs(expected).mean()
+    tolerance = CHOICES_TOLERANCE if shape in TINY_EXPERTS else BFLOAT16_TOLERANCE
+    assert np.abs(got - expected).mean() <= tolerance * np.abs(expected).mean()
 
 
 # Most of these do not divide the heads: they are padded, and KV heads replicated.
 SIZES = [(shape, size) for shape in TINY for size in (2, 4, 8, 12, 24)]
-SOME_SIZES = [("tiny-odd", 4), ("tiny-qwen2", 24)]
+SOME_SIZES = [("tiny-odd", 4), ("tiny-qwen2", 24), ("tiny-olmo2", 4), ("tiny-gemma2", 2)]
 
 
 @pytest.mark.parametrize(("shape", "size"), representative(SIZES, *SOME_SIZES))

@@ -16,6 +16,7 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from server.checkpoint.model_config import read_model_spec
+from server.checkpoint.safetensors_file import SafetensorsFile
 from server.models.tensors import tensor_shapes
 from tools.golden import __main__ as command
 from tools.golden.golden_file import golden_path, load_golden
@@ -23,7 +24,7 @@ from tools.golden.oracle import Oracle
 from tools.golden.sequences import token_sequences
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
-TOLERANCE = 2e-4  # of the largest logit: what the engine is allowed in float32
+TOLERANCE = 1e-5  # of the largest logit: what the engine is allowed in float32
 
 
 @pytest.mark.parametrize("shape", TINY)
@@ -31,22 +32,30 @@ def test_transformers_still_gives_the_golden_logits(oracle_of: Callable[[str], O
     golden = load_golden(golden_path(shape))
     for sequence, expected in zip(golden.sequences, golden.logits, strict=True):
         got = oracle_of(shape).logits(sequence.token_ids)[list(sequence.positions)]
-        assert np.abs(got - expected).max() <= TOLERANCE / 10 * np.abs(expected).max()
+        assert np.abs(got - expected).max() <= TOLERANCE / 2 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("shape", TINY)
 def test_tensor_names_and_shapes_are_those_of_transformers(
-    checkpoint_of: Callable[[str], Path], oracle_of: Callable[[str], Oracle], shape: str
+    checkpoint_of: Callable[[str], Path], oracle_of: Callable[[str], Oracle], tmp_path: Path, shape: str
 ) -> None:
-    assert tensor_shapes(read_model_spec(checkpoint_of(shape))) == oracle_of(shape).tensor_shapes()
+    spec = read_model_spec(checkpoint_of(shape))
+    if not spec.num_experts:
+        assert tensor_shapes(spec) == oracle_of(shape).tensor_shapes()
+        return
+    oracle_of(shape).model.save_pretrained(tmp_path)  # in memory all have the experts of a layer in one tensor
+    files = [SafetensorsFile(directory / "model.safetensors") for directory in (checkpoint_of(shape), tmp_path)]
+    ours, theirs = ({name: info.shape for name, info in file.tensors.items()} for file in files)
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("shape", TINY)
 def test_windows_are_those_of_transformers(oracle_of: Callable[[str], Oracle], checkpoint_of: Any, shape: str) -> None:
-    spec, model = read_model_spec(checkpoint_of(shape)), oracle_of(shape).model
-    theirs = [getattr(layer.self_attn, "sliding_window", None) or 0 for layer in model.model.layers]
-    if spec.architecture == "MistralForCausalLM":  # keeps it in the config only
-        theirs = [model.config.sliding_window] * spec.num_layers
+    spec, config = read_model_spec(checkpoint_of(shape)), oracle_of(shape).config
+    keys = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+    one = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+    types = getattr(config, "layer_types", None) or [one] * spec.num_layers
+    theirs = [getattr(config, keys[name]) if name in keys else 0 for name in types]
     assert [spec.window(layer) for layer in range(spec.num_layers)] == theirs
 
 
@@ -93,6 +102,50 @@ MISREADINGS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
     ("tiny-qwen2", lambda c: c | {"max_window_layers": 0}),
     ("tiny-qwen2", lambda c: c | {"max_window_layers": 2}),
     ("tiny-qwen3", lambda c: changed(c, "rope_parameters", {"rope_theta": 1e5})),
+    ("tiny-gemma2", lambda c: c | {"sliding_window": 20}),
+    ("tiny-gemma2", lambda c: c | {"query_pre_attn_scalar": 32}),
+    ("tiny-gemma2", lambda c: c | {"attn_logit_softcapping": None}),
+    ("tiny-gemma2", lambda c: c | {"final_logit_softcapping": None}),
+    ("tiny-phi3", lambda c: changed(c, "rope_parameters", {"short_factor": [1.0] * 6})),
+    ("tiny-phi3", lambda c: changed(c, "rope_parameters", {"attention_factor": 1.0})),
+    ("tiny-phi3", lambda c: c | {"sliding_window": 22}),
+    ("tiny-phi3-long", lambda c: c | {"original_max_position_embeddings": 512}),
+    ("tiny-phi3-long", lambda c: changed(c, "rope_scaling", {"factor": 2.0})),
+    ("tiny-granite", lambda c: c | {"embedding_multiplier": 1.0}),
+    ("tiny-granite", lambda c: c | {"attention_multiplier": 0.25}),
+    ("tiny-granite", lambda c: c | {"residual_multiplier": 1.0}),
+    ("tiny-granite", lambda c: c | {"logits_scaling": 1.0}),
+    ("tiny-mixtral", lambda c: c | {"num_experts_per_tok": 1}),
+    ("tiny-qwen2-moe", lambda c: c | {"norm_topk_prob": True}),
+    ("tiny-qwen3-moe", lambda c: c | {"norm_topk_prob": False}),
+    ("tiny-gpt-oss", lambda c: c | {"sliding_window": 20}),
+    ("tiny-gpt-oss", lambda c: c | {"swiglu_alpha": 1.0}),
+    ("tiny-llama4", lambda c: c | {"attention_chunk_size": 512}),
+    ("tiny-olmo3", lambda c: c | {"sliding_window": 20}),
+    ("tiny-olmo3", lambda c: c | {"rope_scaling": None}),
+    ("tiny-smollm3", lambda c: c | {"no_rope_layers": [1, 1, 1, 0]}),
+    ("tiny-ministral", lambda c: c | {"sliding_window": 20}),
+    ("tiny-ministral", lambda c: c | {"layer_types": ["sliding_attention"] * 4}),
+    ("tiny-ministral3", lambda c: changed(c, "rope_parameters", {"llama_4_scaling_beta": 0.0})),
+    ("tiny-llama4-dense", lambda c: c | {"attention_chunk_size": 22}),
+    ("tiny-llama4-dense", lambda c: c | {"no_rope_layers": [1, 1, 1, 1]}),
+    ("tiny-llama4-dense", lambda c: c | {"use_qk_norm": False}),
+    ("tiny-llama4-dense", lambda c: c | {"attn_temperature_tuning": False}),
+    ("tiny-llama4-dense", lambda c: c | {"floor_scale": 9}),
+    ("tiny-gpt2", lambda c: c | {"layer_norm_epsilon": 1e-3}),
+    ("tiny-gpt2", lambda c: c | {"activation_function": "relu"}),
+    ("tiny-opt", lambda c: c | {"activation_function": "gelu"}),
+    ("tiny-opt-after", lambda c: c | {"num_attention_heads": 8}),
+    ("tiny-neox", lambda c: c | {"hidden_act": "relu"}),
+    ("tiny-neox", lambda c: c | {"rotary_pct": 0.5}),
+    ("tiny-neox", lambda c: c | {"rotary_emb_base": 20_000}),
+    ("tiny-neox", lambda c: c | {"use_parallel_residual": False}),
+    ("tiny-phi", lambda c: c | {"partial_rotary_factor": 1.0}),
+    ("tiny-cohere", lambda c: c | {"layer_norm_eps": 1e-3}),
+    ("tiny-cohere", lambda c: c | {"logit_scale": 0.76}),
+    ("tiny-cohere", lambda c: c | {"rope_theta": 10_000.0}),
+    ("tiny-cohere2", lambda c: c | {"sliding_window": 20}),
+    ("tiny-cohere2", lambda c: c | {"sliding_window_pattern": 2}),
 ]
 
 
@@ -107,7 +160,7 @@ def test_a_misread_option_moves_the_logits_well_beyond_the_tolerance(
     longest = token_sequences(config["vocab_size"])[-1]
     got = Oracle(tmp_path / shape).logits(longest.token_ids)[list(longest.positions)]
     expected = load_golden(golden_path(shape)).logits[-1]
-    assert np.abs(got - expected).max() > 10 * TOLERANCE * np.abs(expected).max()
+    assert np.abs(got - expected).max() > 100 * TOLERANCE * np.abs(expected).max()
 
 
 def test_command_writes_every_golden_file_or_those_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,11 +163,13 @@ class Queue:
                 self.tokens.setdefault(event.request_id, []).append(event.token_id)
 
 
-def answers(engine: LoadedEngine, prompts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+def answers(
+    engine: LoadedEngine, prompts: Sequence[tuple[int, ...]], num_tokens: int = NUM_TOKENS
+) -> tuple[tuple[int, ...], ...]:
     """Greedy answers to all prompts at once, long ones in chunks between the others' tokens."""
-    sampling = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
     limits = SchedulerConfig(
-        max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_num_batched_tokens=64, max_num_queued_reqs=8
+        max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_num_batched_tokens=64, max_num_queued_reqs=16
     )
     scheduler = Scheduler(limits, KVCacheManager(CacheConfig(NUM_BLOCKS, BLOCK_SIZE, False)))
     queue = Queue([Add(Request(str(i), prompt, sampling, float(i))) for i, prompt in enumerate(prompts)])

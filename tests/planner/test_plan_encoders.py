@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from server.config import WeightFormats
 from server.cost.model import CostModel
 from server.device.catalog import instance
 from server.errors import DeviceMemoryError, SettingsError
+from server.placement.encoder_footprint import encoder_bytes
 from server.planner.model_names import resolve_shape
 from server.planner.plan.encoder_table import render
-from server.planner.plan.encoders import EncoderRow, latency_s, load_within, needed_bytes, plan_encoder
+from server.planner.plan.encoders import EncoderRow, latency_s, load_within, plan_encoder
 from server.planner.plan.options import PlanOptions
 from server.planner.plan.queueing import MAX_LOAD
 
@@ -129,9 +131,10 @@ def test_texts_are_padded_to_a_bucket_and_to_no_more_than_the_positions() -> Non
 
 def test_memory_is_weights_activations_and_runtime_without_a_cache() -> None:
     model = resolve_shape("bert-large-uncased")
-    one, many = (needed_bytes(model, 1, "bfloat16", (texts, 512)) for texts in (1, 256))
+    bf16, int8 = WeightFormats("bfloat16"), WeightFormats("bfloat16", "int8")
+    one, many = (encoder_bytes(model, 1, bf16, (texts, 512)) for texts in (1, 256))
     assert 0.335e9 * 2 < one < many
-    assert needed_bytes(model, 1, "int8", (1, 512)) < one
+    assert encoder_bytes(model, 1, int8, (1, 512)) < one
 
 
 def test_rows_hold_the_limits_or_say_which_they_miss() -> None:

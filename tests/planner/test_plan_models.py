@@ -67,7 +67,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_names() -> None:
 
 
 def test_a_configuration_that_cannot_be_planned_is_refused_by_its_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"architectures": ["MixtralForCausalLM"]}')
+    (tmp_path / "config.json").write_text('{"architectures": ["DbrxForCausalLM"], "model_type": "dbrx"}')
     with pytest.raises(CheckpointError, match=r"config.json: hidden_size is missing"):
         resolve_shape(str(tmp_path))
 

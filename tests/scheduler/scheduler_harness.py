@@ -22,11 +22,11 @@ def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: A
     return Request(request_id, tuple(prompt), SamplingParams(max_tokens, **fields), **own)
 
 
-def expected_output(request: Request, max_model_len: int) -> list[int]:
+def expected_output(request: Request, max_model_len: int, window: int = 0) -> list[int]:
     """What the request generates when nothing interrupts it, by the definition of each way to finish."""
     params = request.sampling
     most = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
-    tokens = expected_tokens(request.prompt_token_ids, most, VOCAB)
+    tokens = expected_tokens(request.prompt_token_ids, most, VOCAB, window)
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(params.eos_token_ids))
     for count, token in enumerate(tokens, 1):
         if token in ends and count >= params.min_tokens:
@@ -141,7 +141,7 @@ class Bench:
         return self.events[request_id][-1].finish_reason if self.events[request_id] else None
 
     def expected(self, request_id: str) -> list[int]:
-        return expected_output(self.requests[request_id], self.config.max_model_len)
+        return expected_output(self.requests[request_id], self.config.max_model_len, self.cache.config.window)
 
 
 def bench(
@@ -154,9 +154,10 @@ def bench(
     enable_prefix_caching: bool = True,
     batching: Batching = "continuous",
     max_prompt_chunk: int | None = None,
+    window: int = 0,
 ) -> Bench:
     return Bench(
-        CacheConfig(num_blocks, block_size, enable_prefix_caching),
+        CacheConfig(num_blocks, block_size, enable_prefix_caching, window),
         SchedulerConfig(
             max_model_len, max_num_seqs, max_num_batched_tokens, batching=batching, max_prompt_chunk=max_prompt_chunk
         ),

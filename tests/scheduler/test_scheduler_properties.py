@@ -33,6 +33,7 @@ def benches(draw: st.DrawFn) -> Bench:
         enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
         batching=draw(st.sampled_from(list(POLICIES))),
         max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
+        window=draw(st.sampled_from([0, 0, 2, 3, 5, 9])),
     )
 
 

@@ -15,7 +15,7 @@ from tools.precompile import compile_levels, kernels
 
 
 @pytest.mark.parametrize(
-    "quantization", representative([None, "int8", "int8-weight-only", "fp8", "fp8_e5m2"], None, "int8")
+    "quantization", representative([None, "int8", "int8-weight-only", "fp8", "fp8_e5m2", "int4"], None, "int8", "int4")
 )
 def test_nothing_is_left_to_compile_at_the_start(quantization: str | None, pytestconfig: pytest.Config) -> None:
     lines: list[str] = []

@@ -232,7 +232,7 @@ def test_a_stop_string_ends_with_stop_and_a_full_queue_is_a_rejection(checkpoint
 
 
 def test_after_its_engines_death_a_server_tells_the_end_and_no_stale_load(checkpoint: Path) -> None:
-    with running_server(checkpoint, *SLOW) as server:
+    with running_server(checkpoint, *SLOW, "--max-engine-restarts", "0") as server:
         with httpx.stream("POST", server.url + TEXT, json={**LONG, "n": 2}, timeout=60) as response:
             lines = events(response)
             next(lines)

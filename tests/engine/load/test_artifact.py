@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from server.checkpoint.artifact import core_file
 from server.checkpoint.manifest import MANIFEST
 from server.cli import main
-from server.config import CompileConfig, EngineConfig, RequestedFormats
+from server.config import CompileConfig, EngineConfig, RequestedFormats, WeightGroups
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.engine.load.artifact_writer import compile_model
@@ -69,7 +69,7 @@ def buffers(value: Any) -> list[bytes | None]:
     if isinstance(value, tuple | list):
         return [found for item in value for found in buffers(item)]
     if isinstance(value, ModelWeights):
-        return buffers([value.embedding, *value.matrices.values(), *value.vectors.values()])
+        return buffers([value.embedding, *value.tables.values(), *value.matrices.values(), *value.vectors.values()])
     if isinstance(value, PackedMatrix):
         return buffers([value.shards, value.biases])
     if isinstance(value, PackedShard):
@@ -104,7 +104,11 @@ def logits(directory: Path, asked: RequestedFormats, tp: int, kernels: str) -> n
 
 @pytest.mark.parametrize("tp", representative([1, 2, 3], 2))
 @pytest.mark.parametrize(
-    "shape", representative(["tiny-qwen2", "tiny-qwen3", "tiny-odd", "tiny-mistral"], "tiny-qwen2", "tiny-odd")
+    "shape",
+    representative(
+        ["tiny-qwen2", "tiny-qwen3", "tiny-odd", "tiny-mistral", "tiny-gpt2", "tiny-neox"],
+        *("tiny-qwen2", "tiny-odd", "tiny-gpt2"),
+    ),
 )
 @pytest.mark.parametrize(
     "asked",
@@ -113,6 +117,8 @@ def logits(directory: Path, asked: RequestedFormats, tp: int, kernels: str) -> n
         RequestedFormats("float32"),
         RequestedFormats("bfloat16", "int8", ("lm_head", "layers.0.mlp")),
         RequestedFormats("bfloat16", "fp8"),
+        RequestedFormats("bfloat16", "int4", (), WeightGroups(64, is_symmetric=False)),
+        RequestedFormats("bfloat16", "mxfp4"),
     ],
     ids=lambda asked: f"{asked.dtype}-{asked.quantization}",
 )
@@ -126,7 +132,7 @@ def test_memory_is_the_same_to_the_byte(
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize("quantization", representative([None, "int8", "fp8"], None, "int8"))
+@pytest.mark.parametrize("quantization", representative([None, "int8", "fp8", "int4"], None, "int8", "int4"))
 def test_logits_are_the_same_to_the_bit(
     checkpoints: Path, compiled: Compile, kernels: str, tp: int, quantization: Any
 ) -> None:
@@ -162,6 +168,7 @@ def test_the_files_lie_as_the_memory_does(compiled: Compile) -> None:
         (RequestedFormats("bfloat16", "int8"), 1, ("tensor_parallel_size is 1", "for 2")),
         (RequestedFormats("bfloat16", "fp8"), 2, ("quantization is fp8", "for int8")),
         (RequestedFormats("bfloat16", "none"), 2, ("quantization is none", "for int8")),
+        (RequestedFormats("bfloat16", "int8", (), WeightGroups(64)), 2, ("groups is", "size=64", "size=32")),
         (RequestedFormats("float32", "int8"), 2, ("dtype is float32", "for bfloat16")),
         (RequestedFormats("bfloat16", None, ("lm_head",)), 2, ("modules_to_not_convert is lm_head", "with none")),
     ],
@@ -219,8 +226,8 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
         (lambda m: m.update(tensor_parallel_size=2), "padded_sizes differs"),
         (lambda m: m.update(config_sha256="0"), "config.json: differs"),
         (
-            lambda m: m.update(quantization="int4"),
-            "quantization is 'int4': expected 'int8' or 'int8-weight-only' or 'fp8' or",
+            lambda m: m.update(quantization="int3"),
+            "quantization is 'int3': expected 'int8' or 'int8-weight-only' or 'fp8' or",
         ),
         (lambda m: m.update(dtype="float16"), "dtype is 'float16': expected 'bfloat16' or 'float32'"),
         (lambda m: m.update(modules_to_not_convert="x"), "modules_to_not_convert is 'x': expected `array`"),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import Quantization, RequestedFormats, WeightFormats
+from server.checkpoint.safetensors_file import SafetensorsFile
+from server.config import Quantization, RequestedFormats, WeightFormats, WeightGroups
 from server.device.core import HostUse
 from server.device.hbm import Buffer, Hbm
-from server.device.layout import WEIGHT_BYTES, is_scaled
+from server.device.layout import is_grouped, scale_bytes, tile_bytes
 from server.engine.load import shard_reader
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.model_source import open_model
@@ -21,7 +24,8 @@ from server.engine.load.shard_reader import ShardReader, row_blocks
 from server.engine.load.weights import PackedShard, WeightLoader
 from server.engine.rope_tables import BLOCK, fill_rope_tables, inverse_frequencies
 from server.errors import CheckpointError
-from server.kernels.matmul.packing import pack_weights
+from server.kernels.matmul.groups import quantize_groups
+from server.kernels.matmul.packing import GroupMemory, pack_grouped, pack_weights
 from server.kernels.matmul.quantize import quantize_rows
 from server.models.ops import Axis, Linear, Part
 from server.models.spec import ModelSpec, RopeSpec
@@ -31,6 +35,7 @@ from tools.random_checkpoint.writer import Options, write_checkpoint
 
 MIB = 1 << 20
 ROTATED = WeightFormats("bfloat16", "int8", is_rotated=True)
+GROUPED = WeightFormats("bfloat16", "int4", groups=WeightGroups(64, is_symmetric=False))
 
 
 class Core:
@@ -49,7 +54,8 @@ class Core:
 def packed(source: CheckpointWeights, matrix: PackedShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
     """Tiles, scales and sums as the source writes them into memory that was not zero."""
     weights = matrix.format_in(formats)
-    sizes = [matrix.n * matrix.k * WEIGHT_BYTES[weights], *((4 * matrix.n,) * 2 if is_scaled(weights) else ())]
+    beside = scale_bytes(weights, formats.groups, matrix.n, matrix.k)
+    sizes = [tile_bytes(weights, matrix.n, matrix.k), *(size for size in beside if size)]
     buffers = [Buffer(np.full(size, 0xA5, np.uint8)) for size in sizes]
     source.matrix(matrix, core, PackedShard(*buffers))
     return [buffer.bytes for buffer in buffers]
@@ -58,10 +64,16 @@ def packed(source: CheckpointWeights, matrix: PackedShape, core: int, formats: W
 def packed_whole(reader: ShardReader, matrix: PackedShape, core: int, formats: WeightFormats) -> list[np.ndarray]:
     """The same from the whole matrix at once."""
     weights = matrix.format_in(formats)
-    tiles = np.zeros(matrix.n * matrix.k * WEIGHT_BYTES[weights], np.uint8)
+    tiles = np.zeros(tile_bytes(weights, matrix.n, matrix.k), np.uint8)
     if weights == "bfloat16" or weights == "float32":  # noqa: PLR1714 - narrows the type
         pack_weights(reader.matrix(matrix, core, weights), tiles)
         return [tiles]
+    if is_grouped(weights):
+        sizes = scale_bytes(weights, formats.groups, matrix.n, matrix.k)
+        scales, shifts = (np.zeros(size, np.uint8) for size in sizes)
+        grouped = quantize_groups(reader.matrix(matrix, core, "float32"), weights, formats.groups)
+        pack_grouped(grouped, weights, GroupMemory(tiles, scales, shifts))
+        return [tiles, scales, shifts]
     rows = quantize_rows(reader.matrix(matrix, core, "float32"), weights)
     pack_weights(rows.codes, tiles)
     return [tiles, rows.scales.view(np.uint8), rows.sums.view(np.uint8)]
@@ -69,7 +81,7 @@ def packed_whole(reader: ShardReader, matrix: PackedShape, core: int, formats: W
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("shape", ["tiny-odd", "tiny-qwen2"])
+@pytest.mark.parametrize("shape", ["tiny-odd", "tiny-qwen2", "tiny-gpt2", "tiny-neox"])
 def test_blocks_give_the_bytes_of_whole_matrices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, tp: int, num_threads: int
 ) -> None:
@@ -80,7 +92,13 @@ def test_blocks_give_the_bytes_of_whole_matrices(
     reader = ShardReader(checkpoint, shard)
     matrices = list(packed_shapes(spec, shard))[-5:]
     assert max(len(list(row_blocks(matrix))) for matrix in matrices) > 2
-    for formats in (WeightFormats("float32"), WeightFormats("bfloat16"), WeightFormats("bfloat16", "fp8"), ROTATED):
+    for formats in (
+        WeightFormats("float32"),
+        WeightFormats("bfloat16"),
+        WeightFormats("bfloat16", "fp8"),
+        ROTATED,
+        GROUPED,
+    ):
         source = CheckpointWeights(checkpoint, shard, formats, num_threads)
         for matrix in matrices:
             for core in range(tp):
@@ -89,6 +107,36 @@ def test_blocks_give_the_bytes_of_whole_matrices(
                 ):
                     np.testing.assert_array_equal(got, whole)
         source.finish()
+
+
+HIDDEN = Axis("hidden", 64)
+FUSED = np.random.default_rng(0).standard_normal((3, 4, 16, 64)).astype(np.float32)  # q, k and v of four heads
+
+
+@pytest.mark.parametrize(
+    ("stored", "form"),
+    [
+        (FUSED.reshape(192, 64), {}),  # all q, then all k, then all v
+        (FUSED.reshape(192, 64).T, {"is_transposed": True}),
+        (FUSED.swapaxes(0, 1).reshape(192, 64), {"unit_stride": 48}),  # q, k and v of each head
+    ],
+)
+def test_a_core_gets_its_heads_however_a_fused_matrix_is_stored(
+    tmp_path: Path, stored: np.ndarray, form: dict[str, Any]
+) -> None:
+    save_file({"model.qkv.weight": np.ascontiguousarray(stored)}, tmp_path / "model.safetensors")
+    step = 16 if "unit_stride" in form else 64
+    axes = (Axis("query", 4, 16), Axis("kv", 4, 16), Axis("kv", 4, 16))
+    parts = tuple(Part("model.qkv", axis, i * step, **form) for i, axis in enumerate(axes))
+    spec = ModelSpec("X", 1, 64, 128, 4, 4, 16, 300, 512)
+    checkpoint = Checkpoint.of_file(SafetensorsFile(tmp_path / "model.safetensors"))
+    reader = ShardReader(checkpoint, ShardSpec.of(spec, 2))
+    for core in range(2):
+        heads = FUSED[:, 2 * core : 2 * core + 2].reshape(96, 64)
+        shape = PackedShape(Linear("qkv", parts, HIDDEN), 96, 64)
+        np.testing.assert_array_equal(reader.matrix(shape, core, "float32"), heads)
+        block = reader.matrix(shape, core, "float32", slice(32, 64))
+        np.testing.assert_array_equal(block, heads[32:64])
 
 
 GATE = Linear("gate_up", (Part("x.gate_proj", Axis("ffn", 16)), Part("x.up_proj", Axis("ffn", 16))), Axis("hidden", 64))
@@ -108,7 +156,7 @@ def wide_model(folder: Path) -> tuple[ModelSpec, Path]:
     return open_model(folder, RequestedFormats("bfloat16"), 1).spec, folder
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "fp8"])
+@pytest.mark.parametrize("quantization", [None, "int8", "fp8", "int4"])
 def test_loading_needs_little_beside_the_packed_weights(tmp_path: Path, quantization: Quantization | None) -> None:
     spec, folder = wide_model(tmp_path / "wide")
     model = open_model(folder, RequestedFormats("bfloat16", quantization), 1, num_threads=2)

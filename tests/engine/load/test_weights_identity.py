@@ -6,8 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from server.checkpoint.checkpoint import INDEX, WEIGHTS
 from server.checkpoint.manifest import MANIFEST
+from server.checkpoint.tensor_files import INDEX, WEIGHTS
 from server.engine.load.inventory import weights_identity
 from server.link.messages import WeightsIdentity
 

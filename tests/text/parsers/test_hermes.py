@@ -12,26 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from server.api.tools.call_object import CallObject
-from server.api.tools.hermes import CLOSE, OPEN, ToolText
 from server.api.tools.message import MessageReader
+from server.text.parsers.call_object import CallObject
+from server.text.parsers.json_calls import HERMES
+from tests.text.parsers.reading import Form, parser
+from tests.text.parsers.reading import read as read_message
 
 Result = tuple[str, list[tuple[str, str]]]
+OPEN, CLOSE = HERMES
 
 
 def read(parts: Sequence[str], max_calls: int | None = None) -> Result:
-    """Content and calls (name, arguments) of a text that comes in `parts`, as a client adds the deltas up."""
-    text = ToolText(max_calls)
-    content, calls = "", []
-    for parsed in (*map(text.feed, parts), text.finish()):
-        content += parsed.content
-        for part in parsed.calls:
-            if part.name is not None:
-                assert part.index == len(calls)
-                calls.append((part.name, ""))
-            name, arguments = calls[part.index]
-            calls[part.index] = (name, arguments + part.arguments)
-    return content, calls
+    message = read_message(parts, Form("hermes", max_calls=max_calls))
+    return message.content, message.calls or []
 
 
 def call(name: str = "f", arguments: str = '{"a": 1}') -> str:
@@ -77,7 +70,7 @@ def test_what_is_a_call_and_what_is_content(text: str, result: Result) -> None:
 
 
 def test_arguments_come_as_early_as_they_can() -> None:
-    text = ToolText()
+    text = parser(Form("hermes"))
     assert text.feed(OPEN + '\n{"name": "f", "argume').calls == []
     first = text.feed('nts": {"city": "O').calls
     assert [(part.name, part.arguments) for part in first] == [("f", ""), (None, '{"city": "O')]
@@ -86,7 +79,7 @@ def test_arguments_come_as_early_as_they_can() -> None:
 
 def test_each_part_of_a_text_is_a_fragment_of_its_call() -> None:
     """How many parts there are is the engine's pace against the client's, so only here can they be counted."""
-    reader = MessageReader(ToolText())
+    reader = MessageReader(parser(Form("hermes")))
     parts = [OPEN, '{"name": "f", "arguments": ', '{"city": "O', "sl", 'o"}', "}" + CLOSE]
     said = [delta for part in parts for delta in reader.read(part, part is parts[-1]).calls]
     assert [(delta.function.name, delta.function.arguments) for delta in said] == [
@@ -97,7 +90,7 @@ def test_each_part_of_a_text_is_a_fragment_of_its_call() -> None:
 
 
 def test_a_tag_is_held_back_only_while_it_may_be_one() -> None:
-    text = ToolText()
+    text = parser(Form("hermes"))
     assert text.feed("a <tool").content == "a"
     assert text.feed("box").content == " <toolbox"
 

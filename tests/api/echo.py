@@ -1,0 +1,35 @@
+"""A runner that writes what the last user's message says, a token at a time, so that a test chooses the output."""
+
+from __future__ import annotations
+
+from tokenizers import pre_tokenizers
+
+from server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # of the fake checkpoint: one id each, and then
+SPECIAL = {256: "<|start|>", 257: "<|end|>", 258: "<|eos|>"}
+EOS, PAD = 258, 259
+
+
+class EchoRunner:
+    """For the fake checkpoint, and templates that have `<|pad|>` before and after each message.
+
+    What reads like a special token is written as text.
+    """
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        sampled = {seq.request_id: self._next(seq) for seq in plan.seqs if seq.needs_sample}
+        return StepResult(plan.step_id, sampled, seconds=0.0)
+
+    def _next(self, seq: ScheduledSeq) -> SampledToken:
+        prompt = list(seq.history[: seq.num_prompt_tokens])
+        end = len(prompt) - 1 - prompt[::-1].index(PAD)  # of the last message
+        start = end - 1 - prompt[:end][::-1].index(PAD)
+        text = [
+            token
+            for given in prompt[start + 1 : end]
+            for token in ([given] if given not in SPECIAL else map(BYTES.index, SPECIAL[given]))
+        ]
+        at = len(seq.history) - seq.num_prompt_tokens
+        token = text[at] if at < len(text) else EOS
+        return SampledToken(token, TokenLogprobs(-1.0) if seq.sampling.logprobs is not None else None)

@@ -1,0 +1,187 @@
+"""Writes GGUF files of tiny models with the package's own writer, as conversion makes them of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from server.checkpoint.checkpoint import Checkpoint
+from server.checkpoint.gguf.architectures import ARCHITECTURES as ROWS
+from server.config import RequestedFormats
+from server.engine.load.model_source import describe_checkpoint
+from server.models.tensors import tensor_shapes
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+ARCHITECTURES = {row.model_type: row.name for row in ROWS.values()} | {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "olmo3": "olmo2",
+}
+PAIRED, SHIFTED = ("llama", "granite", "smollm3"), ("gemma", "gemma2", "gemma3")  # rotary pairs; norms with 1 added
+TURNED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2's, stored [inputs, outputs]
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+# What a file of the architecture cannot say otherwise.
+EXPRESSIBLE: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": False},
+    "gemma3_text": {"layer_types": None, "query_pre_attn_scalar": 32},
+    "gemma2": {"layer_types": None, "query_pre_attn_scalar": 32},
+    "mistral": {"sliding_window": None},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "mixtral": {"rope_theta": 1e6},
+    "cohere": {"rope_theta": 500_000.0},
+}
+F32 = gguf.GGMLQuantizationType.F32
+WRITERS = {
+    "max_position_embeddings": "add_context_length",
+    "hidden_size": "add_embedding_length",
+    "num_hidden_layers": "add_block_count",
+    "intermediate_size": "add_feed_forward_length",
+    "num_attention_heads": "add_head_count",
+    "num_key_value_heads": "add_head_count_kv",
+    "rms_norm_eps": "add_layer_norm_rms_eps",
+    "layer_norm_eps": "add_layer_norm_eps",
+    "n_positions": "add_context_length",
+    "n_embd": "add_embedding_length",
+    "n_layer": "add_block_count",
+    "n_inner": "add_feed_forward_length",
+    "n_head": "add_head_count",
+    "layer_norm_epsilon": "add_layer_norm_eps",
+    "attn_logit_softcapping": "add_attn_logit_softcapping",
+    "final_logit_softcapping": "add_final_logit_softcapping",
+    "attention_multiplier": "add_attention_scale",
+    "embedding_multiplier": "add_embedding_scale",
+    "residual_multiplier": "add_residual_scale",
+    "logits_scaling": "add_logit_scale",
+    "logit_scale": "add_logit_scale",
+    "num_experts": "add_expert_count",
+    "num_local_experts": "add_expert_count",
+    "num_experts_per_tok": "add_expert_used_count",
+    "moe_intermediate_size": "add_expert_feed_forward_length",
+    "shared_expert_intermediate_size": "add_expert_shared_feed_forward_length",
+}
+Edit = Callable[[gguf.GGUFWriter], object]
+
+
+def write_pair(shape: str, root: Path, kind: gguf.GGMLQuantizationType = F32, edit: Edit = lambda _: None) -> Path:
+    """`root/plain`, a float32 checkpoint, and the GGUF file that conversion makes of it, which is returned."""
+    write_checkpoint(shape, root / "plain", Options(dtype="f32"))
+    config = json.loads((root / "plain" / "config.json").read_text())
+    config |= EXPRESSIBLE.get(config["model_type"], {})
+    (root / "plain" / "config.json").write_text(json.dumps(config))
+    spec, _, stored = describe_checkpoint(root / "plain", RequestedFormats("float32"))
+    checkpoint = Checkpoint.open(root / "plain", spec, stored)
+    tensors = {name: checkpoint.load(name) for name in tensor_shapes(spec)}
+    return write_gguf(root / "model.gguf", config, tensors, kind, edit)
+
+
+def write_gguf(
+    path: Path,
+    config: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+    kind: gguf.GGMLQuantizationType = F32,
+    edit: Edit = lambda _: None,
+) -> Path:
+    """The GGUF file at `path` of these tensors, matrices quantized to `kind`."""
+    architecture = ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, architecture)
+    write_config(writer, config)
+    write_byte_level_tokenizer(writer, config["vocab_size"])
+    number = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    names = gguf.get_tensor_name_map(number, config.get("num_hidden_layers", config.get("n_layer")))
+    for name, values in together(tensors).items():
+        stored = names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        stored += "" if stored.endswith((".weight", ".bias")) else ".weight"
+        converted = convert(architecture, config, name, values)
+        if values.ndim > 1 and kind != F32:
+            writer.add_tensor(stored, gguf.quants.quantize(converted, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(stored, converted)
+    edit(writer)
+    finish(writer)
+    return path
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def together(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With the experts of a layer in one tensor, in order."""
+    found: dict[str, Any] = {}
+    for name, values in tensors.items():
+        if (expert := EXPERT.search(name)) is None:
+            found[name] = values
+        else:
+            found.setdefault(EXPERT.sub(".experts.", name), {})[int(expert[1])] = values
+    return {
+        name: np.stack([each[i] for i in sorted(each)]) if isinstance(each, dict) else each
+        for name, each in found.items()
+    }
+
+
+def convert(architecture: str, config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """What conversion does to a tensor."""
+    if architecture in SHIFTED and name.endswith("norm.weight"):
+        return values + np.float32(1)
+    if architecture == "gpt2" and TURNED.search(name):
+        return np.ascontiguousarray(values.T)
+    if architecture in PAIRED and (part := re.search(r"\.([qk])_proj\.", name)):
+        heads = config["num_attention_heads" if part[1] == "q" else "num_key_value_heads"]
+        halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+        return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+    return values
+
+
+def write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    for key, method in WRITERS.items():
+        if config.get(key) is not None:
+            getattr(writer, method)(config[key])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "longrope"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if kind == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(rope["attention_factor"])
+        writer.add_rope_dimension_count(2 * len(rope["long_factor"]))
+        for length in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{length}.weight", np.array(rope[f"{length}_factor"], np.float32))
+    elif "original_max_position_embeddings" in rope:
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if config.get("sliding_window") and config["model_type"] != "qwen2":
+        writer.add_sliding_window(config["sliding_window"])
+
+
+def write_byte_level_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
+    """All bytes, one merge, and tokens that are in no text."""
+    alphabet = [*byte_alphabet(), "ab"]
+    tokens = [*alphabet, *(f"<|{i}|>" for i in range(size - len(alphabet)))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * len(alphabet) + [3] * (size - len(alphabet)))
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(size - 1)
+
+
+def byte_alphabet() -> list[str]:
+    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    moved = [byte for byte in range(256) if byte not in set(kept)]
+    return [chr(byte) for byte in kept] + [chr(256 + i) for i in range(len(moved))]

@@ -1,0 +1,172 @@
+"""Models in 4-bit weights: the logits of what the codes stand for, on any number of cores, from any kind of file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from server.checkpoint.checkpoint import Checkpoint
+from server.config import EngineConfig, Quantization, RequestedFormats, WeightGroups
+from server.engine.load.loading import LoadedEngine, load_engine
+from server.engine.load.model_source import describe_checkpoint, open_model
+from server.engine.load.shard_reader import ShardReader
+from server.engine.load.stored_groups import StoredGroups
+from server.errors import DeviceError
+from server.kernels.matmul.groups import dequantize_groups
+from server.models.tensors import linear_modules
+from server.placement.matrices import packed_shapes
+from server.placement.shard import ShardSpec
+from tests.checkpoint.test_packed import (
+    awq,
+    awq_section,
+    compressed,
+    compressed_section,
+    gptq,
+    gptq_section,
+    write_packed,
+)
+from tests.depth import representative
+from tools.random_checkpoint.shapes import SHAPES, Shape
+from tools.random_checkpoint.writer import Options, write_checkpoint
+
+TOKENS = [1, 7, 30, 99, 4, 4, 250, 31, 8, 77]
+Load = Callable[..., LoadedEngine]
+
+# Relative to the largest logit: int8 activations with a scale for each 32, and what bfloat16 leaves between layers.
+LOGITS_ERROR = 0.03
+
+
+@pytest.fixture
+def load(kernel_cache: str) -> Load:
+    def load_it(directory: Path, tp: int = 1, **fields: Any) -> LoadedEngine:
+        config = EngineConfig(
+            model_path=str(directory),
+            device=fields.pop("device", "inf2.48xlarge"),
+            tensor_parallel_size=tp,
+            dtype=fields.pop("dtype", "bfloat16"),
+            max_model_len=64,
+            max_num_seqs=2,
+            max_num_batched_tokens=64,
+            max_num_queued_reqs=2,
+            block_size=32,
+            enable_prefix_caching=False,
+            device_memory_utilization=0.9,
+            num_blocks_override=4,
+            cpu_threads=2,
+            kernel_cache_dir=kernel_cache,
+            **fields,
+        )
+        return load_engine(config, lambda _: None)
+
+    return load_it
+
+
+def logits(engine: LoadedEngine) -> np.ndarray:
+    try:
+        return engine.runner.logits(TOKENS)
+    finally:
+        engine.runner.close()
+
+
+def write_exact(shape: str, directory: Path, values: np.ndarray) -> None:
+    """A checkpoint whose matrices hold some of `values` times a power of two, all of them in any sixteen neighbours."""
+    write_checkpoint(shape, directory, Options(dtype="f32"))
+    spec, _, _ = describe_checkpoint(directory, RequestedFormats("float32"))
+    tensors, random = load_file(directory / "model.safetensors"), np.random.default_rng(3)
+    embeddings = [] if not spec.is_tied else ["model.embed_tokens"]
+    for module in (*linear_modules(spec), *embeddings):
+        if (name := f"{module}.weight") in tensors:
+            n, k = tensors[name].shape
+            runs = random.permuted(np.tile(values, (n * k // 16, 1)), axis=1)
+            tensors[name] = (runs.reshape(n, k) * np.float32(2.0**-7)).astype(np.float32)
+    save_file(tensors, directory / "model.safetensors")
+
+
+INT4 = np.arange(-8, 8, dtype=np.float32)
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32) * 2
+
+
+@pytest.mark.parametrize("tp", representative([1, 2, 4], 1, 4))
+@pytest.mark.parametrize(
+    ("quantization", "groups"),
+    [("int4", WeightGroups(32)), ("int4", WeightGroups(128, is_symmetric=False)), ("mxfp4", None)],
+    ids=str,
+)
+def test_logits_are_those_of_what_the_codes_stand_for(
+    tmp_path: Path, load: Load, tp: int, quantization: Quantization, groups: WeightGroups | None
+) -> None:
+    """The matrices are such that codes stand for them exactly, however they are divided."""
+    write_exact("tiny-qwen2", tmp_path / "m", FP4 if quantization == "mxfp4" else INT4)
+    want = logits(load(tmp_path / "m", dtype="float32"))
+    fields = {"quantization": quantization, "groups": groups, "allow_unsupported_types": True}
+    got = logits(load(tmp_path / "m", tp, **fields))
+    assert np.abs(got - want).max() <= LOGITS_ERROR * np.abs(want).max()
+
+
+def test_microscaling_is_refused_on_parts_without_it(tmp_path: Path, load: Load) -> None:
+    write_checkpoint("tiny-qwen2", tmp_path / "m", Options())
+    with pytest.raises(DeviceError, match=r"quantization is mxfp4: Inferentia2 of inf2.xlarge does not have the type"):
+        load(tmp_path / "m", device="inf2.xlarge", quantization="mxfp4")
+    engine = load(tmp_path / "m", device="trn3-gen1", quantization="mxfp4")
+    engine.runner.close()
+
+
+FILES = [
+    ("gptq", gptq_section(4, 32), gptq, 4, 32, "any", False),
+    ("gptq-symmetric", gptq_section(4, 64, sym=True), gptq, 4, 64, "middle", False),
+    ("awq", awq_section(4, 32), awq, 4, 32, "any", False),
+    ("compressed", compressed_section(4, 32, symmetric=False), compressed, 4, 32, "any", False),
+    ("gptq-row", gptq_section(4, -1), gptq, 4, -1, "any", False),
+]
+
+
+@pytest.fixture
+def divisible(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A shape whose widths are multiples of 64 on two cores, too."""
+    shape = Shape("LlamaForCausalLM", 2, 128, 256, 4, 2, 384, 512, 32)
+    monkeypatch.setitem(SHAPES, "divisible", shape)
+    return "divisible"
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("case", FILES, ids=lambda case: str(case[0]))
+def test_codes_of_files_are_kept(tmp_path: Path, divisible: str, case: Any, tp: int) -> None:
+    """What a core is given stands for what the file's codes stand for, as near as float16 holds scales and shifts."""
+    write_packed(tmp_path, case, divisible)
+    folder, asked = tmp_path / "packed", RequestedFormats("bfloat16")
+    model = open_model(folder, asked, tp)
+    assert model.formats.quantization == "int4"
+    assert model.formats.groups.is_symmetric == (case[0] == "gptq-symmetric")
+    spec, _, stored = describe_checkpoint(folder, asked)
+    checkpoint, shard = Checkpoint.open(folder, spec, stored), ShardSpec.of(spec, tp)
+    reader, groups = ShardReader(checkpoint, shard), StoredGroups(checkpoint, shard)
+    for shape in packed_shapes(spec, shard):
+        for core in range(tp):
+            rows = slice(0, shape.n)
+            found = groups.grouped(shape, core, model.formats.groups, rows)
+            assert (found is None) == (shape.name == "lm_head")
+            assert shape.format_in(model.formats) == ("bfloat16" if found is None else "int4")
+            if found is None:
+                continue
+            want = reader.matrix(shape, core, "float32", rows)
+            steps = np.abs(found.scales).max()
+            assert np.abs(dequantize_groups(found, "int4") - want).max() <= 0.01 * steps
+
+
+def test_files_with_groups_that_are_none_of_ours_are_served_as_values(tmp_path: Path) -> None:
+    write_packed(tmp_path, ("gptq", gptq_section(4, 16), gptq, 4, 16, "any", False))
+    model = open_model(tmp_path / "packed", RequestedFormats("bfloat16"), 1)
+    assert model.formats.quantization is None
+    assert open_model(tmp_path / "packed", RequestedFormats("bfloat16", "int4"), 1).formats.quantization == "int4"
+
+
+def test_a_quantized_file_gives_the_logits_of_its_values(tmp_path: Path, divisible: str, load: Load) -> None:
+    write_packed(tmp_path, FILES[2], divisible)
+    want = logits(load(tmp_path / "packed", dtype="float32", quantization="none"))
+    got = logits(load(tmp_path / "packed"))
+    assert np.abs(got - want).max() <= LOGITS_ERROR * np.abs(want).max()

@@ -1,0 +1,25 @@
+"""Operands of the rope kernels in tests: whatever a test does not say is left out or plain."""
+
+from __future__ import annotations
+
+from server.kernels.records import RopeOperands
+from tests.kernels.kernel_bench import Array, address, float_bits
+
+
+def rope_operands(qkv: Array, cos: Array, sin: Array, heads: int, **fields: int) -> RopeOperands:
+    """Of qkv rows [tokens, heads + 2 kv_heads, head_dim], with tables [positions, rotary / 2]; norms have 1e-6."""
+    _, all_heads, head_dim = qkv.shape
+    given = {
+        "qkv": address(qkv),
+        "ldc": all_heads * head_dim,
+        "cos": address(cos),
+        "sin": address(sin),
+        "rotary": 2 * cos.shape[1],
+        "heads": heads,
+        "kv_heads": (all_heads - heads) // 2,
+        "head_dim": head_dim,
+        "head_pad": -(-head_dim // 16) * 16,
+        "eps": float_bits(1e-6),
+        "scale": float_bits(1.0),
+    }
+    return RopeOperands(**{**dict.fromkeys(RopeOperands._fields, 0), **given, **fields})

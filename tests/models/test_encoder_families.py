@@ -1,0 +1,164 @@
+"""Encoders by their config.json: served and planned are one description, and what cannot be served is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from server.config import WeightFormats
+from server.cost.shape import CoreShape
+from server.models.config_values import ConfigError
+from server.models.families import ENCODERS, FAMILIES, model_spec_of
+from server.models.heads import Activation, Dense, classification_head
+from server.models.planned import planned_spec
+from server.models.spec import ModelSpec
+from server.models.tensors import tensor_shapes
+from server.placement.core_share import weight_bytes
+from server.placement.encoder_footprint import encoder_bytes
+
+TYPES = {
+    "Bert": "bert",
+    "Roberta": "roberta",
+    "XLMRoberta": "xlm-roberta",
+    "Camembert": "camembert",
+    "MPNet": "mpnet",
+    "DistilBert": "distilbert",
+    "ModernBert": "modernbert",
+}
+# What only serving needs to know: names, rotations, biases by distance; encoders have no output layer to tie.
+NOT_PLANNED = ("architecture", "names", "ropes", "num_distance_buckets", "is_tied", "rms_norm_eps")
+
+
+def values_of(name: str, architecture: str | None = None) -> dict[str, Any]:
+    values: dict[str, Any] = AutoConfig.for_model(TYPES[name]).to_dict()
+    return values | {"architectures": [architecture or f"{name}Model"]}
+
+
+def served(name: str, architecture: str | None = None, **changes: Any) -> ModelSpec:
+    return model_spec_of(values_of(name, architecture) | changes)
+
+
+def test_every_encoder_is_here() -> None:
+    assert set(TYPES) == set(ENCODERS)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_tensors_are_those_of_transformers(name: str) -> None:
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.for_model(TYPES[name]))
+    spec = served(name)
+    expected = {f"{spec.names.prefix}{key}": tuple(values.shape) for key, values in model.named_parameters()}
+    if spec.num_distance_buckets:
+        bias = f"{spec.names.module('model.relative_attention_bias')}.weight"
+        assert expected.pop(bias) == (spec.num_distance_buckets, spec.num_heads)
+    assert tensor_shapes(spec) == expected
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_plans_by_generic_keys_agree_with_the_family_that_is_served(name: str) -> None:
+    ours, planned = served(name), planned_spec(values_of(name) | {"architectures": []})
+    differing = [each.name for each in fields(ModelSpec) if getattr(ours, each.name) != getattr(planned, each.name)]
+    assert set(differing) <= set(NOT_PLANNED)
+    formats = WeightFormats("bfloat16", "int8")
+    for tp in (1, 2):
+        assert weight_bytes(ours, tp, formats) == weight_bytes(planned, tp, formats)
+        assert encoder_bytes(ours, tp, formats, (4, 128)) == encoder_bytes(planned, tp, formats, (4, 128))
+        assert CoreShape.of(ours, tp) == CoreShape.of(planned, tp)
+
+
+def test_positions_begin_after_the_padding() -> None:
+    assert (served("Bert").num_positions, served("Bert").max_position) == (512, 512)
+    roberta = served("Roberta", max_position_embeddings=514)
+    assert (roberta.num_positions, roberta.max_position) == (514, 512)
+    assert served("XLMRoberta", max_position_embeddings=514, pad_token_id=0).max_position == 513
+
+
+def test_layers_of_modernbert_alternate() -> None:
+    spec = served("ModernBert")
+    assert spec.windows[:4] == (0, 128, 128, 0)
+    bases = [spec.layer_rope(i) for i in range(3)]
+    assert [rope.theta for rope in bases if rope is not None] == [160_000.0, 10_000.0, 10_000.0]
+    older = values_of("ModernBert") | {"global_rope_theta": 80_000.0, "local_rope_theta": 5000.0}
+    for key in ("rope_parameters", "layer_types"):
+        del older[key]
+    rope = model_spec_of(older | {"global_attn_every_n_layers": 2}).layer_rope(1)
+    assert rope is not None
+    assert rope.theta == 5000.0
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3Model", "LlamaForSequenceClassification", "MistralModel"])
+def test_a_decoder_embeds_without_its_output_layer(architecture: str) -> None:
+    spec = model_spec_of({"architectures": [architecture]})
+    assert not spec.has_output_layer
+    assert "lm_head.weight" not in tensor_shapes(spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "complaint"),
+    [
+        ("Bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ("Bert", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
+        ("Bert", {"is_decoder": True}, "is_decoder is True"),
+        ("Bert", {"num_attention_heads": 7}, "hidden_size is 768: not a multiple of num_attention_heads, 7"),
+        ("Roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2: the first 2 are no token's"),
+        ("MPNet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
+        ("ModernBert", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']: must name the type"),
+        ("DistilBert", {"n_heads": 0}, "n_heads is 0"),
+    ],
+)
+def test_refusals(name: str, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        served(name, **changes)
+    assert complaint in str(refused.value)
+
+
+SEQUENCES = sorted(name for name in FAMILIES if name.endswith("ForSequenceClassification"))
+
+
+@pytest.mark.parametrize("architecture", SEQUENCES)
+def test_a_classifier_has_a_head_and_scores(architecture: str) -> None:
+    one = classification_head(architecture, {"id2label": {"0": "score"}})
+    three = classification_head(architecture, {"id2label": {"1": "b", "0": "a", "2": "c"}})
+    assert one is not None
+    assert three is not None
+    assert one.steps[-1] == Activation("sigmoid")
+    assert three.steps[-1] == Activation("softmax")
+    assert three.labels == ("a", "b", "c")
+    assert any(isinstance(step, Dense) for step in one.steps)
+
+
+@pytest.mark.parametrize(
+    ("values", "function"),
+    [
+        ({"num_labels": 1}, "sigmoid"),
+        ({}, "softmax"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "sigmoid"),
+    ],
+)
+def test_scores(values: dict[str, Any], function: str) -> None:
+    head = classification_head("BertForSequenceClassification", values)
+    assert head is not None
+    assert head.steps[-1] == Activation(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"id2label": {"0": "a", "2": "b"}}, "id2label is"),
+        ({"sbert_ce_default_activation_function": "mine.Scale"}, "activation_fn is 'mine.Scale': supported are"),
+    ],
+)
+def test_refused_heads(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        classification_head("BertForSequenceClassification", values)
+    assert complaint in str(refused.value)
+
+
+def test_what_embeds_has_no_head_of_its_own() -> None:
+    assert classification_head("BertModel", {}) is None
