@@ -22,6 +22,9 @@ from benchmarks.interleave import CaseResult, Limits
 from benchmarks.peers import OURS, PEERS, Installed
 from benchmarks.records import Case, Kind
 from benchmarks.session import Comparison
+from server.checkpoint.gguf.directory import gguf_directory
+from server.checkpoint.gguf.header import is_gguf
+from server.settings.engine import EngineSettings
 
 ENVIRONMENT = "NEURONSERVE_BENCH_"
 PATHS = {
@@ -31,6 +34,9 @@ PATHS = {
     "--openvino-model": "the checkpoint as exported for OpenVINO GenAI, INT8 weights",
     "--vllm-python": "Python that has vLLM for CPUs",
     "--vllm-model": "the checkpoint as compressed-tensors W8A8",
+    "--sentence-transformers-python": "Python that has sentence-transformers",
+    "--onnxruntime-python": "Python that has onnxruntime and tokenizers",
+    "--onnxruntime-model": "the encoder as ONNX in INT8, by benchmarks.embed_export",
 }
 EXIT_OK, EXIT_NOTHING = 0, 1
 
@@ -84,7 +90,11 @@ def _num_requests(connections: int, each: int) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=(__doc__ or "").splitlines()[0])
     kinds = get_args(Kind)
-    parser.add_argument("checkpoint", type=_existing, help="Hugging Face checkpoint directory")
+    parser.add_argument(
+        "checkpoint",
+        type=_existing,
+        help="Hugging Face checkpoint directory, or a GGUF file, which llama.cpp is given too",
+    )
     parser.add_argument("--workload", nargs="+", choices=kinds, default=["decode", "prefill"], help="what to compare")
     parser.add_argument(
         "--peers", nargs="+", choices=list(PEERS), default=[], help="with whom (default: all there are)"
@@ -118,6 +128,9 @@ def _path(args: argparse.Namespace, flag: str) -> Path | None:
 
 
 def _existing(text: str) -> Path:
+    """The checkpoint; of a GGUF file, what stands for it."""
+    if is_gguf(Path(text)):
+        return gguf_directory(Path(text), EngineSettings().gguf_cache)
     if not Path(text, "config.json").is_file():
         raise argparse.ArgumentTypeError(f"there is no config.json in {text}")
     return Path(text)

@@ -71,6 +71,14 @@ class LlamaBench:
         return done.stdout
 
 
+def program_in(folder: Path, name: str) -> Path:
+    """A program of llama.cpp's build folder. Raises BenchmarkError when there is none."""
+    for program in (folder / name, folder / "bin" / name):
+        if program.is_file():
+            return program
+    raise BenchmarkError(f"--llama-cpp: there is no {name} in {folder} or its bin folder")
+
+
 def parse(output: str, prompt: int, generated: int) -> BenchEntry:
     """The entry for this many prompt and generated tokens. Raises BenchmarkError."""
     try:

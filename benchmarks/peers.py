@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import servers
-from benchmarks.llama_cpp import LlamaBench
+from benchmarks.llama_cpp import LlamaBench, program_in
 from benchmarks.records import (
     DECODE_TOKENS,
     INPUT_LEN,
@@ -21,6 +21,7 @@ from benchmarks.records import (
     Missing,
 )
 from benchmarks.worker import WorkerContender
+from server.checkpoint.gguf.directory import linked_parts
 
 OURS = "neuronserve"
 OPENVINO_WORKER = Path(__file__).with_name("openvino_worker.py")  # a file, because another Python runs it
@@ -39,6 +40,9 @@ class Installed:
     openvino_model: Path | None = None
     vllm_python: Path | None = None
     vllm_model: Path | None = None
+    sentence_transformers_python: Path | None = None
+    onnxruntime_python: Path | None = None
+    onnxruntime_model: Path | None = None
 
 
 def contenders(kind: Kind, installed: Installed, connections: int) -> Iterator[Contender | Missing]:
@@ -58,9 +62,8 @@ def ours(kind: Kind, installed: Installed) -> Contender:
         command = servers.neuronserve(installed.checkpoint, installed.quantization, installed.threads)
         return servers.ServerContender(OURS, command, installed.checkpoint)
     arguments = [str(installed.checkpoint), "--quantization", installed.quantization]
-    return WorkerContender(
-        OURS, [sys.executable, "-m", "benchmarks.engine_worker", *arguments, "--threads", str(installed.threads)]
-    )
+    worker = "benchmarks.embed_worker" if kind == "embed" else "benchmarks.engine_worker"
+    return WorkerContender(OURS, [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)])
 
 
 def _llama_bench(installed: Installed, connections: int) -> Contender:
@@ -89,10 +92,30 @@ def _vllm(installed: Installed, connections: int) -> Contender:
     return servers.ServerContender("vLLM", servers.vllm(python, model, installed.threads), installed.checkpoint)
 
 
+def _sentence_transformers(installed: Installed, connections: int) -> Contender:
+    del connections
+    return _embeds(installed, "sentence-transformers", installed.sentence_transformers_python)
+
+
+def _onnxruntime(installed: Installed, connections: int) -> Contender:
+    del connections
+    model = _given(installed.onnxruntime_model, "--onnxruntime-model")
+    return _embeds(installed, "ONNX Runtime", installed.onnxruntime_python, model)
+
+
+def _embeds(installed: Installed, name: str, python: Path | None, *model: Path) -> Contender:
+    """A peer of encoders, which imports the texts of this folder and nothing else of the project."""
+    flag = "--sentence-transformers-python" if not model else "--onnxruntime-python"
+    command = [_given(python, flag), "-m", "benchmarks.embed_peer", installed.checkpoint, installed.threads, *model]
+    return WorkerContender(name, [str(each) for each in command], {"PYTHONPATH": str(Path(__file__).parent.parent)})
+
+
 PEERS = {
     "llama.cpp": {"decode": _llama_bench, "prefill": _llama_bench, "http": _llama_server},
     "OpenVINO": {"decode": _openvino, "prefill": _openvino, "offline": _openvino},
     "vLLM": {"http": _vllm},
+    "sentence-transformers": {"embed": _sentence_transformers},
+    "ONNX Runtime": {"embed": _onnxruntime},
 }
 
 
@@ -105,12 +128,9 @@ def _given(path: Path | None, flag: str) -> Path:
 
 
 def _llama_model(installed: Installed) -> Path:
-    return _given(installed.llama_cpp_model, "--llama-cpp-model")
+    same, *_ = *linked_parts(installed.checkpoint), None  # of a GGUF file, the file itself
+    return _given(installed.llama_cpp_model or same, "--llama-cpp-model")
 
 
 def _llama_program(installed: Installed, name: str) -> Path:
-    folder = _given(installed.llama_cpp, "--llama-cpp")
-    for program in (folder / name, folder / "bin" / name):
-        if program.is_file():
-            return program
-    raise BenchmarkError(f"--llama-cpp: there is no {name} in {folder} or its bin folder")
+    return program_in(_given(installed.llama_cpp, "--llama-cpp"), name)

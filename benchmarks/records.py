@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Kind = Literal["decode", "prefill", "offline", "http"]
+from benchmarks.embed_texts import NUM_TEXTS
+
+Kind = Literal["decode", "prefill", "offline", "http", "embed"]
 Figures = dict[str, float]  # metric name -> value of one measurement
 
 PREFILL_TOKENS = 512
@@ -41,6 +43,7 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
     "decode": (Metric("decode_tokens_per_s", "tok/s"),),
     "prefill": (Metric("prefill_tokens_per_s", "tok/s"),),
     "offline": (Metric("output_tokens_per_s", "tok/s"),),
+    "embed": (Metric("texts_per_s", "texts/s"),),
     "http": (
         Metric("output_throughput", "tok/s"),
         Metric("median_ttft_ms", "TTFT p50 ms", more_is_better=False),
@@ -49,7 +52,8 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
 }
 CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
-    f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better."
+    f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
+    f"embed: {NUM_TEXTS} texts of different lengths."
 )
 
 

@@ -22,9 +22,12 @@ import numpy as np
 from server.config import Dtype, KVCacheDtype
 from server.device.layout import WEIGHT_BYTES
 from server.kernels import executor
+from server.kernels.attention.rope import head_squares
 from server.kernels.dispatch import isas_of, linear_kernels_of, shared_kernels
 from server.kernels.isa.jit import PREBUILT, Kernel, compile_kernels, use_cache
 from server.kernels.isa.target import TARGETS, compiled_features
+from server.kernels.logits import finish_logits
+from server.kernels.matmul import groups as groups4
 from server.kernels.matmul import packing, quantize
 from server.kernels.sample.sample import sample
 
@@ -41,7 +44,7 @@ def kernels() -> Iterator[Kernel]:
         dtype: Dtype = "float32" if kv_dtype == "float32" else "bfloat16"
         shared = shared_kernels(dtype, head_dim, 32, isa, kv_dtype)
         yield from (*shared.kernels, shared.embed_rows)
-    yield sample
+    yield from (finish_logits, head_squares, sample)
 
 
 def compile_host_functions() -> None:
@@ -55,6 +58,12 @@ def compile_host_functions() -> None:
     quantize.int8_rows.compile_for(floats, floats.astype(np.int8), scales, sums)
     groups = floats.reshape(-1, quantize.ROTATED, quantize.ROTATED_APART)
     quantize.rotate_groups.compile_for(groups, groups)
+    lanes, codes = floats.reshape(1, 16, 16), np.zeros((1, 16, 16), np.uint8)
+    by_group = np.zeros((1, 1, 16), np.float32)
+    groups4.symmetric_scales.compile_for(lanes, 32, groups4.SYMMETRIC, by_group)
+    groups4.shifted_scales.compile_for(lanes, 32, groups4.RANGES, by_group, by_group)
+    groups4.nearest_codes.compile_for(lanes, 32, by_group, by_group, codes)
+    packing.pack_halves.compile_for(codes[0], np.zeros((1, 1, 1, 4, 16, 4), np.uint8))
     quantize.float8_rows.compile_for(floats, floats.astype(np.uint8), scales, 3, 7, quantize.E4M3_MAX)
 
 

@@ -8,17 +8,41 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.models.families import own_keys
 from server.models.public import NAMED
+from tools.random_checkpoint.attention_shapes import TINY_ATTENTION
+from tools.random_checkpoint.expert_shapes import TINY_EXPERTS
 from tools.random_checkpoint.tokenizer import END_OF_TEXT, END_OF_TURN, special_token_ids
 
 Config = dict[str, Any]
 
 MODEL_TYPES = {
     "LlamaForCausalLM": "llama",
+    "Llama4ForCausalLM": "llama4_text",
     "MistralForCausalLM": "mistral",
+    "MinistralForCausalLM": "ministral",
+    "Ministral3ForCausalLM": "ministral3",
+    "MixtralForCausalLM": "mixtral",
     "Qwen2ForCausalLM": "qwen2",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3_text",
+    "Phi3ForCausalLM": "phi3",
+    "GraniteForCausalLM": "granite",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo3",
+    "OlmoeForCausalLM": "olmoe",
+    "GptOssForCausalLM": "gpt_oss",
+    "SmolLM3ForCausalLM": "smollm3",
+    "GPT2LMHeadModel": "gpt2",
+    "OPTForCausalLM": "opt",
+    "GPTNeoXForCausalLM": "gpt_neox",
+    "PhiForCausalLM": "phi",
+    "CohereForCausalLM": "cohere",
+    "Cohere2ForCausalLM": "cohere2",
 }
 
 
@@ -43,7 +67,7 @@ class Shape:
         """config.json as transformers reads it; `dtype` in its spelling, such as bfloat16."""
         vocab = vocab or self.vocab
         special = special_token_ids(vocab)
-        return {
+        config = {
             "architectures": [self.architecture],
             "model_type": MODEL_TYPES[self.architecture],
             "hidden_act": "silu",
@@ -62,7 +86,9 @@ class Shape:
             "eos_token_id": special[END_OF_TURN],
             "pad_token_id": special[END_OF_TEXT],
             "use_cache": True,
-        } | self.options
+        }
+        keys = own_keys(self.architecture)
+        return {keys.get(key, key): value for key, value in config.items()} | self.options
 
 
 def _llama3_rope(factor: float, original: int) -> Config:
@@ -77,6 +103,11 @@ def _llama3_rope(factor: float, original: int) -> Config:
 
 def _tiny_llama(**options: Any) -> Shape:
     return Shape("LlamaForCausalLM", 3, 64, 176, 8, 4, 384, 512, head_dim=16, eps=1e-5, options=options)
+
+
+def _tiny(architecture: str, heads: int, kv_heads: int, head_dim: int, **options: Any) -> Shape:
+    """Four layers of 64, where the architecture's own options are what matters."""
+    return Shape(architecture, 4, 64, 176, heads, kv_heads, 384, 512, head_dim, options=options)
 
 
 def _public(name: str) -> Shape:
@@ -105,7 +136,7 @@ SHAPES: dict[str, Shape] = {
     **{name: _public(name) for name in ("qwen-0.5b", "llama-1b", "llama-8b")},
     "tiny-llama": _tiny_llama(rope_theta=10_000.0),
     "tiny-llama-linear": _tiny_llama(
-        rope_theta=10_000.0, rope_scaling={"type": "linear", "factor": 4.0}, attention_bias=True
+        rope_theta=10_000.0, rope_scaling={"type": "linear", "factor": 4.0}, attention_bias=True, mlp_bias=True
     ),
     "tiny-llama3-rope": _tiny_llama(rope_theta=500_000.0, rope_scaling=_llama3_rope(8.0, 64)),
     # Rotations at which both ends of YaRN's ramp fall inside a head of 16, between whole dimensions.
@@ -172,6 +203,7 @@ SHAPES: dict[str, Shape] = {
         32,
         is_tied=True,
         options={
+            "hidden_act": "gelu_pytorch_tanh",
             "hidden_activation": "gelu_pytorch_tanh",
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
             "sliding_window": 19,
@@ -181,6 +213,42 @@ SHAPES: dict[str, Shape] = {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
             },
         },
+    ),
+    **{
+        name: _tiny(architecture, heads, kv_heads, head_dim, **options)
+        for name, (architecture, heads, kv_heads, head_dim, options) in (TINY_ATTENTION | TINY_EXPERTS).items()
+    },
+    # Layer norms, learned positions, biases; fused projections stored transposed; a tied output layer.
+    "tiny-gpt2": Shape("GPT2LMHeadModel", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True, eps=1e-5),
+    "tiny-opt": Shape("OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True),
+    "tiny-opt-after": Shape(
+        "OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True, options={"do_layer_norm_before": False}
+    ),
+    # Two norms and two branches side by side; q, k and v of each head side by side; a quarter of each head rotated.
+    "tiny-neox": Shape(
+        "GPTNeoXForCausalLM",
+        3,
+        64,
+        176,
+        4,
+        4,
+        384,
+        512,
+        16,
+        eps=1e-5,
+        options={"hidden_act": "gelu", "rotary_pct": 0.25},
+    ),
+    # One norm for both branches, half of each head rotated, a bias of the output layer.
+    "tiny-phi": Shape(
+        *("PhiForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16), eps=1e-5, options={"hidden_act": "gelu_new"}
+    ),
+    # One norm for both branches, norms of heads with weights of their own, neighbours rotated.
+    "tiny-cohere": Shape(
+        "CohereForCausalLM", 3, 64, 176, 8, 2, 384, 512, 16, True, 1e-5, {"use_qk_norm": True, "logit_scale": 0.75}
+    ),
+    # Every fourth layer is not rotated and attends to everything; the others have a window.
+    "tiny-cohere2": Shape(
+        "Cohere2ForCausalLM", 4, 64, 176, 4, 2, 384, 512, 16, True, 1e-5, {"sliding_window": 19, "logit_scale": 0.75}
     ),
     # Nothing is a multiple of 16 but head_dim, and the heads divide by 2 only.
     "tiny-odd": Shape(

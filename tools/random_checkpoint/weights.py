@@ -37,7 +37,7 @@ def tensor_chunks(
 
 def _distribution(name: str, shape: tuple[int, ...], norm_mean: float) -> tuple[float, float]:
     """Mean and standard deviation."""
-    if name.endswith("norm.weight"):
+    if name.endswith("norm.weight") or (len(shape) == 1 and name.endswith(".weight")):
         return norm_mean, 0.1
     if name.endswith(".bias"):
         return 0.0, 0.2

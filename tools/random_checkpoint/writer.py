@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server.checkpoint.fused_experts import EXPERT
 from server.models.families import model_spec_of
+from server.models.spec import ModelSpec
 from server.models.tensors import tensor_shapes
 from tools.random_checkpoint.safetensors_writer import Layout, split, write_safetensors
 from tools.random_checkpoint.shapes import SHAPES
@@ -45,7 +47,7 @@ def write_checkpoint(
     config = SHAPES[shape].config(TORCH_DTYPES[options.dtype], options.layers, options.vocab)
     tokenizer = tokenizer_json(config["vocab_size"])
     spec = model_spec_of(config)
-    shapes, norm_mean = tensor_shapes(spec), 1.0 - spec.norm_offset
+    shapes, norm_mean = _stored(tensor_shapes(spec), spec), 1.0 - spec.norm_offset
     layout = Layout(shapes, SAFETENSORS_DTYPES[options.dtype], ITEM_BYTES[options.dtype])
     shards = split(layout, options.shards)
     directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +59,7 @@ def write_checkpoint(
     _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", generation_config(config["vocab_size"]))
     _write_json(directory / "tokenizer.json", tokenizer)
-    _write_json(directory / "tokenizer_config.json", tokenizer_config(config["max_position_embeddings"]))
+    _write_json(directory / "tokenizer_config.json", tokenizer_config(spec.max_position))
     for done in write_safetensors(
         directory,
         layout,
@@ -65,6 +67,21 @@ def write_checkpoint(
         lambda name: tensor_chunks(name, shapes[name], options.dtype, options.seed, norm_mean),
     ):
         on_tensor(done, layout.total_bytes)
+
+
+def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors in files: of families that have the experts of a layer in one tensor, those."""
+    if spec.names.fused == "outputs":
+        return shapes
+    stored: dict[str, tuple[int, ...]] = {}
+    for name, (outputs, *inputs) in shapes.items():
+        if (found := EXPERT.fullmatch(name)) is None:
+            stored[name] = (outputs, *inputs)
+        elif found[3] != "up":
+            fused = "down_proj" if found[3] == "down" else "gate_up_proj"
+            width = outputs if found[3] == "down" else 2 * outputs
+            stored[f"{found[1]}.{fused}{'_bias' * (found[4] == 'bias')}"] = (spec.num_experts, *inputs, width)
+    return stored
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

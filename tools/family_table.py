@@ -1,0 +1,71 @@
+"""Writes the table of docs/models.md that says what is tried of each family: `python -m tools.family_table`.
+
+Each cell is held by a test: float32 and cores by tests/golden and by test_engine_parity.py, test_experts.py and
+test_encoder_parity.py of tests/parity; formats by test_formats.py and test_real_encoder.py there; parsers by
+tests/text/parsers; real checkpoints by those named test_real_... .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from server.models.families import ENCODERS, GENERATORS
+from server.text.parsers.formats import ToolParserName
+from tools.random_checkpoint.shapes import SHAPES, TINY
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
+BEGIN, END = "<!-- families: begin -->\n", "<!-- families: end -->"
+FORMATS = ("int8", "fp8", "int4")
+# The first tiny shape of each architecture.
+SHAPE_OF = {SHAPES[shape].architecture: shape for shape in reversed(TINY)}
+# By whom calls are written so; a checkpoint's own template decides.
+TOOLS: dict[str, tuple[ToolParserName, ...]] = {
+    "LlamaForCausalLM": ("llama3_json", "hermes"),
+    "Llama4ForCausalLM": ("llama4_pythonic",),
+    "MistralForCausalLM": ("mistral", "mistral_array"),
+    "MixtralForCausalLM": ("mistral_array",),
+    "MinistralForCausalLM": ("mistral",),
+    "Ministral3ForCausalLM": ("mistral",),
+    "Qwen2ForCausalLM": ("hermes",),
+    "Qwen3ForCausalLM": ("hermes",),
+    "Qwen3MoeForCausalLM": ("hermes", "qwen3_coder"),
+    "Gemma3ForCausalLM": ("gemma",),
+    "Phi3ForCausalLM": ("phi4_mini_json",),
+    "GraniteForCausalLM": ("granite",),
+    "GptOssForCausalLM": ("openai",),
+    "SmolLM3ForCausalLM": ("hermes",),
+}
+REAL = {
+    "LlamaForCausalLM": "SmolLM2 135M (Q4_1), the built-in model",
+    "Gemma3ForCausalLM": "Gemma 3 270M (Q4_K_M)",
+    "Bert": "all-MiniLM-L6-v2",
+}
+
+
+def table() -> str:
+    """The table, a line for each architecture."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "| architecture | float32 against transformers | cores | INT8, FP8, INT4 | tool calls | real checkpoint |"
+    yield "|---|---|---|---|---|---|"
+    for name in GENERATORS:
+        assert name in SHAPE_OF, f"{name} has no tiny shape, so nothing of it is tried"
+        tools = ", ".join(f"`{parser}`" for parser in TOOLS.get(name, ()))
+        yield f"| `{name}` | 1e-5 | 1, 2, 4 | yes, yes, yes | {tools} | {REAL.get(name, '')} |"
+    for name in ENCODERS:
+        formats = "yes, yes, " if name in REAL else ""
+        yield f"| `{name}Model`, and with heads | 1e-5 | 1, 2, 4 | {formats} | | {REAL.get(name, '')} |"
+
+
+def main() -> None:
+    """Put the table in its place on the page."""
+    text = PAGE.read_text()
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    PAGE.write_text(text[:begin] + "\n" + table() + "\n" + text[end:])
+
+
+if __name__ == "__main__":
+    main()
