@@ -19,7 +19,7 @@ from server.settings.sources import load_settings
 
 # A shared machine may stall for longer than any deadline of one example; no test here is about time.
 unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("quick", max_examples=30, **unhurried)
+hypothesis.settings.register_profile("quick", max_examples=30, derandomize=True, **unhurried)
 hypothesis.settings.register_profile("thorough", max_examples=300, print_blob=True, **unhurried)
 hypothesis.settings.load_profile("quick")  # `make test-all` asks for the other with --hypothesis-profile
 

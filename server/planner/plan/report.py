@@ -101,18 +101,22 @@ class Candidate:
         """Device, TP and PP."""
         return self.device, self.tp, self.pp
 
+    def sure_hourly_usd(self, basis: PriceBasis) -> float:
+        """Dollars an hour that nine of ten times suffice; inf without a price, or where no number of instances does."""
+        price, most = self.at_rate[basis], self.known.instances[1]
+        return inf if price is None or most is None else price.hourly_usd / self.instances * most
+
     def order(self, basis: PriceBasis) -> tuple[object, ...]:
         """Sort key: within the limits first, then priced, then by cost where nine of ten times it is no more.
 
         So a cheaper row that nobody measured comes after one whose band lies within its own.
         """
-        price, most = self.at_rate[basis], self.known.instances[1]
-        sure = inf if price is None or most is None else price.hourly_usd / self.instances * most
+        price = self.at_rate[basis]
         cost = (1, 0.0) if price is None else (0, price.hourly_usd)
         return (
             not self.meets_slo,
             cost[0],
-            sure,
+            self.sure_hourly_usd(basis),
             cost[1],
             _RANK[self.known.provenance],
             self.tpot_s,
