@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all chaos check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all chaos check docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -32,6 +32,10 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# The tables of docs/ against the code: also those that take minutes.
+docs-check: $(VENV)/.test
+	$(BIN)/python -m tools.doc_tables --check
 
 format: $(VENV)/.test
 	$(BIN)/ruff format .

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from loadtests.artifacts import Artifacts
-from loadtests.errors import LoadTestError
+from loadtests.errors import LoadTestError, SpecError
 from loadtests.flags import add_scenario_flags, scenario_tree
 from loadtests.local_server import neuronserve_command, running
 from loadtests.result import tool_version
@@ -53,7 +53,16 @@ def _run(arguments: dict[str, Any]) -> int:
         return _session(arguments, scenario).run(scenario)
 
 
+_SWEEP_DECIDES = {
+    "request_rate": "a sweep looks for the rate: --start-rate says where it begins",
+    "num_prompts": "a sweep sends for --point-duration-s at each rate, and at least --min-prompts",
+}
+
+
 def _sweep(arguments: dict[str, Any]) -> int:
+    for name, reason in _SWEEP_DECIDES.items():
+        if name in arguments:
+            raise SpecError(f"--{name.replace('_', '-')}: {reason}")
     options = SweepOptions(**{key: arguments[key] for key in SweepOptions.__dataclass_fields__ if key in arguments})
     with _scenario(arguments) as scenario:
         return _session(arguments, scenario).sweep(scenario, options)
@@ -110,10 +119,15 @@ def _session(arguments: dict[str, Any], scenario: Scenario) -> LoadSession:
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="loadtests", description="Measure an OpenAI-compatible endpoint: latency, goodput and cost.")
+    parser = _Parser(
+        prog="loadtests",
+        description="Measure an OpenAI-compatible endpoint: latency, goodput and cost.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=tool_version())
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    _measuring(commands, "run", "one run (what is done without a command)")
+    run = _measuring(commands, "run", "one run (what is done without a command)")
+    parser.epilog = f"Without a command:\n\n{run.format_help()}"
     sweep = _measuring(commands, "sweep", "find the highest rate that meets the limits, and its cost")
     for name, default in ((f.name, f.default) for f in SweepOptions.__dataclass_fields__.values()):
         sweep.add_argument(

@@ -24,9 +24,10 @@ def neuronserve_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "server", "serve", *arguments, "--port", "0", "--disable-access-log"]
 
 
-def mock_command(ttft_ms: float, itl_ms: float) -> list[str]:
+def mock_command(ttft_ms: float, itl_ms: float, max_model_len: int = 8192) -> list[str]:
     """The scripted server, with this interpreter."""
-    return [sys.executable, "-m", "loadtests.mock_server", "--ttft-ms", str(ttft_ms), "--itl-ms", str(itl_ms)]
+    flags = {"--ttft-ms": ttft_ms, "--itl-ms": itl_ms, "--max-model-len": max_model_len}
+    return [sys.executable, "-m", "loadtests.mock_server", *(str(word) for flag in flags.items() for word in flag)]
 
 
 @contextlib.contextmanager

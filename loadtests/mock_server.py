@@ -42,6 +42,7 @@ class Script:
     ttft_s: float = 0.005
     itl_s: float = 0.002
     output_len: int = 16  # when the request has none
+    max_model_len: int = 8192
     device_seconds_per_token: float | None = None
     hold_until: int = 0  # no token is sent before so many requests have come
     fault: Callable[[int], Fault | None] = lambda _: None
@@ -133,7 +134,8 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._path.endswith("/models"):
-            self._whole(200, {"object": "list", "data": [{"id": "mock", "object": "model", "max_model_len": 8192}]})
+            model = {"id": "mock", "object": "model", "max_model_len": self._server.script.max_model_len}
+            self._whole(200, {"object": "list", "data": [model]})
         elif self._path.endswith("/version"):
             self._whole(200, {"version": "mock-1"})
         elif self._path == "/health":
@@ -267,10 +269,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.mock_server", description=__doc__)
     parser.add_argument("--ttft-ms", type=float, default=5.0)
     parser.add_argument("--itl-ms", type=float, default=2.0)
+    parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args(argv)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(Script(arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3), arguments.port))
+        script = Script(arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3, max_model_len=arguments.max_model_len)
+        asyncio.run(_serve(script, arguments.port))
     return 0
 
 

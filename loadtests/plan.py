@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from server.workload.arrivals import Arrivals
 from server.workload.synthetic import random_stream
 
 WARMUP_CONCURRENCY = 4
+_WARMUP_DRAWS = 16  # for each that is sent, when what is too long is left out
 _WARMUP_SEED = 1_000_003  # added to the seed, so that a warm-up leaves nothing of the run in a prefix cache
 
 
@@ -119,10 +121,13 @@ def _warmup(scenario: Scenario, vocabulary: Vocabulary) -> tuple[Session, ...]:
     n = scenario.run.num_warmups
     if not n:
         return ()
-    spec = msgspec.structs.replace(scenario.dataset, num_prompts=n)
+    draws = 1 if scenario.dataset.max_total_len is None else _WARMUP_DRAWS
+    spec = msgspec.structs.replace(scenario.dataset, num_prompts=n * draws)
     if spec.dataset_name == "jsonl":  # has no other prompts than those to be measured
         spec = msgspec.structs.replace(spec, dataset_name="random", random_input_len=64, random_output_len=16)
-    return make_dataset(spec, vocabulary, scenario.run.seed + _WARMUP_SEED).sessions
+    sessions = make_dataset(spec, vocabulary, scenario.run.seed + _WARMUP_SEED).sessions
+    before = accumulate((len(session.turns) for session in sessions), initial=0)
+    return tuple(session for session, sent in zip(sessions, before, strict=False) if sent < n)
 
 
 def _check_prompts(scenario: Scenario, dataset: Dataset) -> None:

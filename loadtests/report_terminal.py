@@ -26,7 +26,6 @@ def print_run(result: Result, console: Console) -> None:
     console.print(table)
     for line in run_lines(result):
         console.print(line, highlight=False, markup=False)
-    _print_alerts(result, console)
 
 
 def run_lines(result: Result) -> list[str]:
@@ -66,7 +65,6 @@ def print_sweep(result: Result, console: Console) -> None:
         cells += [figure(p[key]) for key in ("output_throughput", "p99_ttft_ms", "p99_tpot_ms")]
         table.add_row(*cells, "–" if cost is None else dollars(cost))
     console.print(table)
-    _print_alerts(result, console)
     knee = result["knee"]
     if knee is None:
         console.print("knee: no rate that was tried met the limits", highlight=False)
@@ -89,10 +87,10 @@ def print_compare(result: Result, console: Console) -> None:
         cells = (figure(r["a"]), figure(r["b"]), f"{r['ratio']:.3f}", f"{r['low']:.3f} – {r['high']:.3f}", verdict(r))
         table.add_row(name.replace("cost_per_million_output_tokens_usd", "$ per 1M output"), *cells)
     console.print(table)
-    _print_alerts(result, console)
 
 
-def _print_alerts(result: Result, console: Console) -> None:
+def print_alerts(result: Result, console: Console) -> None:
+    """Print what keeps the result from being what it seems."""
     for text in alert_texts(result):
         console.print(text, style="bold red", highlight=False, markup=False)
 

@@ -20,13 +20,15 @@ from loadtests.bench import measure
 from loadtests.compare import check_rounds, compare
 from loadtests.compare_page import compare_page
 from loadtests.endpoint import meet
+from loadtests.fit import fit_lengths
 from loadtests.plan import make_plan
 from loadtests.progress import Progress, show
+from loadtests.rate import rate_of
 from loadtests.records import RecordFile, RequestRecord
 from loadtests.result import make_result
 from loadtests.run_page import run_page
 from loadtests.specs import Scenario
-from loadtests.sweep import SweepOptions, sweep
+from loadtests.sweep import SweepOptions, check_limits, sweep
 from loadtests.sweep_page import sweep_page
 
 EXIT_OK, EXIT_NOTHING, EXIT_USAGE, EXIT_REJECTED = 0, 1, 2, 3
@@ -43,7 +45,12 @@ class LoadSession:
 
     def run(self, scenario: Scenario) -> int:
         """Carry out one run. Returns the exit code."""
-        result, records = run_loop(self._measure(scenario, scenario.run.seed, self._artifacts.records))
+
+        async def fit_and_run() -> tuple[Result, list[RequestRecord]]:
+            (fitted,) = await self._fit(scenario)
+            return await self._measure(fitted, scenario.run.seed, self._artifacts.records)
+
+        result, records = run_loop(fit_and_run())
         report_terminal.print_run(result, self._console)
         self._save(result, run_page(result, records, scenario.slo))
         return _exit_code(result, result["completed"])
@@ -59,7 +66,12 @@ class LoadSession:
             self._artifacts.save_partial({"kind": "sweep", "points": points})
             return result
 
-        result = run_loop(sweep(scenario, options, run_point))
+        async def fit_and_sweep() -> Result:
+            check_limits(scenario)
+            (fitted,) = await self._fit(scenario)
+            return await sweep(fitted, options, run_point)
+
+        result = run_loop(fit_and_sweep())
         report_terminal.print_sweep(result, self._console)
         self._save(result, sweep_page(result, scenario.slo))
         return EXIT_OK if result["knee"] and not result["is_interrupted"] else EXIT_NOTHING
@@ -74,16 +86,32 @@ class LoadSession:
             self._artifacts.save_partial({"kind": "compare", "runs": runs})
             return result
 
-        async def meet_both_first() -> Result:
+        async def fit_and_compare() -> Result:
             check_rounds(rounds)
-            for side in sides:
-                await (await meet(side.endpoint, self._api_key)).http.close()
-            return await compare(sides, rounds, run_side)
+            a, b = await self._fit(*sides)
+            return await compare((a, b), rounds, run_side)
 
-        result = run_loop(meet_both_first())
+        result = run_loop(fit_and_compare())
         report_terminal.print_compare(result, self._console)
         self._save(result, compare_page(result))
         return _exit_code(result, result["num_rounds"])
+
+    async def _fit(self, *sides: Scenario) -> tuple[Scenario, ...]:
+        """Meet the servers first, and let lengths follow the shortest model among them; say what was changed."""
+        known = []
+        for side in sides:
+            make_plan(side, side.run.seed)  # wrong usage is told even when no server is there
+            rate_of(side.price, None)
+        for side in sides:
+            endpoint = await meet(side.endpoint, self._api_key)
+            await endpoint.http.close()
+            known += [endpoint.max_model_len] if endpoint.max_model_len else []
+        if not known:
+            return sides
+        dataset, note = fit_lengths(sides[0].dataset, min(known))
+        if note is not None:
+            self._console.print(note, highlight=False, markup=False)
+        return tuple(msgspec.structs.replace(side, dataset=dataset) for side in sides)
 
     async def _measure(self, scenario: Scenario, seed: int, path: Path) -> tuple[Result, list[RequestRecord]]:
         """Measure one run with its live line, each record on disk as soon as there is one."""
@@ -117,6 +145,7 @@ class LoadSession:
             paths.append(write_text(self._artifacts.page, page))
         for path in paths:
             self._console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+        report_terminal.print_alerts(result, self._console)  # last, where nobody overlooks it
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -53,13 +53,18 @@ def at_rate(scenario: Scenario, rate: float, options: SweepOptions) -> Scenario:
     return msgspec.structs.replace(scenario, arrival=changed)
 
 
+def check_limits(scenario: Scenario) -> None:
+    """Raises SpecError when no rate could fail."""
+    if not scenario.slo.is_set:
+        raise SpecError("a sweep needs limits: give --goodput ttft:MS tpot:MS, or [slo] in the scenario")
+
+
 async def sweep(scenario: Scenario, options: SweepOptions, run_point: RunPoint) -> dict[str, Any]:
     """Run points until the knee is known; an interrupted point, or a server that is gone, ends it with what there is.
 
     Raises SpecError without an SLO, and EndpointError when there never was a server.
     """
-    if not scenario.slo.is_set:
-        raise SpecError("a sweep needs limits: give --goodput ttft:MS tpot:MS, or [slo] in the scenario")
+    check_limits(scenario)
     bisection = Bisection(options.start_rate, options.tolerance, options.max_points)
     points: list[Point] = []
     while (rate := bisection.next_rate()) is not None:

@@ -1,31 +1,23 @@
-"""Writes the tables of docs/cost-model.md from the shipped calibration: `python -m tools.cost_tables`.
-
-A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`. Nothing of the page outside of these has a
-figure that a new fit would change.
-"""
+"""The tables of docs/cost-model.md, from a calibration: nothing of the page outside of these changes with a new fit."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from pathlib import Path
+from functools import partial
 
-from server.cost.calibration import Calibration, ErrorStats, shipped_calibration
+from server.cost.calibration import Calibration, ErrorStats
 from server.cost.evidence import Point
 from server.cost.stacks import STACKS, HostWork
 from server.cost.terms import TERMS
 from server.planner.calibrate.report import PHASES
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "cost-model.md"
 STEP_WAYS, SERVING_WAYS = ("source", "model", "degree"), ("source", "model")
 
-_BLOCK = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
 
-
-def write(page: str, calibration: Calibration) -> str:
-    """`page` with its tables made anew. Raises KeyError for a block that is none of BLOCKS."""
-    return _BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](calibration)}\n{found[3]}", page)
+def blocks(calibration: Calibration) -> dict[str, Callable[[], str]]:
+    """The page's tables by the names of their places."""
+    return {name: partial(block, calibration) for name, block in _BLOCKS.items()}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -151,7 +143,7 @@ def _coverage(calibration: Calibration) -> str:
     return table(("phase", "configurations within the band that other sources give", "their rows"), rows)
 
 
-BLOCKS: dict[str, Callable[[Calibration], str]] = {
+_BLOCKS: dict[str, Callable[[Calibration], str]] = {
     "fit": _fit,
     "coefficients": _coefficients,
     "hosts": _hosts,
@@ -163,7 +155,3 @@ BLOCKS: dict[str, Callable[[Calibration], str]] = {
     "evidence": _evidence,
     "coverage": _coverage,
 }
-
-
-if __name__ == "__main__":
-    PAGE.write_text(write(PAGE.read_text(), shipped_calibration()))

@@ -1,4 +1,4 @@
-"""Writes the table of docs/models.md that says what is tried of each family: `python -m tools.family_table`.
+"""The table of docs/models.md that says what is tried of each family.
 
 Each cell is held by a test: float32 and cores by tests/golden and by test_engine_parity.py, test_experts.py and
 test_encoder_parity.py of tests/parity; formats by test_formats.py and test_real_encoder.py there; parsers by
@@ -8,14 +8,11 @@ tests/text/parsers; real checkpoints by those named test_real_... .
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from server.models.families import ENCODERS, GENERATORS
 from server.text.parsers.formats import ToolParserName
 from tools.random_checkpoint.shapes import SHAPES, TINY
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
-BEGIN, END = "<!-- families: begin -->\n", "<!-- families: end -->"
 FORMATS = ("int8", "fp8", "int4")
 # The first tiny shape of each architecture.
 SHAPE_OF = {SHAPES[shape].architecture: shape for shape in reversed(TINY)}
@@ -58,14 +55,3 @@ def _lines() -> Iterator[str]:
     for name in ENCODERS:
         formats = "yes, yes, " if name in REAL else ""
         yield f"| `{name}Model`, and with heads | 1e-5 | 1, 2, 4 | {formats} | | {REAL.get(name, '')} |"
-
-
-def main() -> None:
-    """Put the table in its place on the page."""
-    text = PAGE.read_text()
-    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    PAGE.write_text(text[:begin] + "\n" + table() + "\n" + text[end:])
-
-
-if __name__ == "__main__":
-    main()

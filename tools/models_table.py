@@ -1,16 +1,12 @@
-"""Writes the table of docs/models.md from the table of public models: `python -m tools.models_table`."""
+"""The table of docs/models.md of public models."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from server.models.families import FAMILIES
 from server.models.public import PublicModel, models
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
-BEGIN, END = "<!-- models: begin -->\n", "<!-- models: end -->\n"
 HEAD = (
     "| model | same dimensions | parameters | layers | hidden | feed-forward | heads, KV | vocabulary | positions | |\n"
 )
@@ -19,13 +15,6 @@ HEAD = (
 def table() -> str:
     """All rows, in the order of the table."""
     return HEAD + "|---|---|---|---|---|---|---|---|---|---|\n" + "".join(_row(model) for model in models())
-
-
-def write(page: str) -> str:
-    """`page` with its table made anew."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
 
 
 def _row(model: PublicModel) -> str:
@@ -64,7 +53,3 @@ def _use(spec: ModelSpec) -> str:
     if spec.is_encoder:
         return "encoder"
     return "served" if spec.architecture in FAMILIES else "planned"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(write(PAGE.read_text()))

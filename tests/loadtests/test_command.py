@@ -22,9 +22,8 @@ from loadtests.records import read_records
 from tests.api.serving import running_server, write_checkpoint
 from tests.api.telemetry.scraping import scrape
 
-SMALL = (
-    "--num-prompts 12 --random-input-len 8 --random-output-len 4 --num-warmups 1 --max-lag-ms 100000 --disable-progress"
-)
+SHORT = "--random-input-len 8 --random-output-len 4 --num-warmups 1 --max-lag-ms 100000 --disable-progress"
+SMALL = f"--num-prompts 12 {SHORT}"
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +124,7 @@ def test_a_run_in_which_everything_fails_is_reported_as_that(mock_url: str, tmp_
 
 
 def test_a_sweep_writes_every_point_and_the_curves(mock_url: str, tmp_path: Path) -> None:
-    words = f"sweep --base-url {mock_url} {SMALL} --goodput ttft:10000 --price-per-hour 1 --json {tmp_path}/s.json"
+    words = f"sweep --base-url {mock_url} {SHORT} --goodput ttft:10000 --price-per-hour 1 --json {tmp_path}/s.json"
     assert run(f"{words} --start-rate 40 --max-points 2 --point-duration-s 0.2 --min-prompts 8") == 0
     result = load(tmp_path / "s.json")
     assert [point["request_rate"] for point in result["points"]] == [40, 80]
@@ -226,7 +225,7 @@ def test_cost_per_token_comes_from_a_neuronserve_server_by_itself(
         assert run(f"{words} --num-warmups 0 --json {tmp_path}/r.json") == 0
         charged = scrape(server.url)
         point = "--goodput ttft:60000 --start-rate 40 --max-points 1 --point-duration-s 0.2 --min-prompts 8"
-        assert run(f"sweep {words} {point} --json {tmp_path}/s.json") == 0
+        assert run(f"sweep --base-url {server.url} {SHORT} {point} --json {tmp_path}/s.json") == 0
         assert run(f"{words} --instance inf2.48xlarge --json {tmp_path}/other.json") == 0
     result = load(tmp_path / "r.json")
     account = result["cost"]["modelled"]

@@ -18,7 +18,6 @@ from server.models.public import TEST_SHAPES, PublicModel, candidates, known_mod
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.planner.model_names import resolve_shape
-from tools.models_table import PAGE, write
 
 ROWS = models()
 TOLERANCE = 0.01  # the stated number has three digits
@@ -134,11 +133,6 @@ def test_what_can_only_be_planned_is_refused_by_the_server_with_what_it_supports
 )
 def test_a_larger_model_is_larger(larger_first: tuple[str, ...], field: str) -> None:
     assert all(getattr(of(a), field) > getattr(of(b), field) for a, b in pairwise(larger_first))
-
-
-def test_the_page_has_the_table() -> None:
-    page = PAGE.read_text()
-    assert write(page) == page, "run python -m tools.models_table"
 
 
 def test_the_command_line_starts_without_the_table() -> None:

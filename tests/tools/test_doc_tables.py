@@ -1,0 +1,67 @@
+"""The tables of the docs are those that the code gives."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from server.cost.calibration import ErrorStats, shipped_calibration
+from server.models.families import GENERATORS
+from server.text.parsers.formats import CALLS
+from tools.cost_tables import blocks
+from tools.doc_tables import DOCS, PAGES, main, written
+from tools.family_table import REAL, SHAPE_OF, TOOLS
+
+SLOW = {"benchmarks.md"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] if name in SLOW else []) for name in PAGES]
+)
+def test_a_page_has_the_tables_of_the_code(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", name]) == 0, f"python -m tools.doc_tables {name}\n{capsys.readouterr().out}"
+
+
+def test_every_table_is_on_its_page_once_and_no_other() -> None:
+    for page in DOCS.glob("*.md"):
+        text, blocks_of_page = page.read_text(), sorted(PAGES.get(page.name, {}))
+        assert sorted(re.findall(r"<!-- (\w+): begin -->", text)) == blocks_of_page
+        assert sorted(re.findall(r"<!-- (\w+): end -->", text)) == blocks_of_page
+    with pytest.raises(KeyError):
+        written("<!-- weather: begin -->\n<!-- weather: end -->", {})
+
+
+def test_a_stale_page_is_shown_and_an_unknown_one_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(PAGES, "metrics.md", {"families": lambda: "| nothing |"})
+    assert main(["--check", "metrics.md"]) == 1
+    assert "+| nothing |" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["weather.md"])
+
+
+def test_another_calibration_makes_other_tables() -> None:
+    """What a new fit changes is in the tables: coefficients, errors, plain models beside, the fit's name."""
+    shipped, page = shipped_calibration(), (DOCS / "cost-model.md").read_text()
+    other = replace(
+        shipped,
+        date="2031-05-06",
+        coefficients={"weights": 1.2345},
+        baselines={"roofline": {name: ErrorStats(0.612, 0.5, 0.9, -0.4) for name in shipped.errors}},
+    )
+    changed = written(page, blocks(other))
+    assert "| version | 3-2031-05-06-" in changed
+    assert "| `weights` | 1.234 |" in changed or "| `weights` | 1.235 |" in changed
+    assert "| `kv` | not kept |" in changed
+    assert "61.2% / 50.0% / 90.0%, -40.0%" in changed
+    assert written(changed, blocks(shipped)) == page
+
+
+def test_every_family_is_tried_and_every_parser_exists() -> None:
+    assert SHAPE_OF.keys() == GENERATORS.keys()
+    assert TOOLS.keys() <= GENERATORS.keys()
+    assert {parser for parsers in TOOLS.values() for parser in parsers} <= CALLS.keys()
+    assert all(REAL.values())
