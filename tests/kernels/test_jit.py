@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from server.errors import SettingsError
 from server.kernels.dispatch import linear_kernels, shared_kernels
-from server.kernels.isa.jit import Kernel
+from server.kernels.isa.jit import Kernel, use_cache
 from server.kernels.sample.sample import sample
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -69,3 +72,47 @@ def test_kernels_compiled_by_different_processes_compute_their_own(tmp_path: Pat
     python(COMPILE, "attention_f32")
     python(COMPILE, "attention_bf16")
     python(RUN)
+
+ONE_KERNEL = """
+import sys
+from server.kernels.activate import activate_rows
+from server.kernels.bandwidth_probe import read_memory
+from server.kernels.isa import jit
+print(jit.use_cache(sys.argv[1]), flush=True)
+for kernel in (activate_rows, read_memory)[: int(sys.argv[2])]:
+    print(bool(kernel.address), kernel._compiled.cache_hits, flush=True)
+"""
+# Root may write everywhere, unless it gives that up.
+BOUND = ["setpriv", "--bounding-set", "-dac_override"] if os.getuid() == 0 else []
+
+
+def one_kernel(cache: Path, number: int) -> list[str]:
+    """Words that a process prints which needs `number` kernels: its cache, then of each whether it was there."""
+    command = [*BOUND, sys.executable, "-c", ONE_KERNEL, str(cache), str(number)]
+    return subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout.split()
+
+
+@pytest.mark.skipif(bool(BOUND) and shutil.which("setpriv") is None, reason="root without setpriv may write everywhere")
+def test_a_filled_cache_that_cannot_be_written_is_used(tmp_path: Path) -> None:
+    """As an image's, by a container with a read-only root."""
+    first = one_kernel(tmp_path, 1)
+    assert first == [str(next(tmp_path.iterdir())), "True", "0"]
+    before = sorted(tmp_path.rglob("*"))
+    folders = [tmp_path, *filter(Path.is_dir, before)]
+    try:
+        for folder in folders:
+            folder.chmod(0o555)
+        path, *found = one_kernel(tmp_path, 2)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert found == ["True", "1", "True", "0"]
+    assert path != first[0]
+    assert not Path(path).exists()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_cache_that_cannot_be_written_is_refused_with_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"cannot write there: .*; --kernel-cache-dir names another directory"):
+        use_cache(str(tmp_path / "file"))

@@ -9,6 +9,7 @@ kernels (tools/precompile) has them in `prebuilt/`; they are where a new cache f
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -119,7 +120,8 @@ def source_hash() -> str:
 def use_cache(directory: str, prebuilt: Path = PREBUILT) -> Path:
     """Keep compiled kernels below `directory`, a new one beginning with the prebuilt; before the first compilation.
 
-    Raises SettingsError when the directory cannot be written.
+    One that has kernels and cannot be written, as an image's is, is used as it is: kernels that it lacks are kept in a
+    temporary directory until this process ends. Raises SettingsError when it has none.
     """
     path = Path(directory) / (source_hash() + ("-checked" if _mode.is_checked else ""))
     try:
@@ -128,9 +130,27 @@ def use_cache(directory: str, prebuilt: Path = PREBUILT) -> Path:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise SettingsError(f"kernel_cache_dir is {directory}: cannot write there: {error.strerror}") from error
+        if not _has_kernels(path):
+            reason = f"kernel_cache_dir is {directory}: cannot write there: {error.strerror}"
+            raise SettingsError(f"{reason}; --kernel-cache-dir names another directory") from error
+        path = _overlay(path)
     numba.config.CACHE_DIR = str(path)
     return path
+
+
+def _has_kernels(path: Path) -> bool:
+    return next(path.rglob("*.nbi"), None) is not None
+
+
+def _overlay(path: Path) -> Path:
+    """A temporary folder that begins with links to the files of `path`; Numba replaces a link, never what is behind."""
+    top = Path(tempfile.mkdtemp(prefix="neuronserve-kernels-"))
+    atexit.register(shutil.rmtree, top, ignore_errors=True)
+    for file in path.rglob("*.nb[ic]"):
+        link = top / file.relative_to(path)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file.resolve())
+    return top
 
 
 def _begin_cache(path: Path, prebuilt: Path) -> None:
