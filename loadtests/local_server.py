@@ -16,7 +16,7 @@ from loadtests.errors import StartError
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 40.0
 _POLL_S = 0.05
-_READY = re.compile(r"ready: (http://\S+)\s")
+_READY = re.compile(r'ready: (http://[^\s"]+)[\s"]')
 
 
 def neuronserve_command(arguments: Sequence[str]) -> list[str]:

@@ -47,7 +47,6 @@ class ApiConfig:
     tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
     reasoning_parser: ReasoningParser = "auto"  # the same
     shutdown_timeout_s: float = 30.0
-    has_access_log: bool = True
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
     allow_runtime_lora_updating: bool = False  # adapters come and go over HTTP
     healing: Healing = NO_HEALING  # of engines that die or hang

@@ -21,7 +21,6 @@ import uvloop
 from server.api.app import build_app
 from server.api.config import ApiConfig
 from server.api.endpoints.inventory import inventory
-from server.api.http.access_log import leave_out_probes
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
@@ -73,7 +72,6 @@ class ApiServer:
     def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
         self.service = Service(config, EngineGroups(engines, config.healing))
         self._listener = listener
-        leave_out_probes()
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
         self._uvicorn = _Uvicorn(
@@ -82,7 +80,7 @@ class ApiServer:
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                access_log=config.has_access_log,
+                access_log=False,  # ours is written where the answer is counted
                 server_header=False,
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
             ),
@@ -173,7 +171,12 @@ class ApiServer:
 
 
 def _print_inventory(service: Service) -> None:
-    """Write the inventory to stdout, unbuffered: a stdout that nobody reads any more must not be an error at exit."""
+    """Write the inventory to stdout, unbuffered: a stdout that nobody reads any more must not be an error at exit.
+
+    It is for programs: on a terminal it would bury what a person reads.
+    """
+    if sys.stdout is None or sys.stdout.isatty():
+        return
     line = json.dumps({"inventory": inventory(service)}) + "\n"
     with contextlib.suppress(OSError, ValueError):
         os.write(sys.stdout.fileno(), line.encode())

@@ -1,13 +1,40 @@
-"""The log of a server: lines with date and time on stderr."""
+"""The log of a server on stderr: lines with date and time, or one JSON object each."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import time
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
+_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-def log_to_stderr(level: str) -> None:
+class JsonLines(logging.Formatter):
+    """`time` (UTC), `level`, `logger` and `message`, then what the line was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _KNOWN},
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def log_to_stderr(level: str, form: LogFormat = "text", has_access_log: bool = True) -> None:
     """Write messages of `level` (a name, such as info) and above to stderr."""
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(level=level.upper(), stream=sys.stderr, format=form, datefmt="%Y-%m-%d %H:%M:%S")
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(JsonLines() if form == "json" else plain)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("neuronserve.access").setLevel(logging.NOTSET if has_access_log else logging.WARNING)
+    for chatty in ("numba", "asyncio", "httpcore", "httpx", "urllib3", "filelock", "matplotlib"):
+        logging.getLogger(chatty).setLevel(max(logging.INFO, logging.getLevelName(level.upper())))

@@ -20,7 +20,7 @@ from server.link.handle import EngineMode
 from server.link.restarts import Healing
 from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
-from server.settings.logs import log_to_stderr
+from server.settings.logs import LogFormat, log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.sources import traces_protocol
 
@@ -75,6 +75,7 @@ class ServeSettings(EngineSettings):
     reasoning_parser: ReasoningParser = Field(
         "auto", description="form in which the model writes its reasoning; auto is as the chat template has it"
     )
+    log_format: LogFormat = Field("text", description="lines to read, or one JSON object a line")
     disable_access_log: CliToggleFlag[bool] = Field(False, description="write no line per request")
     disable_log_stats: CliToggleFlag[bool] = Field(False, description="write no line about throughput; /metrics stays")
     log_stats_interval: float = Field(10, gt=0, le=86400, description="seconds between lines about throughput")
@@ -95,7 +96,7 @@ class ServeSettings(EngineSettings):
     def put_in_force(self) -> None:
         """Also the log, and the system's limit of open files. Raises StartError when that is too small to serve."""
         super().put_in_force()
-        log_to_stderr(self.log_level)
+        log_to_stderr(self.log_level, self.log_format, not self.disable_access_log)
         raise_open_files()
         max_connections(self.data_parallel_size)
 
@@ -194,7 +195,6 @@ class ServeSettings(EngineSettings):
             max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
             healing=Healing(self.max_engine_restarts, self.engine_restart_window, self.engine_hang_timeout or None),
-            has_access_log=not self.disable_access_log,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

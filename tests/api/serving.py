@@ -245,8 +245,10 @@ def running_server(
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
     process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
     try:
-        log = read_until(process, rb"ready: (http://\S+)", PATIENCE_S if program == "tests.api.serve_fake" else 600)
-        found = re.search(r"ready: (http://\S+)", log)
+        log = read_until(
+            process, rb"ready: (http://[^\s\"]+)", PATIENCE_S if program == "tests.api.serve_fake" else 600
+        )
+        found = re.search(r"ready: (http://[^\s\"]+)", log)
         assert found is not None, log
         yield Server(process, found[1], log)
     finally:
@@ -268,7 +270,7 @@ def read_until(process: subprocess.Popen[bytes], pattern: bytes, timeout_s: floa
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         selector.register(process.stderr, selectors.EVENT_READ)
-        while not re.search(pattern + rb"\s", data) and time.monotonic() < deadline:
+        while not re.search(pattern + rb"[\s\"]", data) and time.monotonic() < deadline:
             if selector.select(timeout=1):
                 chunk = os.read(process.stderr.fileno(), 65536)
                 if not chunk:

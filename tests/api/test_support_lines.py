@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,9 @@ def _said(*args: str) -> tuple[list[str], list[str]]:
     ended = run_command("serve", *args, *STOP)
     assert "cannot listen there" in ended.stderr
     lines = ended.stderr.splitlines()
-    return [line for line in lines if " WARNING " in line], [line for line in lines if " INFO " in line]
+    return [line for line in lines if " WARNING " in line], [
+        line for line in lines if re.search(" (INFO|DEBUG) ", line)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,9 @@ def test_serve_warns_of_what_is_known_not_to_run(
 
 def test_serve_tells_the_outcome_the_limits_and_the_status_of_the_part(tmp_path: Path) -> None:
     model = str(write_checkpoint(tmp_path / "some-model"))
-    warnings, lines = _said(model)
+    warnings, brief = _said(model)
+    assert sum("Inferentia2" in line or "a real" in line for line in brief) == 1
+    _, lines = _said(model, "--log-level", "debug")
     told = "\n".join(lines)
     assert not warnings
     assert "a real inf2.xlarge with TP 1: not known" in told

@@ -73,6 +73,7 @@ def test_kernels_compiled_by_different_processes_compute_their_own(tmp_path: Pat
     python(COMPILE, "attention_bf16")
     python(RUN)
 
+
 ONE_KERNEL = """
 import sys
 from server.kernels.activate import activate_rows

@@ -1,22 +1,50 @@
-"""The access log is for requests of users: what machines poll every second is not in it."""
+"""The access log: a line for each answer to a user, with the request's id, its duration and its tokens.
+
+What machines poll every second is not in it (`http_metrics.UNCOUNTED`).
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict, dataclass
 
-from server.api.telemetry.http_metrics import UNCOUNTED
+from starlette.types import Scope
 
-
-def leave_out_probes() -> None:
-    """Keep probes, scrapes and their like out of uvicorn's access log from now on."""
-    log = logging.getLogger("uvicorn.access")
-    if _is_of_a_user not in log.filters:
-        log.addFilter(_is_of_a_user)
+log = logging.getLogger("neuronserve.access")
 
 
-def _is_of_a_user(record: logging.LogRecord) -> bool:
-    """Uvicorn's records have client, method, path with query, HTTP version and status as arguments."""
-    match record.args:
-        case (_, _, str(path), _, _):
-            return path.partition("?")[0] not in UNCOUNTED
-    return True
+@dataclass(slots=True)
+class Served:
+    """What one HTTP request was given; zeros and None where it generated nothing."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ttft_s: float | None = None
+
+
+def write_access(scope: Scope, status: int, seconds: float) -> None:
+    """Write the line of an answer that is complete, or whose client is gone; its fields go beside it as `extra`."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    state = scope["state"]
+    served: Served = state["served"]
+    client = ":".join(map(str, scope.get("client") or ("?",)))
+    fields = {
+        "client": client,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "seconds": round(seconds, 6),
+        "request_id": state.get("request_id", ""),
+        **asdict(served),
+    }
+    tokens = ""
+    if served.prompt_tokens:
+        first = "" if served.ttft_s is None else f", first after {1e3 * served.ttft_s:.0f} ms"
+        cached = f" ({served.cached_tokens} cached)" if served.cached_tokens else ""
+        tokens = f", {served.prompt_tokens}{cached} + {served.output_tokens} tokens{first}"
+    line = "%s %s %s %d in %.0f ms%s, id %s"
+    path = scope["path"].encode("unicode_escape").decode()  # a path with a line break is one line
+    words = (client, fields["method"], path, status, 1e3 * seconds, tokens, fields["request_id"])
+    log.info(line, *words, extra=fields)

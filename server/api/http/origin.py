@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from server.api.http.access_log import Served
 from server.errors import InvalidRequest
 from server.link.groups import RANK_HEADER
 
@@ -26,6 +27,7 @@ class Origin:
     data_parallel_rank: int | None = None  # the engine it names; None = the server chooses
     api_key: str = NO_KEY  # a label that distinguishes keys without revealing them
     has_device_usage: bool = False
+    served: Served = field(default_factory=Served)  # filled as tokens are given
 
 
 def origin_of(request: Request) -> Origin:
@@ -37,6 +39,7 @@ def origin_of(request: Request) -> Origin:
         _rank(request),
         getattr(request.state, "api_key", NO_KEY),
         _has_device_usage(request),
+        request.state.served,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.api.http.access_log import Served, write_access
 from server.api.telemetry import families as f
 from server.api.telemetry.instruments import Instruments
 from server.clock import Clock
@@ -38,7 +39,7 @@ class HttpMetrics:
 
 
 class HttpObserver:
-    """Middleware that gives each request its arrival time and records its end in `metrics`."""
+    """Middleware that gives each request its arrival time, and records its end in `metrics` and the access log."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
         """`paths` are those without parameters: a refusal by other middleware never reaches the router."""
@@ -51,7 +52,7 @@ class HttpObserver:
             await self._app(scope, receive, send)
             return
         begin = self._metrics.clock.now()
-        scope.setdefault("state", {})["arrival_time"] = begin
+        scope.setdefault("state", {}).update(arrival_time=begin, served=Served())
         if scope["path"] in UNCOUNTED:
             await self._app(scope, receive, send)
             return
@@ -70,6 +71,7 @@ class HttpObserver:
             self._metrics.in_flight -= 1
             seconds = self._metrics.clock.now() - begin
             self._metrics.record(self._handler(scope), scope["method"], status, seconds)
+            write_access(scope, status, seconds)
 
     def _handler(self, scope: Scope) -> str:
         """The path, or the route's pattern where it has parameters, so that no client can make up label values."""

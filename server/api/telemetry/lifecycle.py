@@ -88,6 +88,14 @@ class RequestLife:
     def e2e_s(self) -> float | None:
         return _between(self.origin.arrival_time, self.end_time)
 
+    def note_served(self) -> None:
+        """Add what was given to the account of the HTTP request, which may have several of these."""
+        served = self.origin.served
+        served.prompt_tokens += self.num_prompt_tokens
+        served.cached_tokens += sum(group[0].num_cached_tokens for group in self.groups)
+        served.output_tokens += self.num_tokens
+        served.ttft_s = self.ttft_s if served.ttft_s is None else served.ttft_s
+
     @property
     def whole(self) -> SequenceLife:
         """The request as one sequence: from the first that was scheduled to the last token of any."""

@@ -104,6 +104,7 @@ class RequestWatch:
             if life.finish_reason is None:
                 self.end(request_id, reason)
         self._life.end_time = self._observer.clock.now()
+        self._life.note_served()
         for choices in self._life.groups:
             self._metrics[choices[0].engine].prompt_ended(choices)
         if self._observer.spans is not None:

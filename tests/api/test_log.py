@@ -1,0 +1,59 @@
+"""The log of a server: what each answer was given, as text and as JSON; nothing of probes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import httpx
+
+from tests.api.serving import running_server, write_checkpoint
+
+DONE = {"model": "fake", "prompt": "hello", "max_tokens": 4, "n": 2, "seed": 1}
+
+
+def test_an_answer_is_a_line_with_id_duration_and_tokens(tmp_path: Path) -> None:
+    with running_server(write_checkpoint(tmp_path / "m")) as server:
+        headers = {"X-Request-Id": "mine-1"}
+        assert httpx.post(f"{server.url}/v1/completions", json=DONE, headers=headers).status_code == 200
+        with httpx.stream("POST", f"{server.url}/v1/completions", json={**DONE, "stream": True}) as answer:
+            answer.read()
+        assert httpx.post(f"{server.url}/v1/completions", json={"prompt": 1.5}).status_code == 400
+        assert httpx.get(f"{server.url}/no/such%0Apath").status_code == 404
+        for path in ("/health", "/health/ready?a=b", "/metrics"):
+            assert httpx.get(f"{server.url}{path}").status_code == 200
+        server.signal(signal.SIGTERM)
+        lines = [line for line in server.last_words().splitlines() if re.search("/(v1|no|health|metrics)", line)]
+    when, client = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO ", r"127\.0\.0\.1:\d+ "
+    spent = r"in \d+ ms, 5( \(\d+ cached\))? \+ 8 tokens, first after \d+ ms, id "
+    assert len(lines) == 4, lines
+    assert re.fullmatch(f"{when}{client}POST /v1/completions 200 {spent}mine-1", lines[0])
+    assert re.fullmatch(f"{when}{client}POST /v1/completions 200 {spent}[0-9a-f]{{32}}", lines[1])
+    assert re.fullmatch(rf"{when}{client}POST /v1/completions 400 in \d+ ms, id [0-9a-f]{{32}}", lines[2])
+    assert re.fullmatch(rf"{when}{client}GET /no/such\\npath 404 in \d+ ms, id [0-9a-f]{{32}}", lines[3])
+
+
+def test_json_lines_have_the_same_as_fields(tmp_path: Path) -> None:
+    with running_server(write_checkpoint(tmp_path / "m"), "--log-format", "json") as server:
+        assert httpx.post(f"{server.url}/v1/completions", json=DONE).status_code == 200
+        server.signal(signal.SIGTERM)
+        lines = [json.loads(line) for line in server.last_words().splitlines()]
+    (answer,) = [line for line in lines if line["logger"] == "neuronserve.access"]
+    assert (answer["level"], answer["path"], answer["status"], answer["method"]) == (
+        "info",
+        "/v1/completions",
+        200,
+        "POST",
+    )
+    assert (answer["prompt_tokens"], answer["output_tokens"]) == (5, 8)
+    assert 0 < answer["ttft_s"] <= answer["seconds"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", answer["time"])
+
+
+def test_answers_can_be_left_out(tmp_path: Path) -> None:
+    with running_server(write_checkpoint(tmp_path / "m"), "--disable-access-log") as server:
+        assert httpx.post(f"{server.url}/v1/completions", json=DONE).status_code == 200
+        server.signal(signal.SIGTERM)
+        assert "/v1/completions" not in server.last_words()
