@@ -19,8 +19,6 @@ from server.device.topology import neighbours
 from server.monitor.scrape import Endpoint
 from server.monitor.server_state import ServerState, command_of, local_process
 
-MAX_COMMAND = 60  # characters in the table
-
 
 def run_ls(url: str, device: str | None, as_json: bool) -> None:
     """Print the chips of instance `device`, or of the one that the server at `url` emulates.
@@ -74,8 +72,9 @@ def _table(part: Instance, devices: list[dict[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left")
     for column in ("NEURON\nDEVICE", "NEURON\nCORES", "NEURON\nCORE IDS", "NEURON\nMEMORY", "CONNECTED\nDEVICES"):
         table.add_column(column)
-    for column in ("PID", "CORES\nIN USE", "COMMAND"):
-        table.add_column(column)
+    table.add_column("PID")
+    table.add_column("CORES\nIN USE")
+    table.add_column("COMMAND", overflow="fold", min_width=20)
     for device in devices:
         ids, processes = device["neuroncore_ids"], device["neuron_processes"]
         process = processes[0] if processes else {"pid": None, "command": "", "neuroncore_ids": []}
@@ -87,14 +86,10 @@ def _table(part: Instance, devices: list[dict[str, Any]]) -> Table:
             _connected(device["connected_to"]),
             "" if process["pid"] is None else str(process["pid"]),
             ", ".join(map(str, process["neuroncore_ids"])),
-            _short(process["command"]),
+            process["command"],
         )
     return table
 
 
 def _connected(chips: list[int]) -> str:
     return ", ".join(map(str, chips)) if len(chips) <= 6 else f"all ({len(chips)})"
-
-
-def _short(command: str) -> str:
-    return command if len(command) <= MAX_COMMAND else command[: MAX_COMMAND - 3] + "..."

@@ -1,11 +1,15 @@
-"""`neuronserve top`: a live view of a running server: cores, device memory by use, requests, tokens, KV cache, cost."""
+"""`neuronserve top`: a live view of a running server: requests, tokens, KV cache, cost, cores, device memory by use.
+
+The figures come first and the cores last: where a terminal has fewer lines than a part has cores, each core is a word.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from rich.console import Console, Group
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -14,43 +18,59 @@ from rich.table import Table
 from server.device.ledger import USES
 from server.device.parts import GIB
 from server.monitor.interruption import ends_quietly
+from server.monitor.keys import key_presses
 from server.monitor.scrape import Endpoint, Scrape, Unreachable, Window
 from server.monitor.server_state import CoreState, ServerState
 
-WIDTH = 120  # of a frame that goes to a file or a pipe
+WIDTH, HEIGHT = 120, 1000  # of a frame that goes to a file or a pipe
+AROUND = 14  # lines of a frame beside one for each core
 STEP_SECONDS = "neuronserve:engine_step_seconds"
 
 
 @ends_quietly()
-def run_top(url: str, interval_s: float, is_once: bool, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show frames until interrupted, or print one. Raises Unreachable when the server does not answer at first."""
+def run_top(url: str, interval_s: float, is_once: bool) -> None:
+    """Show frames until q is pressed or it is interrupted, or print one.
+
+    Raises Unreachable when the server does not answer at first.
+    """
     endpoint = Endpoint(url)
     last = endpoint.scrape()
     console = Console()
     if is_once:
-        sleep(interval_s)
-        console = console if console.is_terminal else Console(width=WIDTH)
-        console.print(frame(url, Window(last, endpoint.scrape())))
+        time.sleep(interval_s)
+        console = console if console.is_terminal else Console(width=WIDTH, height=HEIGHT)
+        console.print(frame(url, Window(last, endpoint.scrape()), console.height))
         return
-    with Live(frame(url, Window(last, last)), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            sleep(interval_s)
+    first = frame(url, Window(last, last), console.height)
+    with key_presses() as wait, Live(first, console=console, screen=True, auto_refresh=False) as live:
+        while wait(interval_s) not in {"q", "Q"}:
             try:
                 scrape = endpoint.scrape()
             except Unreachable as gone:
                 live.update(Panel(f"{gone}\nwaiting for it to come back", title="neuronserve top"), refresh=True)
                 continue
             window, last = Window(last, scrape), scrape
-            live.update(frame(url, window), refresh=True)
+            live.update(frame(url, window, console.height), refresh=True)
 
 
-def frame(url: str, window: Window) -> Group:
-    """The whole view of one period."""
+def frame(url: str, window: Window, height: int = HEIGHT) -> Group:
+    """The whole view of one period, for `height` lines."""
     state = ServerState.of(window.after)
     part = "no device yet" if state.part is None else f"{state.part.name} (emulated)"
     pid = "" if state.pid is None else f", pid {state.pid}"
     head = f"{state.model or 'neuronserve top'}  {part}, {state.phase}{pid}, neuronserve {state.version or '?'}  {url}"
-    return Group(head, _cores(window, state), _numbers(window))
+    cores = _cores if len(state.cores) + AROUND <= height else _core_words
+    return Group(head, _numbers(window, state), cores(window, state))
+
+
+def _core_words(window: Window, state: ServerState) -> RenderableType:
+    """Of each core how busy it is and what is used of its memory."""
+    words = [f"{core.core_id}: {_busy(window, core):.0%} {_memory(core)}" for core in state.cores]
+    return Columns(words, title="NeuronCores: busy, GiB used / budget", padding=(0, 2), equal=True)
+
+
+def _busy(window: Window, core: CoreState) -> float:
+    return min(1.0, window.rate(f"{STEP_SECONDS}_sum", engine=core.engine))
 
 
 def _cores(window: Window, state: ServerState) -> Table:
@@ -63,7 +83,7 @@ def _cores(window: Window, state: ServerState) -> Table:
     for use in uses:
         table.add_column(use, justify="right")
     for core in state.cores:
-        busy = min(1.0, window.rate(f"{STEP_SECONDS}_sum", engine=core.engine))
+        busy = _busy(window, core)
         table.add_row(
             str(core.core_id),
             core.name,
@@ -79,9 +99,9 @@ def _memory(core: CoreState) -> str:
     return f"{core.used_bytes / GIB:.2f} / {core.budget / GIB:.2f}"
 
 
-def _numbers(window: Window) -> Table:
+def _numbers(window: Window, state: ServerState) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2))
-    rows = list(_figures(window))
+    rows = [*_figures(window), *_modelled(window, len({core.engine for core in state.cores}))]
     for left, right in zip(rows[::2], [*rows[1::2], ("", "")], strict=False):
         table.add_row(*left, *right)
     return table
@@ -100,19 +120,21 @@ def _figures(window: Window) -> Iterator[tuple[str, str]]:
     yield "mean between tokens", _mean_ms(window, "vllm:inter_token_latency_seconds")
     yield "mean step", _mean_ms(window, STEP_SECONDS)
     yield "preemptions", f"{window.increase('vllm:num_preemptions_total'):.0f}"
-    yield from _modelled(window)
 
 
-def _modelled(window: Window) -> Iterator[tuple[str, str]]:
+def _modelled(window: Window, num_engines: int) -> Iterator[tuple[str, str]]:
     """Figures of the modelled part, where the server prices its steps."""
     seconds, cost = "neuronserve:device_seconds_total", "neuronserve:cost_usd_total"
+    busy = window.rate(seconds, kind="prefill") + window.rate(seconds, kind="decode")
     if window.after.has(seconds):
-        busy = window.rate(seconds, kind="prefill") + window.rate(seconds, kind="decode")
         yield "modelled device time", f"{busy:.2f} s/s"
         yield "modelled FLOP/s", f"{window.rate('neuronserve:device_work_total', quantity='flops'):.3g}"
     if window.after.has(cost):
         yield "cost since start", f"${window.after.total(cost):,.6f}"
-        yield "cost an hour now", f"${3600 * window.rate(cost):,.4f}"
+        # A host that is faster than the part does more than an hour's work of it in an hour.
+        parts = busy / max(1, num_engines)
+        more = f" ({parts:.1f} parts' work)" if parts > 1 else ""
+        yield "cost of an hour like this", f"${3600 * window.rate(cost):,.4f}{more}"
 
 
 def _kv_usage(scrape: Scrape) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -178,6 +181,22 @@ def test_top_prints_one_frame(server: Server, capsys: pytest.CaptureFixture[str]
         assert word in text
     rate = text.partition("generated tokens/s")[2].split()[0]
     assert float(rate) == pytest.approx(64 / 1.5, rel=0.5)
+
+
+def test_top_on_a_terminal_ends_with_q(server: Server) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "server", "top", "--url", server.url, "--interval", "0.2"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment())
+    os.close(theirs)
+    shown = b""
+    while b"requests running" not in shown:
+        shown += os.read(ours, 65536)
+    os.write(ours, b"q")
+    with contextlib.suppress(OSError):  # as Linux ends a terminal that nobody has open
+        while os.read(ours, 65536):
+            pass
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_frame_of_a_server_that_still_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

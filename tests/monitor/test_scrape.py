@@ -75,6 +75,19 @@ def test_a_frame_shows_what_a_server_that_prices_its_steps_says() -> None:
     assert "cost since start $1.000000" in text
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 20), (80, 50), (120, 30)])
+def test_a_part_of_many_cores_fits_the_terminal(width: int, height: int) -> None:
+    labels = [{"core": str(i), "engine": "0", "use": "weights"} for i in range(24)]
+    samples = {"neuronserve:engine_info": INFO, "neuronserve:device_memory_bytes": [(each, 2.0**30) for each in labels]}
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(frame("http://x", Window(Scrape(0, "ready", samples), Scrape(2, "ready", samples)), height))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= height
+    text = "\n".join(lines)
+    assert "requests running" in text
+    assert all(f"{core}: 0%" in text or f"NC {core % 2}" in text for core in range(24))
+
+
 @pytest.mark.parametrize(
     ("url", "is_local"),
     [
