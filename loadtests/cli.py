@@ -81,7 +81,7 @@ def _selfcheck(arguments: dict[str, Any]) -> int:
     for check in checks:
         print(check.text())
     for report in reports:
-        print(report)
+        print(report.text())
     return EXIT_OK if all(check.holds for check in checks) else EXIT_NOTHING
 
 

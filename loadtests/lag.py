@@ -43,6 +43,15 @@ class LagReport:
                 )
         return None
 
+    def text(self) -> str:
+        """One line of it."""
+        waited = self.runqueue_wait_percent
+        core = "" if waited is None else f", waited for a core {waited:.1f} % of the time"
+        return (
+            f"send lag p50 {self.send_lag_p50_ms:.2f}, p99 {self.send_lag_p99_ms:.2f}, "
+            f"at most {self.send_lag_max_ms:.2f} ms; event loop lag p99 {self.loop_lag_p99_ms:.2f} ms; {self.cpu_percent_of_one_core:.1f} % of one core{core}"
+        )
+
     def as_json(self) -> dict[str, float | None]:
         return asdict(self)
 

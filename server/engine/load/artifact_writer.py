@@ -76,7 +76,7 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileRepo
             raise
     except OSError as error:
         raise SettingsError(f"output {target} cannot be written: {error.strerror}") from error
-    on_progress(f"wrote {num_bytes / GIB:.2f} GiB for {config.tensor_parallel_size} core(s) to {target}")
+    on_progress(f"wrote {_size(num_bytes)} for {config.tensor_parallel_size} core(s) to {target}")
     return report
 
 
@@ -177,3 +177,7 @@ def _sha256(buffer: Buffer) -> str:
     for begin in range(0, len(memory), CHUNK_BYTES):
         digest.update(memory[begin : begin + CHUNK_BYTES])
     return digest.hexdigest()
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB / 10 else f"{num_bytes / 2**20:.1f} MiB"
