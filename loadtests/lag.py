@@ -47,9 +47,10 @@ class LagReport:
         """One line of it."""
         waited = self.runqueue_wait_percent
         core = "" if waited is None else f", waited for a core {waited:.1f} % of the time"
+        p50, p99, most = self.send_lag_p50_ms, self.send_lag_p99_ms, self.send_lag_max_ms
         return (
-            f"send lag p50 {self.send_lag_p50_ms:.2f}, p99 {self.send_lag_p99_ms:.2f}, "
-            f"at most {self.send_lag_max_ms:.2f} ms; event loop lag p99 {self.loop_lag_p99_ms:.2f} ms; {self.cpu_percent_of_one_core:.1f} % of one core{core}"
+            f"send lag p50 {p50:.2f}, p99 {p99:.2f}, at most {most:.2f} ms; event loop lag p99 "
+            f"{self.loop_lag_p99_ms:.2f} ms; {self.cpu_percent_of_one_core:.1f} % of one core{core}"
         )
 
     def as_json(self) -> dict[str, float | None]:
