@@ -33,6 +33,8 @@ TOOLS: dict[str, tuple[ToolParserName, ...]] = {
     "Gemma3ForCausalLM": ("gemma",),
     "Phi3ForCausalLM": ("phi4_mini_json",),
     "GraniteForCausalLM": ("granite",),
+    "GraniteMoeForCausalLM": ("granite",),
+    "GraniteMoeHybridForCausalLM": ("hermes",),
     "GptOssForCausalLM": ("openai",),
     "SmolLM3ForCausalLM": ("hermes",),
 }
