@@ -288,7 +288,7 @@ class TestRope:
             ({"type": "yarn", "factor": 2.0, "beta_fast": 1, "beta_slow": 2}, "beta_slow"),
             ({"type": "yarn", "factor": 2.0, "truncate": "no"}, "truncate"),
             ({"type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}, "low_freq_factor is missing"),
-            ({"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0}, "high_freq_factor"),
+            ({"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0, "low_freq_factor": 2.0}, "high_freq_factor"),
             ({"type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
             ({"full_attention": {"rope_type": "default"}}, "full_attention"),
             ("yarn", "must be an object"),
