@@ -55,6 +55,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3": Family("qwen3", DECODER | {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}),
     "llama": Family("llama", DECODER | {"tie_word_embeddings": True}),
+    # Embeddings narrower than the stream, and so are the last states.
+    "opt-narrow": Family("opt", BERT | {"ffn_dim": 88, "word_embed_proj_dim": 24, "do_layer_norm_before": False}),
 }
 
 

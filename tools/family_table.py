@@ -1,7 +1,7 @@
 """The table of docs/models.md that says what is tried of each family.
 
 Each cell is held by a test: float32 and cores by tests/golden and by test_engine_parity.py, test_experts.py and
-test_encoder_parity.py of tests/parity; formats by test_formats.py and test_real_encoder.py there; parsers by
+test_encoder_parity.py of tests/parity; formats by test_formats.py and test_encoder_parity.py there; parsers by
 tests/text/parsers; real checkpoints by those named test_real_... .
 """
 
@@ -30,6 +30,8 @@ TOOLS: dict[str, tuple[ToolParserName, ...]] = {
     "Gemma3ForCausalLM": ("gemma",),
     "Phi3ForCausalLM": ("phi4_mini_json",),
     "GraniteForCausalLM": ("granite",),
+    "GraniteMoeForCausalLM": ("granite",),
+    "GraniteMoeHybridForCausalLM": ("hermes",),
     "GptOssForCausalLM": ("openai",),
     "SmolLM3ForCausalLM": ("hermes",),
 }
@@ -53,5 +55,4 @@ def _lines() -> Iterator[str]:
         tools = ", ".join(f"`{parser}`" for parser in TOOLS.get(name, ()))
         yield f"| `{name}` | 1e-5 | 1, 2, 4 | yes, yes, yes | {tools} | {REAL.get(name, '')} |"
     for name in ENCODERS:
-        formats = "yes, yes, " if name in REAL else ""
-        yield f"| `{name}Model`, and with heads | 1e-5 | 1, 2, 4 | {formats} | | {REAL.get(name, '')} |"
+        yield f"| `{name}Model`, and with heads | 1e-5 | 1, 2, 4 | yes, yes, yes | | {REAL.get(name, '')} |"

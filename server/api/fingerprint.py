@@ -19,6 +19,7 @@ def fingerprint(info: EngineInfo, template: str) -> str:
         facts.config_sha256,
         facts.weights.sha256,
         facts.quantization,
+        None if facts.groups is None else asdict(facts.groups),
         facts.modules_to_not_convert,
         asdict(facts.compiled),
         info.device,

@@ -1,6 +1,6 @@
 """A model's graph as a device program: each op becomes instructions, some ops together one.
 
-embed, rows of positions and token types added to it, then for each layer
+embed, a projection of it, rows of positions and token types added to it, then for each layer
   Norm            reduce_norm: all-reduce of the branches before, residual, norm; panels for the layer that reads them.
                   Where no norm stands before a layer it packs the stream itself; a StreamNorm stays in the stream
   Linear qkv      matmul, each core its heads, with their bias
@@ -57,13 +57,14 @@ from server.models.ops import (
     Op,
     Parallel,
     PlainHeadNorm,
+    Replace,
     Rope,
     StreamNorm,
 )
 
 _Op = TypeVar("_Op")
 
-ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Parallel, Add)
+ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Replace, Parallel, Add)
 COMPUTED = (*ON_STREAM, Linear, HeadNorm, PlainHeadNorm, Rope, Attention, Gated, Activate, Experts)
 
 
@@ -135,6 +136,8 @@ class _Lowering:
                     self._activated(label, waiting, op)
                 case Experts():
                     self._experts(label, i, op)
+                case Replace():
+                    self._replace(label, waiting)
                 case _:
                     waiting.append(op)
 
@@ -231,6 +234,16 @@ class _Lowering:
         if not op.shared:
             self._stream.leave_partials()
 
+    def _replace(self, label: str, waiting: Sequence[Op]) -> None:
+        """The product of the linear layer that waits, which one core computes for all, in the stream's place."""
+        linear = _last(waiting, Linear)
+        assert linear is not None
+        matrix, hidden = self._at.weights.matrix(linear), [self._buffers.hidden.address] * self._num_cores
+        inputs = self._read(label, linear)
+        [first, *_] = self._operands.matmul(matrix, inputs, hidden, self._width)
+        self._program.add(f"{label} {linear.name}", self._kernels(matrix).matmul, [first])
+        self._stream.replaced()
+
     def _row_parallel(self, label: str, linear: Linear) -> None:
         """Add a product of the values on each core, which leaves each core's partial sum for the all-reduce."""
         matrix, leaves = self._at.weights.matrix(linear), self._leaves
@@ -252,17 +265,15 @@ class _Lowering:
         self._stream.leave_partials()
 
     def _tail(self, ops: Sequence[Op]) -> None:
-        """What comes after the layers, for the rows that are sampled."""
-        for op in ops:
-            match op:
-                case Norm() | LayerNorm():
-                    self._stream.norm = op
-                case Linear():
-                    self._logits(op)
-                case FinishLogits():
-                    self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
-        if not self._graph.has_head:
+        """What comes after the layers: logits are of the rows that are sampled."""
+        head = self._graph.head if self._graph.has_head else None
+        self._ops("states", 0, [op for op in ops if op is not head and not isinstance(op, FinishLogits)])
+        if head is None:
             self._states()
+            return
+        self._logits(head)
+        for op in (op for op in ops if isinstance(op, FinishLogits)):
+            self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
 
     def _states(self) -> None:
         """The stream in its last form, for every row: what a model without an output layer leaves."""

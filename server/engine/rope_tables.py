@@ -43,10 +43,10 @@ def inverse_frequencies(rope: RopeSpec | None, rotary_dim: int, num_positions: i
 
 
 def _llama3(rope: RopeSpec, plain: Float64) -> Float64:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    """Long wavelengths are stretched by `factor`, short ones kept, those between, where there are any, blended."""
     turns = rope.original_max_position * plain / (2 * math.pi)  # over the original context
-    keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    keep = np.clip(keep, 0.0, 1.0)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    keep = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else np.where(turns > low, 1.0, 0.0)
     return keep * plain + (1 - keep) * plain / rope.factor
 
 

@@ -58,6 +58,10 @@ class Stream:
         """Have the normed stream take its place."""
         self._stays = label, norm
 
+    def replaced(self) -> None:
+        """Something else has been put in its place."""
+        self.norm = self._panels = None
+
     def read(self, label: str, reader: str, kernel: Kernel, **changes: int) -> Inputs:
         """As a layer called `reader` takes it, on every core: packed by `kernel`, with `changes` of the operands."""
         self.settle(kernel)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from server.config import Pace, Quantization, StackName
+from server.config import Pace, Quantization, StackName, WeightGroups
 from server.device.buckets import CompiledShapes
 from server.types import Charge, Request, StepReport, TokenEvent
 
@@ -38,6 +38,7 @@ class EngineFacts:
     architecture: str
     num_params: int
     quantization: Quantization | None
+    groups: WeightGroups | None  # of 4-bit weights
     modules_to_not_convert: tuple[str, ...]
     weights: WeightsIdentity
     config_sha256: str  # of config.json

@@ -1,12 +1,12 @@
 """`ModelSpec` to graph: the one description of a transformer layer, for every family.
 
-embed, [positions, token types, norm], then for each layer
+embed, [projection], [positions, token types, norm], then for each layer
   norm, linear qkv, [norm of heads], [rope], attention, [gate], linear o, [norm], add
   norm, linear gate_up, gated activation, linear down, [norm], add
-then norm and the output layer. Options leave norms out, put them behind the addition, or have both branches read one
-value; a feed-forward network may be experts behind a router. Modules are named as Hugging Face's Llama, Mistral, Qwen
-and Gemma name them, and then as `ModelSpec.names` has it; in a model that is planned and not served, names tell
-tensors apart and no more.
+then norm, [projection] and the output layer. Options leave norms out, put them behind the addition, or have both
+branches read one value; a feed-forward network may be experts behind a router. Modules are named as Hugging Face's
+Llama, Mistral, Qwen and Gemma name them, and then as `ModelSpec.names` has it; in a model that is planned and not
+served, names tell tensors apart and no more.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from server.models.ops import (
     Parallel,
     Part,
     PlainHeadNorm,
+    Replace,
     Rope,
     StreamNorm,
     Vector,
@@ -59,10 +60,14 @@ def decoder_graph(spec: ModelSpec) -> Graph:
         has_norm = spec.has_first_norm or i > 0
         alike.setdefault((spec.window(i), spec.layer_rope(i), spec.has_experts(i), has_norm), []).append(i)
     return Graph(
-        embed=Embed(embedding, build.hidden, spec.embedding_scale),
+        embed=Embed(embedding, build.embedded, spec.embedding_scale),
         prelude=tuple(build.prelude()),
         layers=layers,
-        tail=(*build.final_norm(), *build.heads(embedding)),
+        tail=(
+            *build.final_norm(),
+            *build.projection("project_out", build.hidden, build.embedded),
+            *build.heads(embedding),
+        ),
         is_tied=spec.is_tied,
         groups=tuple(LayerGroup(tuple(indices), layers[indices[0]]) for indices in alike.values()),
     )
@@ -72,6 +77,7 @@ class _Builder:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self.hidden = Axis("hidden", spec.hidden_size)
+        self.embedded = Axis("hidden", spec.state_size)
         self.vocab = Axis("vocab", spec.vocab_size)
         self._query = Axis("query", spec.num_heads, spec.head_dim)
         self._kv = Axis("kv", spec.num_kv_heads, spec.head_dim)
@@ -87,7 +93,7 @@ class _Builder:
 
     def prelude(self) -> list[Op]:
         """What is done to the embeddings of tokens."""
-        spec, ops = self._spec, list[Op]()
+        spec, ops = self._spec, list(self.projection("project_in", self.embedded, self.hidden))
         if spec.num_positions:
             table = self.part("model.embed_positions", Axis("rows", spec.num_positions))
             ops.append(AddRows(table, self.hidden, "positions", spec.first_position))
@@ -97,6 +103,12 @@ class _Builder:
         if spec.has_embedding_norm:
             ops.append(StreamNorm(self.norm("embedding norm", "model.embed_norm")))
         return ops
+
+    def projection(self, name: str, inputs: Axis, outputs: Axis) -> tuple[Op, ...]:
+        """The stream from the size of embeddings to the hidden size, or back, where they differ."""
+        if inputs == outputs:
+            return ()
+        return Linear(name, (self.part(f"model.{name}", outputs),), inputs), Replace()
 
     def final_norm(self) -> tuple[Op, ...]:
         """The norm of the last layer's stream, unless each layer ends with one."""
@@ -111,7 +123,7 @@ class _Builder:
         if not spec.has_output_layer:
             return ()
         head = replace(self.part(LM_HEAD, self.vocab), tensor=embedding.weight if spec.is_tied else None)
-        linear = Linear(LM_HEAD, (head,), self.hidden, spec.has_head_bias)
+        linear = Linear(LM_HEAD, (head,), self.embedded, spec.has_head_bias)
         is_plain = spec.logit_scale == 1.0 and not spec.logit_cap
         return (linear,) if is_plain else (linear, FinishLogits(spec.logit_scale, spec.logit_cap))
 

@@ -1,10 +1,10 @@
 """A model as a graph of typed ops: what is computed, in order, and which tensors of a checkpoint it takes.
 
 One value flows. `Embed` begins the residual stream; a norm reads the stream; every other op of a layer reads what the
-op before it leaves (the stream, where that is `Add` or `StreamNorm`), until `Add` puts that on the stream. Linear
-layers name the *axes* they go from and to, and an axis is what tensor parallelism divides, so names, shards, bytes,
-programs and costs all follow from the graph (server/placement, server/cost, server/engine). Numbers and names only: no
-bytes, no cores, no files.
+op before it leaves (the stream, where that is `Add`, `StreamNorm` or `Replace`), until `Add` puts that on the stream.
+Linear layers name the *axes* they go from and to, and an axis is what tensor parallelism divides, so names, shards,
+bytes, programs and costs all follow from the graph (server/placement, server/cost, server/engine). Numbers and names
+only: no bytes, no cores, no files.
 """
 
 from __future__ import annotations

@@ -157,6 +157,11 @@ class StreamNorm:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """Puts what the linear layer before leaves in the stream's place."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeadNorm:
     """RMSNorm of each query head and each key head, whose weights are the same for all unless they have their axes."""
 
@@ -226,8 +231,7 @@ Network = tuple[Linear | Gated | Activate, ...]
 class Experts:
     """`per_token` of `count` feed-forward networks for each token, weighted by `router`, and one that all take.
 
-    Those with the largest logits, of equal ones the first. Weights are the softmax of all logits, the softmax of those
-    chosen, or the sigmoid of each.
+    The largest logits win, of equal ones the first. Weights are the softmax of all, of those chosen, or sigmoids.
     """
 
     router: Linear  # a logit for each expert, and one for the gate of `shared` where it has one
@@ -243,12 +247,11 @@ class Experts:
         """Expert `i`: the first one, with the names of this."""
         if i == 0:
             return self.first
-        return tuple(
-            _renamed(op, ".experts.0.", f".experts.{i}.") if isinstance(op, Linear) else op for op in self.first
-        )
+        return tuple(_of_expert(op, i) if isinstance(op, Linear) else op for op in self.first)
 
 
-def _renamed(linear: Linear, old: str, new: str) -> Linear:
+def _of_expert(linear: Linear, i: int) -> Linear:
+    old, new = ".experts.0.", f".experts.{i}."
     return replace(linear, parts=tuple(replace(part, module=part.module.replace(old, new)) for part in linear.parts))
 
 
@@ -281,6 +284,7 @@ Op = (
     | Norm
     | LayerNorm
     | StreamNorm
+    | Replace
     | Linear
     | HeadNorm
     | PlainHeadNorm

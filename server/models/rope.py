@@ -178,8 +178,8 @@ def _kind(rope: Values, path: str) -> RopeKind:
 
 def _llama3(theta: float, original: int, rope: _Llama3, path: str) -> RopeSpec:
     low, high = rope.low_freq_factor, rope.high_freq_factor
-    if high <= low:
-        raise refuse(f"{path}high_freq_factor", high, f"must be above low_freq_factor, which is {low:g}")
+    if high < low:
+        raise refuse(f"{path}high_freq_factor", high, f"must not be below low_freq_factor, which is {low:g}")
     return RopeSpec(theta, "llama3", rope.factor, original, low, high)
 
 

@@ -93,6 +93,7 @@ class ModelSpec:
     dense_intermediate_size: int = 0  # of layers without experts, beside others that have them
     shared_intermediate_size: int = 0  # of the network that every token takes beside its experts; 0 = none
     has_shared_gate: bool = False  # what that leaves is multiplied with the sigmoid of a projection
+    embedding_size: int = 0  # of embeddings that are projected to the hidden size and back; 0 = that size
     is_tied: bool = False  # the output layer is the embedding
     names: Names = LLAMA  # of the checkpoint's tensors, where they are not Llama's
     # What follows is planned and priced, and not served yet.
@@ -117,6 +118,11 @@ class ModelSpec:
     def is_encoder(self) -> bool:
         """True when a request is one forward pass: no cache and no tokens that follow."""
         return self.kind == "encoder"
+
+    @property
+    def state_size(self) -> int:
+        """Elements of a token's last state, which the output layer reads."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def widest_intermediate(self) -> int:

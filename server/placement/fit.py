@@ -21,12 +21,18 @@ def budget_bytes(instance: Instance, utilization: float) -> int:
     return int(instance.core_memory_bytes * utilization)
 
 
+def missing_type(quantization: Quantization | None, instance: Instance) -> str:
+    """Why a part cannot serve a microscaling format, which is that its data sheet does not list it; empty otherwise."""
+    if quantization in MICROSCALING and quantization not in instance.chip.dtypes:
+        return f"{instance.chip.name} of {instance.name} does not have the type"
+    return ""
+
+
 def require_type(quantization: Quantization | None, instance: Instance, is_allowed: bool) -> None:
-    """Raises DeviceError for a microscaling format on a part whose data sheet does not list it, unless `is_allowed`."""
-    if quantization in MICROSCALING and quantization not in instance.chip.dtypes and not is_allowed:
+    """Raises DeviceError for a type that the part does not have, unless `is_allowed`."""
+    if (reason := missing_type(quantization, instance)) and not is_allowed:
         raise DeviceError(
-            f"quantization is {quantization}: {instance.chip.name} of {instance.name} does not have the type; "
-            f"--allow-unsupported-types computes it on the host all the same"
+            f"quantization is {quantization}: {reason}; --allow-unsupported-types computes it on the host all the same"
         )
 
 

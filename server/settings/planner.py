@@ -15,7 +15,8 @@ from server.planner.command import View
 from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_decoder, resolve_shape
 from server.planner.plan.demand import with_trace
-from server.planner.plan.options import DTYPES, LIMITS, MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions, WeightDtype
+from server.planner.plan.options import LIMITS, MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.plan.weight_types import COMPARED, WeightDtype
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.routing import Routing
@@ -81,7 +82,7 @@ class PlanSettings(DeploymentSettings, _PlannerSettings):
         None, validation_alias="budget", description="the most dollars an hour for all instances (default: any)"
     )
     dtypes: Annotated[tuple[WeightDtype, ...], NoDecode, BeforeValidator(split_commas)] = Field(
-        DTYPES, validation_alias="quantization", description="formats of the weights to consider, with commas"
+        COMPARED, validation_alias="quantization", description="formats of the weights to consider, with commas"
     )
     max_model_len: int | None = Field(
         None, ge=1, le=MAX_TOKENS, description="positions of a slot (default: the bucket of input and output)"

@@ -176,6 +176,7 @@ def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:
         "Fake",
         7,
         quantization,
+        config.groups,
         (),
         WeightsIdentity("00", "manifest"),
         "11",

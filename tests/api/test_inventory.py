@@ -42,6 +42,17 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
     assert "numba" in told["versions"]
 
 
+def test_groups_of_4_bit_weights_are_told_apart(checkpoint: Path) -> None:
+    told, prints = [], []
+    for size in ("32", "64"):
+        with running_server(checkpoint, "--quantization", "int4", "--quantization-group-size", size) as server:
+            told.append(httpx.get(server.url + "/inventory").json()["model"]["quantization_groups"])
+            body = {"model": "fake", "prompt": [1, 2], "max_tokens": 1}
+            prints.append(httpx.post(server.url + "/v1/completions", json=body).json()["system_fingerprint"])
+    assert told == [{"size": 32, "is_symmetric": True}, {"size": 64, "is_symmetric": True}]
+    assert prints[0] != prints[1]
+
+
 def test_several_engines_leave_fewer_cores_unused(checkpoint: Path) -> None:
     with running_server(checkpoint, "--data-parallel-size", "2") as server:
         device = httpx.get(server.url + "/inventory").json()["device"]

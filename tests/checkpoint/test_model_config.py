@@ -45,6 +45,11 @@ def refusal(directory: Path, *without: str, **changes: Any) -> str:
     return caught.value.reason
 
 
+def layers_of(architecture: str, count: int) -> dict[str, Any]:
+    """`layer_types` of the one family that by default has state-space layers."""
+    return {"layer_types": ["attention"] * count} if architecture.startswith("GraniteMoeHybrid") else {}
+
+
 def test_dimensions_are_read(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, rms_norm_eps=1e-5, tie_word_embeddings=True)
     assert spec == ModelSpec(
@@ -65,7 +70,7 @@ def test_dimensions_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", MODEL_TYPES)
 def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, architecture: str) -> None:
     theirs, keys = AutoConfig.for_model(MODEL_TYPES[architecture]), own_keys(architecture)
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], **layers_of(architecture, 32)}))
     ours = read_model_spec(tmp_path)
     assert ours.num_layers == theirs.num_hidden_layers
     assert ours.hidden_size == theirs.hidden_size
@@ -81,7 +86,7 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
     types = getattr(theirs, "layer_types", None) or ["full_attention"] * theirs.num_hidden_layers
     if architecture == "MistralForCausalLM":
         types = ["sliding_attention"] * theirs.num_hidden_layers
-    if ours.num_positions:
+    if ours.num_positions or architecture in GRANITE4["architectures"]:
         assert ours.distinct_ropes == (None,)
         return
     for layer, name in enumerate(types):
@@ -101,7 +106,8 @@ def test_missing_keys_mean_what_they_mean_to_transformers(tmp_path: Path, archit
 
 def test_null_kv_heads_are_as_many_as_query_heads(tmp_path: Path) -> None:
     for architecture in FAMILIES:
-        assert spec_of(tmp_path, architectures=[architecture], num_key_value_heads=None).num_kv_heads == 8
+        changes = {"architectures": [architecture], "num_key_value_heads": None, **layers_of(architecture, 4)}
+        assert spec_of(tmp_path, **changes).num_kv_heads == 8
     assert spec_of(tmp_path, "num_key_value_heads").num_kv_heads == 8
     assert spec_of(tmp_path, "num_key_value_heads", architectures=["MistralForCausalLM"]).num_kv_heads == 8
 
@@ -282,7 +288,7 @@ class TestRope:
             ({"type": "yarn", "factor": 2.0, "beta_fast": 1, "beta_slow": 2}, "beta_slow"),
             ({"type": "yarn", "factor": 2.0, "truncate": "no"}, "truncate"),
             ({"type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}, "low_freq_factor is missing"),
-            ({"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0}, "high_freq_factor"),
+            ({"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0, "low_freq_factor": 2.0}, "high_freq_factor"),
             ({"type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
             ({"full_attention": {"rope_type": "default"}}, "full_attention"),
             ("yarn", "must be an object"),
@@ -369,6 +375,14 @@ class TestClassics:
         assert (spec.num_positions, spec.first_position, spec.max_position) == (258, 2, 256)
         assert tensor_shapes(spec)["model.decoder.embed_positions.weight"] == (258, 64)
 
+    def test_embeddings_of_opt_may_be_narrower_than_the_stream(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **OPT, word_embed_proj_dim=24)
+        shapes = tensor_shapes(spec)
+        assert shapes["model.decoder.embed_tokens.weight"] == (128, 24)
+        assert shapes["model.decoder.project_in.weight"] == (64, 24)
+        assert shapes["model.decoder.project_out.weight"] == (24, 64)
+        assert (spec.state_size, spec_of(tmp_path, **OPT, word_embed_proj_dim=64).state_size) == (24, 64)
+
     @pytest.mark.parametrize("is_before", [True, False])
     def test_norms_of_opt_have_the_same_names_before_and_after(self, tmp_path: Path, is_before: bool) -> None:
         spec = spec_of(tmp_path, **OPT, do_layer_norm_before=is_before)
@@ -418,9 +432,45 @@ class TestCohere:
         assert [rope is not None for rope in spec.ropes] == [False, True, False, True]
 
 
+GRANITE4: dict[str, Any] = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "layer_types": ["attention", "full_attention"] * 2,
+    "shared_intermediate_size": 48,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+}
+
+
+class TestGranite4:
+    """Hybrids that are none: every layer attends."""
+
+    def test_without_experts_the_network_beside_them_is_the_only_one(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **GRANITE4, position_embedding_type="rope")
+        assert (spec.num_experts, spec.intermediate_size, spec.ropes) == (0, 48, ())
+        assert tensor_shapes(spec)["model.layers.0.shared_mlp.input_linear.weight"] == (96, 64)
+
+    @pytest.mark.parametrize("positions", [None, "nope"])
+    def test_layers_are_rotated_where_the_file_says_so_alone(self, tmp_path: Path, positions: str | None) -> None:
+        spec = spec_of(tmp_path, **GRANITE4, position_embedding_type=positions)
+        assert spec.distinct_ropes == (None,)
+
+    def test_experts_have_that_network_beside_them(self, tmp_path: Path) -> None:
+        spec = spec_of(tmp_path, **GRANITE4 | {"num_local_experts": 4, "num_experts_per_tok": 2})
+        assert (spec.num_experts, spec.experts_per_token, spec.intermediate_size) == (4, 2, 96)
+        assert spec.shared_intermediate_size == 48
+        assert tensor_shapes(spec)["model.layers.3.block_sparse_moe.router.weight"] == (4, 64)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        (GRANITE4 | {"layer_types": ["mamba", *["attention"] * 3]}, "layer_types is 'mamba': state-space layers"),
+        (GRANITE4 | {"layer_types": ["linear_attention"] * 4}, "layer_types is 'linear_attention': state-space"),
+        (GRANITE4 | {"layer_types": None}, "layer_types is 'mamba': state-space layers"),
+        (GRANITE4 | {"layer_types": ["attention"]}, "must name the type of each of the 4 layers"),
+        (GRANITE4 | {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
+        ({"architectures": ["GraniteMoeForCausalLM"], "num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
+        ({"architectures": ["GraniteMoeForCausalLM"], "num_local_experts": 1}, "num_experts_per_tok is 2"),
         (
             {"architectures": ["GPTJForCausalLM"]},
             "'GPTJForCausalLM' is not supported; supported are LlamaForCausalLM, Mi",
@@ -478,7 +528,7 @@ class TestCohere:
         ({**GPT2, "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention is True"),
         ({**GPT2, "activation_function": "swish"}, "activation_function is 'swish'"),
-        ({**OPT, "word_embed_proj_dim": 32}, "word_embed_proj_dim is 32: a projection of embeddings to hidden_size"),
+        ({**OPT, "word_embed_proj_dim": 80}, "word_embed_proj_dim is 80: more than hidden_size, which is 64"),
         ({**OPT, "_remove_final_layer_norm": True}, "_remove_final_layer_norm is True"),
         ({**OPT, "layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),
         ({**NEOX, "rotary_pct": 0.0}, "rotary_pct is 0.0"),

@@ -148,7 +148,13 @@ def test_greedy_tokens_in_one_batch_are_those_of_the_merged_checkpoints(
     loaded.runner.close()
 
 
-FUSED = {"tiny-gpt2": True, "tiny-neox": False, "tiny-phi3": False, "tiny-opt": False}  # stored transposed
+FUSED = {
+    "tiny-gpt2": True,
+    "tiny-neox": False,
+    "tiny-phi3": False,
+    "tiny-opt": False,
+    "tiny-granite4": False,
+}  # stored transposed
 
 
 @pytest.mark.parametrize(

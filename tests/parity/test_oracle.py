@@ -17,6 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from server.checkpoint.model_config import read_model_spec
 from server.checkpoint.safetensors_file import SafetensorsFile
+from server.engine.rope_tables import inverse_frequencies
 from server.models.tensors import tensor_shapes
 from tools.golden import __main__ as command
 from tools.golden.golden_file import golden_path, load_golden
@@ -79,6 +80,16 @@ def test_yarn_attention_factor_is_that_of_transformers(tmp_path: Path, options: 
     assert read_model_spec(tmp_path).rope.attention_factor == pytest.approx(theirs, rel=1e-12)
 
 
+@pytest.mark.parametrize(("low", "high"), [(1.0, 4.0), (1.0, 1.0)])  # of Llama 3, and of Llama 4 Scout
+def test_llama3_frequencies_are_those_of_transformers(tmp_path: Path, low: float, high: float) -> None:
+    config = SHAPES["tiny-llama3-rope"].config("float32")
+    config["rope_scaling"] = config["rope_scaling"] | {"low_freq_factor": low, "high_freq_factor": high}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs, _ = ROPE_INIT_FUNCTIONS["llama3"](AutoConfig.from_pretrained(tmp_path))
+    spec = read_model_spec(tmp_path)
+    np.testing.assert_allclose(inverse_frequencies(spec.rope, spec.head_dim), theirs.numpy(), rtol=1e-6)
+
+
 def changed(config: dict[str, Any], key: str, changes: dict[str, Any]) -> dict[str, Any]:
     return config | {key: config[key] | changes}
 
@@ -115,6 +126,10 @@ MISREADINGS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
     ("tiny-granite", lambda c: c | {"attention_multiplier": 0.25}),
     ("tiny-granite", lambda c: c | {"residual_multiplier": 1.0}),
     ("tiny-granite", lambda c: c | {"logits_scaling": 1.0}),
+    ("tiny-granite-moe", lambda c: c | {"num_experts_per_tok": 2}),
+    ("tiny-granite4", lambda c: c | {"position_embedding_type": "nope"}),
+    ("tiny-granite4-moe", lambda c: c | {"position_embedding_type": "rope"}),
+    ("tiny-granite4-moe", lambda c: c | {"residual_multiplier": 0.3}),
     ("tiny-mixtral", lambda c: c | {"num_experts_per_tok": 1}),
     ("tiny-qwen2-moe", lambda c: c | {"norm_topk_prob": True}),
     ("tiny-qwen3-moe", lambda c: c | {"norm_topk_prob": False}),
@@ -136,6 +151,7 @@ MISREADINGS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
     ("tiny-gpt2", lambda c: c | {"activation_function": "relu"}),
     ("tiny-opt", lambda c: c | {"activation_function": "gelu"}),
     ("tiny-opt-after", lambda c: c | {"num_attention_heads": 8}),
+    ("tiny-opt-narrow", lambda c: c | {"activation_function": "gelu"}),
     ("tiny-neox", lambda c: c | {"hidden_act": "relu"}),
     ("tiny-neox", lambda c: c | {"rotary_pct": 0.5}),
     ("tiny-neox", lambda c: c | {"rotary_emb_base": 20_000}),

@@ -277,7 +277,7 @@ def test_a_stack_that_pads_prompts_to_the_compiled_length_is_slower() -> None:
         ({"tpot_s": float("inf")}, "tpot_s is inf"),
         ({"max_batch": 0}, "max_batch is 0"),
         ({"device_memory_utilization": 1.5}, "device_memory_utilization is 1.5"),
-        ({"dtypes": ("int4",)}, "dtypes is int4: some of bfloat16, int8, fp8"),
+        ({"dtypes": ("int3",)}, "dtypes is int3: some of bfloat16, int8, fp8, int4, mxfp4"),
         ({"dtypes": ()}, "dtypes is empty"),
         ({"stack": "static"}, "stack is 'static': one of nxdi-vllm"),
         ({"ttft_p99_s": 0.0}, "ttft_p99_s is 0.0: a finite number above 0"),
@@ -309,6 +309,11 @@ def test_options_without_an_answer_are_refused(change: dict[str, object], said: 
         ({"max_model_len": 16384}, SettingsError, "max_model_len is 16384: llama-8b has 8192 positions"),
         ({"model": "lama-8b"}, SettingsError, "Did you mean llama-8b"),
         ({"devices": ("inf1.xlarge",), "dtypes": ("fp8",)}, DeviceError, "Inferentia1 has no 8-bit float type"),
+        (
+            {"devices": ("inf2.xlarge",), "dtypes": ("mxfp4",)},
+            DeviceError,
+            "Inferentia2 of inf2.xlarge does not have the type",
+        ),
     ],
 )
 def test_impossible_questions_name_the_value_and_what_is_possible(

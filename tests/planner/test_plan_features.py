@@ -125,6 +125,17 @@ def test_what_is_planned_so_is_neither_simulated_nor_written(options: PlanOption
         deployment_of(report, report.candidates[0])
 
 
+def test_4_bit_weights_are_planned_where_they_are_asked_for_and_not_written() -> None:
+    asked = PlanOptions("llama-1b", 500, 100, 1.0, devices=("inf2.xlarge",), dtypes=("bfloat16", "int4"), max_batch=1)
+    report = plan(asked)
+    row = next(each for each in report.candidates if each.dtype == "int4")
+    wide = next(each for each in report.candidates if (each.dtype, each.tp) == ("bfloat16", row.tp))
+    assert "4-bit weights" in row.extrapolated
+    assert row.memory_bytes < wide.memory_bytes
+    with pytest.raises(SettingsError, match="nothing that is written takes int4 weights"):
+        deployment_of(report, row)
+
+
 # -- adapters ------------------------------------------------------------------------------------------------------
 
 

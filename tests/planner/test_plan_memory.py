@@ -6,7 +6,8 @@ import pytest
 
 from server.planner.model_names import NAMED
 from server.planner.plan.memory import Memory
-from server.planner.plan.options import Buckets, WeightDtype
+from server.planner.plan.options import Buckets
+from server.planner.plan.weight_types import DTYPES, WeightDtype
 
 LLAMA = Memory(NAMED["llama-8b"], Buckets(prefill=1024, decode=2048))
 
@@ -24,7 +25,14 @@ def test_8_bit_weights_take_half_and_their_scales() -> None:
     assert LLAMA.needed_bytes(1, "fp8", 1) == LLAMA.needed_bytes(1, "int8", 1)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "fp8"])
+def test_4_bit_weights_take_a_quarter_and_the_scales_of_their_groups() -> None:
+    matrices = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
+    for dtype in ("int4", "mxfp4"):
+        saved = LLAMA.needed_bytes(1, "bfloat16", 1) - LLAMA.needed_bytes(1, dtype, 1)
+        assert 0.99 * matrices * (2 - 9 / 16) < saved < 1.01 * matrices * (2 - 9 / 16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_more_slots_need_more_and_more_cores_hold_less_each(dtype: WeightDtype) -> None:
     by_batch = [LLAMA.needed_bytes(8, dtype, 2**n) for n in range(9)]
     assert by_batch == sorted(set(by_batch))

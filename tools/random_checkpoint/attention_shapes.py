@@ -8,6 +8,15 @@ GELU = "gelu_pytorch_tanh"
 ROPE_512 = {"rope_type": "longrope", "rope_theta": 10_000.0, "partial_rotary_factor": 0.75, "attention_factor": 1.2}
 ROPE_64 = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.1}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
+GRANITE4: dict[str, Any] = {
+    "shared_intermediate_size": 112,
+    "layer_types": ["attention"] * 4,
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 1.6,
+    "mamba_n_heads": 8,
+}
 
 TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "tiny-gemma": ("GemmaForCausalLM", 4, 1, 32, {"hidden_act": GELU, "tie_word_embeddings": True}),
@@ -120,4 +129,12 @@ TINY_ATTENTION: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
         },
     ),
     "tiny-smollm3": ("SmolLM3ForCausalLM", 8, 2, 8, {"no_rope_layers": [1, 0, 1, 0], "rope_theta": 5e4}),
+    # Names of a model with experts, and none: the network beside them is all.
+    "tiny-granite4": (
+        "GraniteMoeHybridForCausalLM",
+        8,
+        2,
+        8,
+        {**GRANITE4, "num_local_experts": 0, "num_experts_per_tok": 0, "position_embedding_type": "rope"},
+    ),
 }

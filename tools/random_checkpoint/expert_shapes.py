@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tools.random_checkpoint.attention_shapes import GRANITE4
+
 TINY_EXPERTS: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
     "tiny-mixtral": (
         "MixtralForCausalLM",
@@ -75,6 +77,37 @@ TINY_EXPERTS: dict[str, tuple[str, int, int, int, dict[str, Any]]] = {
             "floor_scale": 8,
             "attn_scale": 0.3,
             "rope_theta": 500_000.0,
+        },
+    ),
+    "tiny-granite-moe": (
+        "GraniteMoeForCausalLM",
+        8,
+        2,
+        8,
+        {
+            "intermediate_size": 72,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.125,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 1.6,
+            "tie_word_embeddings": True,
+        },
+    ),
+    # Experts, and a network of another size beside that all tokens take. No layer is rotated.
+    "tiny-granite4-moe": (
+        "GraniteMoeHybridForCausalLM",
+        8,
+        2,
+        8,
+        {
+            **GRANITE4,
+            "intermediate_size": 48,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "position_embedding_type": "nope",
+            "tie_word_embeddings": True,
         },
     ),
 }

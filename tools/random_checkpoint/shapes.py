@@ -32,6 +32,8 @@ MODEL_TYPES = {
     "Gemma3ForCausalLM": "gemma3_text",
     "Phi3ForCausalLM": "phi3",
     "GraniteForCausalLM": "granite",
+    "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeHybridForCausalLM": "granitemoehybrid",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo3",
     "OlmoeForCausalLM": "olmoe",
@@ -223,6 +225,11 @@ SHAPES: dict[str, Shape] = {
     "tiny-opt": Shape("OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True),
     "tiny-opt-after": Shape(
         "OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, is_tied=True, options={"do_layer_norm_before": False}
+    ),
+    # Embeddings narrower than the stream, projected to it and back.
+    "tiny-opt-narrow": Shape(
+        *("OPTForCausalLM", 3, 64, 176, 4, 4, 384, 512, 16, True),
+        options={"do_layer_norm_before": False, "word_embed_proj_dim": 40},
     ),
     # Two norms and two branches side by side; q, k and v of each head side by side; a quarter of each head rotated.
     "tiny-neox": Shape(

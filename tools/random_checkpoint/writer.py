@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,12 @@ def write_checkpoint(
 
 
 def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors in files: of families that have the experts of a layer in one tensor, those."""
-    if spec.names.fused == "outputs":
+    """Shapes of the tensors in files: of families that have the experts of a layer in one tensor, those.
+
+    And under the names that files have, where these are not the model's.
+    """
+    endings = {new: old for old, new in spec.names.old_endings if ".experts." in new or ".router." in new}
+    if spec.names.fused == "outputs" and not endings:
         return shapes
     stored: dict[str, tuple[int, ...]] = {}
     for name, (outputs, *inputs) in shapes.items():
@@ -80,8 +84,17 @@ def _stored(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> dict[str, tu
         elif found[3] != "up":
             fused = "down_proj" if found[3] == "down" else "gate_up_proj"
             width = outputs if found[3] == "down" else 2 * outputs
-            stored[f"{found[1]}.{fused}{'_bias' * (found[4] == 'bias')}"] = (spec.num_experts, *inputs, width)
-    return stored
+            one = (width, *inputs) if spec.names.fused == "outputs" else (*inputs, width)
+            stored[f"{found[1]}.{fused}{'_bias' * (found[4] == 'bias')}"] = (spec.num_experts, *one)
+    return {_in_file(name, endings): shape for name, shape in stored.items()}
+
+
+def _in_file(name: str, endings: Mapping[str, str]) -> str:
+    """The name in a file of what the model calls `name`."""
+    for ours, stored in endings.items():
+        if name.endswith(ours):
+            return name.removesuffix(ours) + stored
+    return name
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "weights": asdict(facts.weights),
             "dtype": info.dtype,
             "quantization": facts.quantization,
+            "quantization_groups": None if facts.groups is None else asdict(facts.groups),
             "modules_to_not_convert": list(facts.modules_to_not_convert),
         },
         "adapters": [{"name": each.name, "sha256": each.digest, "rank": each.rank} for each in service.adapters.loaded],

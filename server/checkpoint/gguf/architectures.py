@@ -56,6 +56,8 @@ class Architecture:
     derived: Callable[[Config], Config] | None = None
     has_rotary_pairs: bool = False  # rows of query and key heads lie in the order of rotary pairs
     norm_shift: float = 0.0  # added to the weights of norms
+    words: Keys = field(default_factory=dict)  # of the model's names of tensors, those that the package maps instead
+    has_heads_apart: bool = False  # q of all heads, then k and v, where the model has q, k and v of each head in turn
 
     def is_read_with_config(self, tensor: str) -> bool:
         """Whether a tensor is read for the sake of config.json, and not by the model."""
@@ -92,6 +94,21 @@ def _gpt_oss(config: Config) -> Config:
     return {"rope_scaling": {**rope, "truncate": False}} if rope else {}
 
 
+def _part_of_heads(key: str) -> Callable[[Config], Config]:
+    """How much of a head is rotated: all of it, which is not the family's default, where the file does not say."""
+    return lambda config: {key: config.get("partial_rotary_factor", 1.0)}
+
+
+def _llama4(config: Config) -> Config:
+    """The file says no more of attention than that it has no window: then it has no chunks, and all is rotated."""
+    plain: Config = {}
+    if config.get("sliding_window") == 0:
+        layers = config["num_hidden_layers"]
+        plain = {"layer_types": ["full_attention"] * layers, "no_rope_layers": [1] * layers}
+    return {"use_qk_norm": config.get("num_local_experts") != _MAVERICK_EXPERTS, **plain}
+
+
+_MAVERICK_EXPERTS = 128  # the one model of its family without norms of heads
 _MIXTRAL: Config = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": None}
 _GEGLU: Config = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 _LOCAL_EXPERTS: Keys = {"expert_count": "num_local_experts"}
@@ -102,6 +119,13 @@ _GPT2: Keys = {
     "feed_forward_length": "n_inner",
     "attention.head_count": "n_head",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}
+_NEOX: Keys = {"rope.freq_base": "rotary_emb_base", "use_parallel_residual": "use_parallel_residual"}
+_LLAMA4: Keys = {
+    **_LOCAL_EXPERTS,
+    "feed_forward_length": "intermediate_size_mlp",
+    "expert_feed_forward_length": "intermediate_size",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
 }
 _GRANITE: Keys = {
     "attention.scale": "attention_multiplier",
@@ -140,7 +164,24 @@ ARCHITECTURES = {
         ),
         Architecture("phi3", "Phi3ForCausalLM", "phi3", derived=_window_or_none),
         Architecture("granite", "GraniteForCausalLM", "granite", _GRANITE, has_rotary_pairs=True),
-        Architecture("granitemoe", "GraniteMoeForCausalLM", "granitemoe", _GRANITE, has_rotary_pairs=True),
+        Architecture(
+            "granitemoe",
+            "GraniteMoeForCausalLM",
+            "granitemoe",
+            _GRANITE,
+            has_rotary_pairs=True,
+            words={".router.": ".router.layer.", ".gate_proj.": ".w1.", ".up_proj.": ".w3.", ".down_proj.": ".w2."},
+        ),
+        Architecture("llama4", "Llama4ForCausalLM", "llama4_text", _LLAMA4, derived=_llama4),
+        Architecture("phi2", "PhiForCausalLM", "phi", derived=_part_of_heads("partial_rotary_factor")),
+        Architecture(
+            "gptneox",
+            "GPTNeoXForCausalLM",
+            "gpt_neox",
+            _NEOX,
+            derived=_part_of_heads("rotary_pct"),
+            has_heads_apart=True,
+        ),
         Architecture("olmo2", "Olmo2ForCausalLM", "olmo2", derived=_olmo),
         Architecture("olmoe", "OlmoeForCausalLM", "olmoe"),
         Architecture("smollm3", "SmolLM3ForCausalLM", "smollm3", has_rotary_pairs=True),

@@ -24,14 +24,15 @@ from server.typed_json import shown
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 TOLD_BY_TENSORS = {
-    "attention_bias": "blk.0.attn_q.bias",
-    "mlp_bias": "blk.0.ffn_up.bias",
-    "use_qk_norm": "blk.0.attn_q_norm.weight",
+    "attention_bias": {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"},
+    "mlp_bias": {"blk.0.ffn_up.bias"},
+    "use_qk_norm": {"blk.0.attn_q_norm.weight"},
 }
 WINDOW_PATTERN = "attention.sliding_window_pattern"
 YARN = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 # Llama 3's scaling (its config.json: rope_scaling), of which a file has nothing but the factor of each frequency.
-LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+ORIGINAL_LENGTH = 8192
+FREQUENCY_FACTORS = (1.0, 4.0), (1.0, 1.0)  # low and high, of Llama 3 and of Llama 4
 TOLERANCE = 1e-4  # of these factors, relative: the file has them in float32
 
 
@@ -52,7 +53,7 @@ def config_of(files: GgufFiles) -> Config:
     config |= {"architectures": [row.hub_name], "model_type": row.model_type, "vocab_size": _vocab_size(files)}
     config.setdefault(keys["feed_forward_length"], config.get("moe_intermediate_size"))
     _check_heads(files, row.name, config)
-    config |= {key: tensor in files.entries for key, tensor in TOLD_BY_TENSORS.items()}
+    config |= {key: not tensors.isdisjoint(files.entries) for key, tensors in TOLD_BY_TENSORS.items()}
     config["tie_word_embeddings"] = OUTPUT not in files.entries
     config |= _token_ids(files) | _layer_types(files, row.name, config) | row.values
     if (rope := _rope(files, row.name, config)) is not None:
@@ -150,11 +151,16 @@ def _llama3(files: GgufFiles, config: Config) -> Config | None:
         raise files.error(f"has {found.size} factors of {width // 2} rotary frequencies with base {theta}", ROPE_FREQS)
     if (found == 1).all():
         return None
-    factor, original = float(found.max()), LLAMA3["original_max_position_embeddings"]
-    turns = original * theta ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
-    low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
-    kept = np.clip((turns - low) / (high - low), 0, 1)
-    expected = 1 / ((1 - kept) / factor + kept)
-    if not np.allclose(found, expected, rtol=TOLERANCE):
-        raise files.error("is not Llama 3's scaling of rotary frequencies, the only one that is supported", ROPE_FREQS)
-    return {"rope_type": "llama3", "factor": factor, **LLAMA3}
+    factor = float(found.max())
+    turns = ORIGINAL_LENGTH * theta ** (-np.arange(0, width, 2) / width) / (2 * math.pi)
+    for low, high in FREQUENCY_FACTORS:
+        kept = np.clip((turns - low) / (high - low), 0, 1) if high > low else turns > high
+        if np.allclose(found, 1 / ((1 - kept) / factor + kept), rtol=TOLERANCE):
+            factors = {"low_freq_factor": low, "high_freq_factor": high}
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                **factors,
+                "original_max_position_embeddings": ORIGINAL_LENGTH,
+            }
+    raise files.error("is not Llama 3's scaling of rotary frequencies, the only one that is supported", ROPE_FREQS)

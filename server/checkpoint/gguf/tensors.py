@@ -1,8 +1,9 @@
 """The tensors of GGUF files under the model's own names, with the values that its own checkpoint would have.
 
-Names are mapped by the package `gguf`. Three things are undone that conversion to GGUF does to values: rows of query
-and key heads in the order of rotary pairs, norms with 1 added, and the experts of a layer in one tensor. Rows are made
-into float32 as they are asked for; nothing is kept.
+Names are mapped by the package `gguf`. Four things are undone that conversion to GGUF does to values: rows of query
+and key heads in the order of rotary pairs, queries of all heads before the keys where the model has them head by head,
+norms with 1 added, and the experts of a layer in one tensor. Rows are made into float32 as they are asked for; nothing
+is kept.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from server.models.spec import ModelSpec
 
 EXPERT = re.compile(r"(\.experts)\.(\d+)\.")
 ROTATED = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
+FUSED = re.compile(r"blk\.\d+\.attn_qkv\.(weight|bias)")
 NORM = "norm.weight"
 
 
@@ -37,7 +39,8 @@ class GgufTensor:
     name: str  # in the file
     shape: tuple[int, ...]
     first_row: int = 0
-    num_heads: int = 0  # whose rows lie in rotary pairs; 0 = as in the model
+    num_heads: int = 0  # whose rows lie in rotary pairs, or in runs; 0 = as in the model
+    num_runs: int = 0  # runs of all heads, one for each of q, k and v; 0 = rotary pairs
     is_turned: bool = False  # the model has [inputs, outputs], the file [outputs, inputs]
     shift: float = 0.0  # added to what is in the file
 
@@ -83,19 +86,26 @@ class GgufTensor:
         return rows if not self.num_heads else rows[places - first]
 
     def _places(self, begin: int, end: int) -> npt.NDArray[np.intp]:
-        """Where the model's rows are: of a head of d rows, row j and d / 2 + j are the pair 2j and 2j + 1."""
+        """Where the model's rows are.
+
+        Of a head of d rows in pairs, row j and d / 2 + j are the pair 2j and 2j + 1; in runs, row j of its part p is
+        row j of the head in run p.
+        """
         rows = np.arange(begin, end)
         if not self.num_heads:
             return rows
         size = self.shape[0] // self.num_heads
         head, row = rows // size, rows % size
+        if self.num_runs:
+            width = size // self.num_runs
+            return row // width * (self.num_heads * width) + head * width + row % width
         return head * size + row % (size // 2) * 2 + row // (size // 2)
 
 
 def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tuple[int, ...]]) -> dict[str, GgufTensor]:
     """The tensors that the model expects, as far as they are there; those left over under the files' names."""
     architecture = architecture_of(files)
-    names = _names(architecture.name, spec.num_layers, expected)
+    names = _names(architecture, spec.num_layers, expected)
     there = {name: stored for name, stored in names.items() if stored in files.entries}
     found = {name: _tensor(files, architecture, spec, name, stored) for name, stored in there.items()}
     turned = {part.weight for linear in linears(decoder_graph(spec)) for part in linear.parts if part.is_transposed}
@@ -106,13 +116,13 @@ def model_tensors(files: GgufFiles, spec: ModelSpec, expected: Mapping[str, tupl
     return found | {name: GgufTensor(files.entries[name], name, files.entries[name].info.shape) for name in rest}
 
 
-def _names(architecture: str, num_layers: int, expected: Iterable[str]) -> dict[str, str]:
+def _names(row: Architecture, num_layers: int, expected: Iterable[str]) -> dict[str, str]:
     """The files' name of each tensor of the model, where there is one."""
     import gguf
 
-    number = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    number = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[row.name]
     mapping = gguf.get_tensor_name_map(number, num_layers)
-    names = {name: mapping.get_name(EXPERT.sub(r"\1.", name), (".weight", ".bias")) for name in expected}
+    names = {name: mapping.get_name(_known(EXPERT.sub(r"\1.", name), row), (".weight", ".bias")) for name in expected}
     # What is no module's weight or bias in the model, such as attention's sinks, is a weight in the file.
     return {
         name: found if found.endswith((".weight", ".bias")) else f"{found}.weight"
@@ -121,9 +131,16 @@ def _names(architecture: str, num_layers: int, expected: Iterable[str]) -> dict[
     }
 
 
+def _known(name: str, row: Architecture) -> str:
+    """A name as the package has it."""
+    for ours, known in row.words.items():
+        name = name.replace(ours, known)
+    return name
+
+
 def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, stored: str) -> GgufTensor:
     entry = files.entries[stored]
-    shape, first_row, num_heads = entry.info.shape, 0, 0
+    shape, first_row, num_heads, num_runs = entry.info.shape, 0, 0, 0
     if (expert := EXPERT.search(name)) is not None and len(shape) > 1:
         _, *rest = shape
         shape, first_row = tuple(rest), int(expert[2]) * (rest[0] if len(rest) > 1 else 1)
@@ -131,5 +148,9 @@ def _tensor(files: GgufFiles, row: Architecture, spec: ModelSpec, name: str, sto
         num_heads = spec.num_heads if part[1] == "q" else spec.num_kv_heads
         if shape[0] % (2 * num_heads):
             raise files.error(f"has {shape[0]} rows, which are not those of {num_heads} heads", stored)
+    if row.has_heads_apart and FUSED.fullmatch(stored):
+        num_heads, num_runs = spec.num_heads, 3
+        if shape[0] % (num_runs * num_heads):
+            raise files.error(f"has {shape[0]} rows, which are not q, k and v of {num_heads} heads", stored)
     shift = -row.norm_shift if stored.endswith(NORM) else 0.0
-    return GgufTensor(entry, stored, shape, first_row, num_heads, shift=shift)
+    return GgufTensor(entry, stored, shape, first_row, num_heads, num_runs, shift=shift)

@@ -109,7 +109,7 @@ class _Loading:
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         placement = self._place(cores)
         checkpoint = self._model.checkpoint
-        head = load_head(self._head, self._directory, checkpoint, self._spec.hidden_size)
+        head = load_head(self._head, self._directory, checkpoint, self._spec.state_size)
         runner = self._runner(placement)
         runner.run([TokenizedText((0,))])
         limits = self._max_length, self._limits.num_tokens, self._config.max_num_seqs
@@ -193,7 +193,7 @@ class _Loading:
         pool.bind(config.cpus)
         work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, limits.num_workers)
         inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, BLOCK_SIZE, work)
-        hidden = buffers.hidden, buffers.widths.hidden, self._spec.hidden_size
+        hidden = buffers.hidden, buffers.widths.hidden, self._spec.state_size
         return StateRunner(pool, program, inputs, BLOCK_SIZE, hidden)
 
 

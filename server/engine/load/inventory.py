@@ -52,6 +52,7 @@ def engine_facts(
         architecture=spec.architecture,
         num_params=num_params(spec),
         quantization=formats.quantization,
+        groups=formats.groups if formats.quantization in ("int4", "mxfp4") else None,
         modules_to_not_convert=formats.modules_to_not_convert,
         weights=weights_identity(directory),
         config_sha256=hashlib.sha256((directory / "config.json").read_bytes()).hexdigest(),

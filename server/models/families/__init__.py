@@ -13,6 +13,7 @@ from server.models.families.gemma import Gemma2Config, GemmaConfig
 from server.models.families.gemma3 import Gemma3Config
 from server.models.families.gpt_oss import GptOssConfig
 from server.models.families.granite import GraniteConfig
+from server.models.families.granite_moe import GraniteMoeConfig, GraniteMoeHybridConfig
 from server.models.families.llama4 import Llama4TextConfig
 from server.models.families.mistral import Ministral3Config, MinistralConfig, MistralConfig
 from server.models.families.mixtral import MixtralConfig
@@ -41,6 +42,8 @@ GENERATORS: dict[str, type[DecoderConfig]] = {
     "Gemma3ForCausalLM": Gemma3Config,
     "Phi3ForCausalLM": Phi3Config,
     "GraniteForCausalLM": GraniteConfig,
+    "GraniteMoeForCausalLM": GraniteMoeConfig,
+    "GraniteMoeHybridForCausalLM": GraniteMoeHybridConfig,
     "Olmo2ForCausalLM": Olmo2Config,
     "Olmo3ForCausalLM": Olmo3Config,
     "OlmoeForCausalLM": OlmoeConfig,

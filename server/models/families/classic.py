@@ -46,6 +46,7 @@ _OPT = {
     "model.embed_positions": "model.decoder.embed_positions",
     "model.norm": "model.decoder.final_layer_norm",
     "model.layers": "model.decoder.layers",
+    **{f"model.project_{way}": f"model.decoder.project_{way}" for way in ("in", "out")},
     "self_attn.o_proj": "self_attn.out_proj",
     "mlp.up_proj": "fc1",
     "mlp.down_proj": "fc2",
@@ -165,9 +166,9 @@ class OPTConfig(ClassicConfig, kw_only=True):
         self.rms_norm_eps = 1e-5  # PyTorch's own, whatever a key says: the code of the family reads none
 
     def features(self, _: Values) -> dict[str, Any]:
-        if self.word_embed_proj_dim not in (None, self.hidden_size):
-            reason = f"a projection of embeddings to hidden_size, which is {self.hidden_size}, is not supported"
-            raise refuse("word_embed_proj_dim", self.word_embed_proj_dim, reason)
+        embedded = self.word_embed_proj_dim or self.hidden_size
+        if embedded > self.hidden_size:
+            raise refuse("word_embed_proj_dim", embedded, f"more than hidden_size, which is {self.hidden_size}")
         if self.remove_final_layer_norm:
             raise refuse("_remove_final_layer_norm", True, "a model without its last norm is not supported")
         if not self.layer_norm_elementwise_affine:
@@ -176,7 +177,8 @@ class OPTConfig(ClassicConfig, kw_only=True):
         if not self.do_layer_norm_before:
             norms = {"names": OPT_NORMS_AFTER, "has_pre_norms": False, "has_stream_norms": True}
         plain = self.plain(self.activation_function, self.enable_bias)
-        return {**plain, **self.learned_positions(first=2), **norms}  # two rows are of padding
+        size = embedded if embedded < self.hidden_size else 0
+        return {**plain, **self.learned_positions(first=2), **norms, "embedding_size": size}  # two rows are of padding
 
 
 class GPTNeoXConfig(ClassicConfig, kw_only=True):

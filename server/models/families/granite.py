@@ -1,4 +1,4 @@
-"""Granite 3 and the dense Granite 4: Llama with multipliers of embeddings, scores, branches and logits."""
+"""Granite 3 without experts: Llama with multipliers of embeddings, scores, branches and logits."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from server.device.prices import Price, PriceBasis
 from server.errors import SettingsError
 from server.models.tensors import num_params
 from server.planner.plan.check import prefill_buckets
-from server.planner.plan.options import WeightDtype
 from server.planner.plan.report import Candidate, PlanReport, TokenPrice
+from server.planner.plan.weight_types import COMPARED, WeightDtype
 
 MODEL = "<MODEL>"  # what stands where a model was planned by its dimensions alone
 MODEL_NEEDED = "hub id or directory of the checkpoint"
@@ -103,6 +103,8 @@ def deployment_of(report: PlanReport, candidate: Candidate) -> Deployment:
         )
     if report.options.features:
         raise SettingsError(f"emit: nothing that is written has {' or '.join(report.options.features)}")
+    if candidate.dtype not in COMPARED:
+        raise SettingsError(f"emit: nothing that is written takes {candidate.dtype} weights")
     if candidate.device not in _BUILT_IN:
         raise SettingsError(
             f"emit: {candidate.device} is an instance of a catalogue file: no type of EC2 is known for it"

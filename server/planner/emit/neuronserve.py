@@ -6,7 +6,7 @@ from shlex import quote
 
 from server.planner.emit.deployment import MODEL_NEEDED, Deployment
 from server.planner.emit.left_out import LeftOut
-from server.planner.plan.memory import QUANTIZATION
+from server.planner.plan.weight_types import QUANTIZATION
 
 MOST_BATCHED_TOKENS, MOST_ENGINES = 131_072, 64  # of the server's settings
 _NO_PREFIX_CACHE = "--no-enable-prefix-caching"  # the plan counts on no hits

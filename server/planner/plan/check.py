@@ -14,9 +14,9 @@ from server.cost.stacks import STACKS
 from server.device.catalog import instance
 from server.errors import DeviceError
 from server.planner.plan.demand import Demand
-from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.options import bucket
 from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.weight_types import QUANTIZATION
 from server.planner.simulate.options import SimulationOptions
 from server.planner.simulate.records import Records
 from server.planner.simulate.report import SimulationReport

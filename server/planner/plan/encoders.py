@@ -23,11 +23,11 @@ from server.models.spec import ModelSpec
 from server.placement.encoder_footprint import encoder_bytes
 from server.placement.fit import budget_bytes
 from server.planner.model_names import resolve_shape
-from server.planner.plan.memory import QUANTIZATION
-from server.planner.plan.options import PlanOptions, WeightDtype, bucket
+from server.planner.plan.options import PlanOptions, bucket
 from server.planner.plan.parts import parts_in_question
 from server.planner.plan.queueing import BISECTIONS, MAX_LOAD
 from server.planner.plan.report import NO_POWER, Excluded, price_notes
+from server.planner.plan.weight_types import QUANTIZATION, WeightDtype, why_no_type
 from server.planner.plan.words import check_degrees, nothing_fits, over_budget
 
 OPTIONS = (  # of PlanOptions that mean something for an encoder
@@ -158,8 +158,8 @@ class _Search:
             if tp not in part.allowed_tp:
                 continue
             for dtype in self.options.dtypes:
-                if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
-                    yield Excluded(part.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
+                if missing := why_no_type(dtype, part):
+                    yield Excluded(part.name, tp, dtype, missing)
                     continue
                 yield from self._batches(part, tp, dtype)
 

@@ -14,8 +14,9 @@ from server.device.instances import Instance
 from server.device.ledger import GIB
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
-from server.planner.plan.options import PlanOptions, WeightDtype
+from server.planner.plan.options import PlanOptions
 from server.planner.plan.report import Candidate
+from server.planner.plan.weight_types import WeightDtype
 
 # Of the host, for each byte of a checkpoint: the only published figure is of a 12 GB model whose loading was killed at
 # 15.3 GB, so that it takes more. One copy is the least, and all that a part is refused for.

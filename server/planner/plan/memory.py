@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.config import Quantization
 from server.cost.pipeline import stage_layers
 from server.device.ledger import Use
 from server.models.spec import ModelSpec
 from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.placement.lora import lora_bytes
-from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
+from server.planner.plan.options import Buckets, PlanOptions
+from server.planner.plan.weight_types import QUANTIZATION, WeightDtype
 
 BLOCK_SIZE = 32  # the server's default
-QUANTIZATION: dict[WeightDtype, Quantization | None] = {
-    "bfloat16": None,
-    "int8": "int8-weight-only",
-    "fp8": "fp8",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal, get_args
 
 from server.config import StackName
 from server.cost.speculation import Speculation
@@ -15,9 +14,8 @@ from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
 from server.planner.plan.times import Limit
+from server.planner.plan.weight_types import COMPARED, DTYPES, WeightDtype
 
-WeightDtype = Literal["bfloat16", "int8", "fp8"]
-DTYPES: tuple[WeightDtype, ...] = get_args(WeightDtype)
 LIMITS = {  # fields of PlanOptions, and what they limit
     "ttft_s": Limit("TTFT", 0.0),
     "tpot_s": Limit("TPOT", 0.0),
@@ -59,7 +57,7 @@ class PlanOptions:
     devices: tuple[str, ...] = ()  # () = every instance of the catalogue
     tensor_parallel_sizes: tuple[int, ...] = ()  # () = every degree that a part allows
     pipeline_parallel_sizes: tuple[int, ...] = (1,)  # stages; more than one is extrapolated
-    dtypes: tuple[WeightDtype, ...] = DTYPES  # of the weights; activations and KV are bfloat16
+    dtypes: tuple[WeightDtype, ...] = COMPARED  # of the weights; activations and KV are bfloat16
     max_model_len: int | None = None  # positions that a slot is compiled for; None = bucket of input + output
     stack: StackName | None = None  # serving software; None: what one would run on each part today
     max_batch: int = 256  # the largest batch with measurements behind it

@@ -11,8 +11,8 @@ from server.models.public import candidates
 from server.models.tensors import num_params
 from server.planner.plan.check import why_not_simulated
 from server.planner.plan.columns import band, dollars, figure, milliseconds
-from server.planner.plan.memory import QUANTIZATION
 from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.weight_types import QUANTIZATION
 
 COMMAND_WIDTH = 76  # of a line of the command: a terminal of 80 columns breaks none
 MOST_ENGINES = 64  # of the server's settings

@@ -17,8 +17,9 @@ from server.errors import SettingsError
 from server.models.spec import ModelSpec
 from server.planner.model_names import resolve_decoder
 from server.planner.plan.demand import Demand
-from server.planner.plan.options import Buckets, PlanOptions, WeightDtype, bucket
+from server.planner.plan.options import Buckets, PlanOptions, bucket
 from server.planner.plan.queueing import Replica
+from server.planner.plan.weight_types import WeightDtype
 from server.scheduler.batching import POLICIES
 from server.workload.workload import Workload
 

@@ -19,7 +19,8 @@ from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known
-from server.planner.plan.options import Buckets, PlanOptions, WeightDtype
+from server.planner.plan.options import Buckets, PlanOptions
+from server.planner.plan.weight_types import WeightDtype
 
 BOUGHT_BASES: tuple[PriceBasis, ...] = ("on_demand", "reserved")  # a spot price needs a discount to be missed
 NO_POWER = "tokens per joule: no power figure is published for any part of the catalogue; --chip-watts gives one"

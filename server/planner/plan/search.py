@@ -23,11 +23,12 @@ from server.planner.plan.demand import Demand
 from server.planner.plan.known import Known, Load, fewest_places
 from server.planner.plan.loading import loading_notes, why_not_loaded
 from server.planner.plan.memory import Beside, Memory
-from server.planner.plan.options import LIMITS, PlanOptions, WeightDtype
+from server.planner.plan.options import LIMITS, PlanOptions
 from server.planner.plan.parts import GROUP_SIZES, parts_in_question, place_of
 from server.planner.plan.queueing import MAX_LOAD, Replica
 from server.planner.plan.replicas import Asked, Group
 from server.planner.plan.report import Candidate, Excluded, PlanReport, TokenPrice, price_notes
+from server.planner.plan.weight_types import WeightDtype, why_no_type
 from server.planner.plan.words import allowed, check_degrees, demand_notes, misses, nothing_fits, over_budget, slo_notes
 from server.workload.workload import Workload
 
@@ -107,8 +108,8 @@ class _Search:
                 yield Excluded(place.name, tp, None, allowed(part))
                 continue
             for dtype in options.dtypes:
-                if dtype == "fp8" and not any(name.endswith("fp8") for name in part.chip.dtypes):
-                    yield Excluded(place.name, tp, dtype, f"{part.chip.name} has no 8-bit float type")
+                if missing := why_no_type(dtype, part):
+                    yield Excluded(place.name, tp, dtype, missing)
                     continue
                 for stages in options.pipeline_parallel_sizes:
                     yield from self._batches(place, tp, dtype, stages * count)

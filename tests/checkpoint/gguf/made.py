@@ -23,7 +23,10 @@ ARCHITECTURES = {row.model_type: row.name for row in ROWS.values()} | {
     "mixtral": "llama",
     "olmo3": "olmo2",
 }
-PAIRED, SHIFTED = ("llama", "granite", "smollm3"), ("gemma", "gemma2", "gemma3")  # rotary pairs; norms with 1 added
+PAIRED, SHIFTED = (
+    ("llama", "granite", "granitemoe", "smollm3"),
+    ("gemma", "gemma2", "gemma3"),
+)  # rotary pairs; norms with 1 added
 TURNED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")  # GPT-2's, stored [inputs, outputs]
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 # What a file of the architecture cannot say otherwise.
@@ -35,6 +38,13 @@ EXPRESSIBLE: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "mixtral": {"rope_theta": 1e6},
     "cohere": {"rope_theta": 500_000.0},
+    "phi": {"partial_rotary_factor": 0.5},
+    "llama4_text": {
+        "no_rope_layers": [1, 1, 1, 0],
+        "attention_chunk_size": 8192,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    },
 }
 F32 = gguf.GGMLQuantizationType.F32
 WRITERS = {
@@ -64,6 +74,8 @@ WRITERS = {
     "num_experts_per_tok": "add_expert_used_count",
     "moe_intermediate_size": "add_expert_feed_forward_length",
     "shared_expert_intermediate_size": "add_expert_shared_feed_forward_length",
+    "interleave_moe_layer_step": "add_interleave_moe_layer_step",
+    "use_parallel_residual": "add_parallel_residual",
 }
 Edit = Callable[[gguf.GGUFWriter], object]
 
@@ -95,6 +107,8 @@ def write_gguf(
     number = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(number, config.get("num_hidden_layers", config.get("n_layer")))
     for name, values in together(tensors).items():
+        for ours, known in ROWS[architecture].words.items():
+            name = name.replace(ours, known)  # noqa: PLW2901
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         stored += "" if stored.endswith((".weight", ".bias")) else ".weight"
@@ -135,6 +149,9 @@ def convert(architecture: str, config: dict[str, Any], name: str, values: np.nda
         return values + np.float32(1)
     if architecture == "gpt2" and TURNED.search(name):
         return np.ascontiguousarray(values.T)
+    if architecture == "gptneox" and ".query_key_value." in name:
+        heads = values.reshape(config["num_attention_heads"], 3, -1, *values.shape[1:])
+        return np.ascontiguousarray(heads.swapaxes(0, 1).reshape(values.shape))
     if architecture in PAIRED and (part := re.search(r"\.([qk])_proj\.", name)):
         heads = config["num_attention_heads" if part[1] == "q" else "num_key_value_heads"]
         halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
@@ -143,12 +160,23 @@ def convert(architecture: str, config: dict[str, Any], name: str, values: np.nda
 
 
 def write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if "intermediate_size_mlp" in config:  # Llama 4's names for the two are the other way round
+        sizes = {"moe_intermediate_size": config["intermediate_size"]}
+        config = {**config, **sizes, "intermediate_size": config["intermediate_size_mlp"]}
     for key, method in WRITERS.items():
         if config.get(key) is not None:
             getattr(writer, method)(config[key])
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
+    if config.get("sliding_window") and config["model_type"] != "qwen2":
+        writer.add_sliding_window(config["sliding_window"])
+    write_rope(writer, config)
+
+
+def write_rope(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if part := config.get("rotary_pct", config.get("partial_rotary_factor")):
+        writer.add_rope_dimension_count(int(part * config["hidden_size"] // config["num_attention_heads"]))
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope.get("rope_theta", config.get("rope_theta", 10_000.0)))
@@ -165,8 +193,6 @@ def write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
-    if config.get("sliding_window") and config["model_type"] != "qwen2":
-        writer.add_sliding_window(config["sliding_window"])
 
 
 def write_byte_level_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:

@@ -65,6 +65,11 @@ def llama3_factors(theta: float, width: int, factor: float) -> np.ndarray:
     return np.array(found)
 
 
+def llama4_factors(theta: float, width: int, factor: float) -> np.ndarray:
+    waves = 2 * math.pi * theta ** (np.arange(0, width, 2) / width)
+    return np.where(waves < 8192, 1.0, factor)
+
+
 def base(theta: float) -> Edit:
     return lambda writer: writer.add_rope_freq_base(theta)
 
@@ -134,6 +139,41 @@ CASES: list[tuple[str, str, tuple[Edit, ...], dict[str, Any]]] = [
         ),
         {"architectures": ["Olmo3ForCausalLM"], "layer_types": [*["sliding_attention"] * 3, "full_attention"]},
     ),
+    (
+        "llama 4",
+        "llama4",
+        (
+            lambda writer: writer.add_expert_count(16),
+            lambda writer: writer.add_expert_feed_forward_length(72),
+            lambda writer: writer.add_interleave_moe_layer_step(1),
+            base(5e5),
+            tensor("rope_freqs.weight", llama4_factors(5e5, 16, 16.0)),
+        ),
+        {
+            "intermediate_size": 72,
+            "intermediate_size_mlp": 176,
+            "use_qk_norm": True,
+            "rope_scaling": LLAMA3 | {"factor": 16.0, "high_freq_factor": 1.0},
+        },
+    ),
+    ("maverick", "llama4", (lambda writer: writer.add_expert_count(128),), {"use_qk_norm": False}),
+    (
+        "llama 4 without chunks",
+        "llama4",
+        (lambda writer: writer.add_sliding_window(0),),
+        {"layer_types": ["full_attention"] * 4, "no_rope_layers": [1] * 4},
+    ),
+    (
+        "neox",
+        "gptneox",
+        (
+            lambda writer: writer.add_rope_dimension_count(4),
+            lambda writer: writer.add_parallel_residual(False),
+            tensor("blk.0.attn_qkv.bias", np.zeros(192)),
+        ),
+        {"rotary_pct": 0.25, "use_parallel_residual": False, "attention_bias": True},
+    ),
+    ("whole heads", "phi2", (), {"partial_rotary_factor": 1.0}),
     ("olmo2", "olmo2", (), {"architectures": ["Olmo2ForCausalLM"]}),
     ("per layer", "qwen3", (lambda writer: writer.add_array("x", [1]),), {"num_key_value_heads": 2}),
 ]

@@ -31,7 +31,8 @@ SHAPES = (
     *("tiny-llama", "tiny-llama-linear", "tiny-llama-yarn", "tiny-odd"),
     *("tiny-qwen2", "tiny-qwen3", "tiny-gemma", "tiny-gemma2", "tiny-gemma3"),
     *("tiny-phi3", "tiny-granite", "tiny-olmo2", "tiny-smollm3", "tiny-gpt2", "tiny-cohere"),
-    *("tiny-mixtral", "tiny-qwen3-moe", "tiny-olmoe", "tiny-gpt-oss"),
+    *("tiny-mixtral", "tiny-qwen3-moe", "tiny-olmoe", "tiny-gpt-oss", "tiny-granite-moe", "tiny-llama4"),
+    *("tiny-neox", "tiny-phi"),
 )
 WRITTEN = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)  # the package quantizes to these
 READ = (*WRITTEN, Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.IQ4_NL, Kind.MXFP4)
