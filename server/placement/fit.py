@@ -12,7 +12,7 @@ from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.footprint import Footprint, ServingShape
 
-MICROSCALING: tuple[Quantization, ...] = ("mxfp4",)  # types that only newer parts have; others are storage
+MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer parts have; others are storage
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
 
 

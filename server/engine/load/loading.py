@@ -98,6 +98,7 @@ class _Loading:
             kv_dtype,
             formats.groups,
             config.lora,
+            formats.wide_modules,
         )
         self._instance: Instance = instance(config.device)
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
