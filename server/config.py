@@ -76,6 +76,7 @@ class RequestedFormats:
     quantization: Quantization | Literal["none"] | None = None  # None = as the files are
     modules_to_not_convert: tuple[str, ...] = ()
     groups: WeightGroups | None = None  # of quantization int4; None = as the files are
+    may_microscale: bool = False  # whether codes of microscaling formats may stay as the files have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,9 @@ class EngineConfig:
 
     @property
     def requested_formats(self) -> RequestedFormats:
-        return RequestedFormats(self.dtype, self.quantization, self.modules_to_not_convert, self.groups)
+        return RequestedFormats(
+            self.dtype, self.quantization, self.modules_to_not_convert, self.groups, self.allow_unsupported_types
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from server.config import Quantization
+from server.config import Quantization, RequestedFormats
 from server.device.catalog import Instance, instances
 from server.device.ledger import GIB, account_table, core_name
 from server.errors import DeviceError, DeviceMemoryError
@@ -19,6 +20,12 @@ MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 byt
 def budget_bytes(instance: Instance, utilization: float) -> int:
     """Bytes of one core's memory that may be used."""
     return int(instance.core_memory_bytes * utilization)
+
+
+def with_types_of(instance: Instance, requested: RequestedFormats) -> RequestedFormats:
+    """`requested`; on a part that has the microscaling formats, files' codes in them may stay."""
+    has_types = set(MICROSCALING) <= set(instance.chip.dtypes)
+    return replace(requested, may_microscale=requested.may_microscale or has_types)
 
 
 def require_type(quantization: Quantization | None, instance: Instance, is_allowed: bool) -> None:

@@ -156,7 +156,8 @@ def test_codes_in_order_are_handed_over_as_they_are(tmp_path: Path, case: Any) -
     write_packed(tmp_path, case)
     checkpoint, _ = opened(tmp_path / "packed")
     name = "model.layers.0.mlp.down_proj.weight"
-    if bits == 8 or is_shuffled:
+    assert checkpoint.held_by(name) == ("int4" if bits == 4 else "int8-groups")
+    if is_shuffled:
         assert checkpoint.group(name) == 0
         return
     k = checkpoint.shape(name)[1]

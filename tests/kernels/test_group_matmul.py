@@ -1,4 +1,4 @@
-"""Matmuls of weights in groups on every path of this host against numpy in float64, and what makes their activations."""
+"""Matmuls of weights in groups on every path of this host against numpy in float64, and what makes activations."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""output = activations @ weights on vector lanes, of 8-bit weights with a scale for each 32 of k: see group_lanes.py."""
+"""output = activations @ weights on vector lanes, of int8 weights with a scale for each 32 of k: see group_lanes.py."""
 
 from __future__ import annotations
 
 from server.kernels.isa import byte_codes, nibbles
 from server.kernels.isa.jit import kernel
-from server.kernels.matmul.group_lanes import Codes, group_matmul
+from server.kernels.matmul.group_lanes import Codes, matmul_of
 from server.kernels.matmul.loop import LINE
 
 _STEP = 2 * LINE
@@ -20,9 +20,9 @@ _portable = Codes(
     byte_codes.dot_signed_portable,
 )
 
-_i8_avx512, _i8_avx512_gated = group_matmul(_avx512, "plain", False), group_matmul(_avx512, "gated", False)
-_i8_avx2, _i8_avx2_gated = group_matmul(_avx2, "plain", False), group_matmul(_avx2, "gated", False)
-_i8_portable, _i8_portable_gated = group_matmul(_portable, "plain", False), group_matmul(_portable, "gated", False)
+_i8_avx512, _i8_avx512_gated = matmul_of(_avx512, "plain", False), matmul_of(_avx512, "gated", False)
+_i8_avx2, _i8_avx2_gated = matmul_of(_avx2, "plain", False), matmul_of(_avx2, "gated", False)
+_i8_portable, _i8_portable_gated = matmul_of(_portable, "plain", False), matmul_of(_portable, "gated", False)
 
 
 @kernel

@@ -150,8 +150,7 @@ def _products(codes: Codes, has_shifts: bool) -> tuple[Any, Any]:
 
 def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
     four_rows, one_row = _products(codes, has_shifts)
-    place, store = output
-    chunk_bytes = codes.chunk_bytes
+    (place, store), chunk_bytes = output, codes.chunk_bytes
 
     @inline
     def finish(op, row, n, width, left, right):  # type: ignore[no-untyped-def]
@@ -189,7 +188,7 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
     return all_rows
 
 
-def group_matmul(codes: Codes, store: str, may_shift: bool) -> Any:
+def matmul_of(codes: Codes, store: str, may_shift: bool) -> Any:
     """The body of a kernel."""
     output = epilogue.OUTPUTS[store]
     plain = _rows(codes, False, output)
@@ -218,12 +217,15 @@ _avx512_fp4 = _mxfp4(nibbles.dot_u8_avx512)
 _avx2_fp4 = _mxfp4(nibbles.dot_u8_avx2)
 _portable_fp4 = _mxfp4(nibbles.dot_u8_portable)
 
-_i4_avx512, _i4_avx512_gated = group_matmul(_avx512, "plain", True), group_matmul(_avx512, "gated", True)
-_fp4_avx512, _fp4_avx512_gated = group_matmul(_avx512_fp4, "plain", False), group_matmul(_avx512_fp4, "gated", False)
-_i4_avx2, _i4_avx2_gated = group_matmul(_avx2, "plain", True), group_matmul(_avx2, "gated", True)
-_fp4_avx2, _fp4_avx2_gated = group_matmul(_avx2_fp4, "plain", False), group_matmul(_avx2_fp4, "gated", False)
-_i4_portable, _i4_portable_gated = group_matmul(_portable, "plain", True), group_matmul(_portable, "gated", True)
-_fp4_portable, _fp4_portable_gated = group_matmul(_portable_fp4, "plain", False), group_matmul(_portable_fp4, "gated", False)
+_i4_avx512, _i4_avx512_gated = matmul_of(_avx512, "plain", True), matmul_of(_avx512, "gated", True)
+_fp4_avx512, _fp4_avx512_gated = matmul_of(_avx512_fp4, "plain", False), matmul_of(_avx512_fp4, "gated", False)
+_i4_avx2, _i4_avx2_gated = matmul_of(_avx2, "plain", True), matmul_of(_avx2, "gated", True)
+_fp4_avx2, _fp4_avx2_gated = matmul_of(_avx2_fp4, "plain", False), matmul_of(_avx2_fp4, "gated", False)
+_i4_portable, _i4_portable_gated = matmul_of(_portable, "plain", True), matmul_of(_portable, "gated", True)
+_fp4_portable, _fp4_portable_gated = (
+    matmul_of(_portable_fp4, "plain", False),
+    matmul_of(_portable_fp4, "gated", False),
+)
 
 
 @kernel
