@@ -182,9 +182,10 @@ def test_each_core_gets_its_part_of_packed_matrices(tmp_path: Path, tp: int) -> 
 
 def test_any_format_may_be_asked_for(tmp_path: Path) -> None:
     write_packed(tmp_path, CASES[0])
-    for quantization in (None, "none", "int8", "fp8"):
+    served = {None: "int8-groups", "none": None, "int8": "int8", "fp8": "fp8"}  # groups of 16 are none of int4's
+    for quantization, expected in served.items():
         formats = open_model(tmp_path / "packed", RequestedFormats("bfloat16", quantization), 1).formats  # type: ignore[arg-type]
-        assert formats.quantization == (None if quantization == "none" else quantization)
+        assert formats.quantization == expected
 
 
 Q0 = "model.layers.0.self_attn.q_proj"

@@ -85,6 +85,7 @@ class StoredGroups:
             formats,
             quantization=main,
             modules_to_not_convert=tuple(left_out),
+            groups=formats.groups if sizes["int4"] else DEFAULT_GROUPS,
             wide_modules=frozenset(_modules(shapes, wide)),
         )
 
