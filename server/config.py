@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["bfloat16", "float32"]
-Quantization = Literal["int8", "int8-weight-only", "fp8", "fp8_e5m2", "int4", "mxfp4"]
+Quantization = Literal["int8", "int8-weight-only", "int8-groups", "fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4"]
 WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
 Batching = Literal["continuous", "neuron", "tgi", "static"]
 StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
@@ -33,6 +33,8 @@ DEFAULT_GROUPS = WeightGroups()
 class WeightFormats:
     """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out.
 
+    `wide_modules` are in int8-groups: those whose codes in the files take more bits than `quantization` has.
+
     With `is_rotated`, int8 down projections have their inputs rotated: these have outliers, which would take most of a
     row's 255 steps (see server/kernels/matmul/quantize.py). Weights that a checkpoint has quantized itself cannot be.
     """
@@ -42,6 +44,12 @@ class WeightFormats:
     modules_to_not_convert: tuple[str, ...] = ()
     is_rotated: bool = False
     groups: WeightGroups = DEFAULT_GROUPS
+    wide_modules: frozenset[str] = frozenset()
+
+    @property
+    def goes_by_name(self) -> bool:
+        """Whether matrices that differ in names alone may have different formats."""
+        return bool(self.modules_to_not_convert or self.wide_modules)
 
     def of(self, *modules: str, has_outliers: bool = False) -> WeightFormat:
         """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
@@ -50,6 +58,8 @@ class WeightFormats:
         """
         if self.quantization is None or any(self._is_left_out(module) for module in modules):
             return self.dtype
+        if not self.wide_modules.isdisjoint(modules):
+            return "int8-groups"
         if self.quantization == "int8" and self.is_rotated and has_outliers:
             return "int8-rotated"
         return self.quantization
@@ -66,6 +76,7 @@ class RequestedFormats:
     quantization: Quantization | Literal["none"] | None = None  # None = as the files are
     modules_to_not_convert: tuple[str, ...] = ()
     groups: WeightGroups | None = None  # of quantization int4; None = as the files are
+    may_microscale: bool = False  # whether codes of microscaling formats may stay as the files have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +248,9 @@ class EngineConfig:
 
     @property
     def requested_formats(self) -> RequestedFormats:
-        return RequestedFormats(self.dtype, self.quantization, self.modules_to_not_convert, self.groups)
+        return RequestedFormats(
+            self.dtype, self.quantization, self.modules_to_not_convert, self.groups, self.allow_unsupported_types
+        )
 
 
 @dataclass(frozen=True, slots=True)

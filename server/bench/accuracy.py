@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from server.bench.options import MeasuredFormat
 from server.bench.windows import Window
 from server.config import Dtype, EngineConfig, Quantization, WeightFormat
 from server.engine.load.loading import load_engine
@@ -31,7 +32,7 @@ Logits = npt.NDArray[np.float32]  # [tokens of one window, vocab]
 class FormatAccuracy:
     """Accuracy of one format against float32, over `num_tokens` positions."""
 
-    weights: WeightFormat
+    weights: MeasuredFormat
     num_tokens: int
     relative_logits_error: float
     p99_relative_logits_error: float  # of single positions
@@ -65,7 +66,7 @@ class _Sums:
         self.nats += nats(actual[:-1], window[1:])
         self.num_scored += len(window) - 1
 
-    def result(self, weights: WeightFormat, reference_perplexity: float | None) -> FormatAccuracy:
+    def result(self, weights: MeasuredFormat, reference_perplexity: float | None) -> FormatAccuracy:
         perplexity = math.exp(self.nats / self.num_scored) if self.num_scored else math.nan
         return FormatAccuracy(
             weights=weights,
@@ -108,7 +109,7 @@ class AccuracyBench:
         )
         self._texts, self._on_progress, self._on_window = texts, on_progress, on_window
 
-    def measure(self, formats: Sequence[WeightFormat]) -> list[FormatAccuracy]:
+    def measure(self, formats: Sequence[MeasuredFormat]) -> list[FormatAccuracy]:
         """Measure float32, then each of `formats`. Raises StartError as loading does."""
         with tempfile.TemporaryDirectory(prefix="neuronserve-accuracy-") as scratch:
             kept = [Path(scratch, f"{i}.npy") for i in range(len(self._texts))]
@@ -122,13 +123,13 @@ class AccuracyBench:
                     results.append(self._against(kept, weights, results[0].perplexity))
             return results
 
-    def _against(self, kept: list[Path], weights: WeightFormat, perplexity: float) -> FormatAccuracy:
+    def _against(self, kept: list[Path], weights: MeasuredFormat, perplexity: float) -> FormatAccuracy:
         sums = _Sums([])
         for path, window, logits in zip(kept, self._texts, self._logits(weights), strict=True):
             sums.add(window, logits, np.load(path, mmap_mode="r"))
         return sums.result(weights, perplexity)
 
-    def _logits(self, weights: WeightFormat) -> Iterator[Logits]:
+    def _logits(self, weights: MeasuredFormat) -> Iterator[Logits]:
         """Logits of every window, by an engine of this format."""
         engine = load_engine(_with_weights(self._config, weights), self._on_progress)
         try:
@@ -139,8 +140,10 @@ class AccuracyBench:
             engine.runner.close()
 
 
-def _with_weights(config: EngineConfig, weights: WeightFormat) -> EngineConfig:
+def _with_weights(config: EngineConfig, weights: MeasuredFormat) -> EngineConfig:
     """Set the format and its dtype: all but float32 compute in bfloat16, with a bfloat16 KV cache."""
-    quantization: Quantization | None = next((name for name in get_args(Quantization) if name == weights), None)
     dtype: Dtype = "float32" if weights == "float32" else "bfloat16"
-    return replace(config, dtype=dtype, quantization=quantization or "none", allow_unsupported_types=True)
+    quantization: Quantization | Literal["none"] | None = None
+    if weights != "auto":
+        quantization = next((name for name in get_args(Quantization) if name == weights), "none")
+    return replace(config, dtype=dtype, quantization=quantization, allow_unsupported_types=True)

@@ -68,7 +68,7 @@ def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
     chosen = linear_kernels(weights, isa).isa
     if weights == "float32":
         return _portable("float32", 2, probes.products_f32_wide, probes.products_f32_narrow)
-    if weights == "int8" or is_grouped(weights):
+    if weights == "int8" or (is_grouped(weights) and weights != "mxfp8"):
         return _int8(chosen)
     if chosen == "amx":
         return ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from server.config import WeightFormat
+
+MeasuredFormat = WeightFormat | Literal["auto"]  # auto: as the files are
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +59,5 @@ class AccuracyOptions:
     text_file: Path
     num_tokens: int
     window_len: int
-    formats: tuple[WeightFormat, ...]
+    formats: tuple[MeasuredFormat, ...]
     json_file: Path | None

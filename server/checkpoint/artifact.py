@@ -85,8 +85,9 @@ class Manifest(msgspec.Struct, kw_only=True):
     dtype: Dtype
     quantization: Quantization | None = None
     modules_to_not_convert: tuple[str, ...]
+    wide_modules: tuple[str, ...] = ()
     is_rotated: bool
-    group_size: GroupSize = 32  # of 4-bit weights, as is_symmetric
+    group_size: GroupSize = 32  # of int4, as is_symmetric
     is_symmetric: bool = True
     config_sha256: str  # of config.json as it was
     model: dict[str, Any]  # `model_values`
@@ -108,6 +109,7 @@ class Artifact:
             manifest.modules_to_not_convert,
             manifest.is_rotated,
             WeightGroups(manifest.group_size, manifest.is_symmetric),
+            frozenset(manifest.wide_modules),
         )
         buckets = manifest.buckets
         self.buckets = None if buckets is None else BucketLists(buckets.context_encoding, buckets.token_generation)

@@ -17,11 +17,13 @@ import numpy.typing as npt
 from ml_dtypes import bfloat16, float8_e4m3fn
 
 from server.checkpoint.compressed_tensors import Stored
+from server.checkpoint.microscaling import MicroscalingForm, with_microscaled
 from server.checkpoint.packed import with_packed
 from server.checkpoint.packed_form import PackedForm
 from server.checkpoint.safetensors_file import SafetensorsFile
 from server.checkpoint.stored import GroupedCodes, GroupedTensor, StoredTensor
 from server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
+from server.config import Quantization
 from server.errors import CheckpointError
 from server.models.spec import ModelSpec
 from server.models.tensors import embedding_weight, is_known_extra, scale_name, tensor_shapes, tied_weight
@@ -53,6 +55,8 @@ class Checkpoint:
         tensors = open_tensors(directory, spec, expected)
         if isinstance(stored, PackedForm):
             tensors, stored = with_packed(tensors, stored, expected), None
+        if isinstance(stored, MicroscalingForm):
+            tensors, stored = with_microscaled(tensors, stored, expected), None
         scales = {scale_name(f"{module}.weight") for module in stored.modules} if stored else set()
         for name, shape in expected.items():
             if stored and scale_name(name) in scales:
@@ -133,21 +137,27 @@ class Checkpoint:
         every: Float32 = np.broadcast_to(scales, (num_rows,))
         return every if rows is None else every[rows]
 
+    def held_by(self, name: str) -> Quantization | None:
+        """The narrowest format with groups that holds the values of a matrix, as its file has them; None = plain."""
+        tensor = self._tensors[name]
+        return tensor.held_by if isinstance(tensor, GroupedTensor) else None
+
     def group(self, name: str) -> int:
-        """Inputs of a row that share a scale where the file has 4-bit codes for `load_groups`; 0 where it has none."""
+        """Inputs of a row that share a scale where the file has codes for `load_groups`; 0 where it has none."""
         tensor = self._tensors[name]
         return tensor.group if isinstance(tensor, GroupedTensor) else 0
 
     def load_groups(self, name: str, rows: slice | None = None, columns: slice | None = None) -> GroupedCodes:
-        """The 4-bit codes of `name[rows, columns]` with their scales; `columns` begin and end with a group.
+        """The codes of `name[rows, columns]` with their scales; `columns` begin and end with a group.
 
-        Raises CheckpointError when a scale or offset is NaN or infinite.
+        Raises CheckpointError when a scale, offset or code is NaN or infinite.
         """
         tensor = self._tensors[name]
         assert isinstance(tensor, GroupedTensor)
         asked = range(tensor.shape[0])[rows or slice(None)]
         found = tensor.grouped(asked.start, max(asked.start, asked.stop))
-        if not all(np.isfinite(each).all() for each in (found.scales, found.offsets) if each is not None):
+        codes = found.codes if found.codes.dtype == float8_e4m3fn else None
+        if not all(np.isfinite(each).all() for each in (found.scales, found.offsets, codes) if each is not None):
             raise self._not_finite(name, rows, slice(0, 0))
         return found if columns is None else found.columns(columns)
 

@@ -2,7 +2,7 @@
 
 Served are int8 and float8 e4m3 weights with one symmetric scale per output row or per tensor, and activations that are
 not quantized or quantized token by token; whatever else the form can say is refused by name. Codes packed into words,
-of this form and of others, are read by packed_form.py. Reads no weights.
+of this form and of others, are read by packed_form.py, microscaling formats by microscaling.py. Reads no weights.
 (https://github.com/vllm-project/compressed-tensors)
 """
 
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from server.checkpoint.microscaling import MicroscalingForm, is_microscaling, microscaling_form
 from server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed_form
 from server.config import Quantization
 from server.models.config_values import Values
@@ -23,8 +24,8 @@ from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules
 from server.typed_json import JsonError, complaint, convert, shown_key
 
-READ_AS_VALUES = ("mxfp4",)  # methods whose tensors are made into values as they are read: fused_experts.py
-METHODS = ("compressed-tensors", "gptq", "awq", *READ_AS_VALUES)
+READ_BY_TENSORS = ("mxfp4",)  # methods that tensors alone tell: fused_experts.py
+METHODS = ("compressed-tensors", "gptq", "awq", *READ_BY_TENSORS)
 MAX_PATTERN = 200
 MAX_REPEATS, MAX_ALTERNATIVES = 3, 8  # in one pattern: they bound what a hostile one can cost
 # The patterns that are run: literals, ".", ".*", ".+", "\d+", "\.", anchors, and groups that nothing repeats.
@@ -47,7 +48,7 @@ class StoredQuantization:
         return "F8_E4M3" if self.quantization == "fp8" else "I8"
 
 
-Stored = StoredQuantization | PackedForm
+Stored = StoredQuantization | PackedForm | MicroscalingForm
 
 
 class _Weights(msgspec.Struct):
@@ -112,12 +113,14 @@ def require_known_method(config: Values) -> None:
 def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
     """What the values of a config.json say of its weights; None when they are not quantized. Raises JsonError."""
     require_known_method(config)
-    if not config.get(SECTION) or config[SECTION].get("quant_method") in READ_AS_VALUES:
+    if not config.get(SECTION) or config[SECTION].get("quant_method") in READ_BY_TENSORS:
         return None
     is_turned = spec.names.is_transposed
     _require(not is_turned, SECTION, config[SECTION], "not supported where weights are stored [inputs, outputs]")
     if is_packed(config[SECTION]):
         return packed_form(config[SECTION])
+    if is_microscaling(config[SECTION]):
+        return microscaling_form(config[SECTION])
     section = convert(config[SECTION], _Section, f"{SECTION}.")
     [(name, group)] = section.config_groups.items()
     path, kind = f"{SECTION}.config_groups.{shown_key(name)}", group.weights.type

@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
-from server.checkpoint.stored import StoredTensor
+from server.checkpoint.microscaling import MICROSCALING_GROUP, microscaled_codes
+from server.checkpoint.stored import GroupedCodes, StoredTensor
+from server.config import Quantization
 from server.errors import CheckpointError
 from server.models.names import FusedExperts
 
@@ -28,20 +30,18 @@ Array = npt.NDArray[Any]
 
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 BLOCKS, SCALES = "_blocks", "_scales"
-E2M1 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], np.float32)  # by the low three bits; the fourth is the sign
-E8M0_BIAS, E8M0_NAN = 127, 255
 
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """One tensor of all experts. The matrix asked for last is kept: it is read in many small pieces."""
+    """One tensor of all experts. What it has of the expert asked for last is kept: it is read in many small pieces."""
 
     name: str
     tensor: StoredTensor
     scales: StoredTensor | None  # None = the tensor holds values, not blocks of MXFP4
     is_transposed: bool
     takes_turns: bool  # gate and up by row, not one after the other
-    kept: dict[int, Array] = field(default_factory=dict)
+    kept: dict[int, tuple[Array, ...]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -53,19 +53,22 @@ class _Fused:
             return count, outputs, groups * size * 2
         return (count, *reversed(rest)) if self.is_transposed else (count, *rest)
 
-    def matrix(self, expert: int) -> Array:
-        """The outputs of one expert, row by row."""
+    def rows(self, expert: int, part: slice, begin: int, end: int) -> tuple[Array, ...]:
+        """Outputs [begin, end) of a part of one expert's; of MXFP4 blocks, and scales beside."""
+        return tuple(each[part][begin:end] for each in self._of(expert))
+
+    def _of(self, expert: int) -> tuple[Array, ...]:
         with self.lock:
             if expert not in self.kept:
                 self.kept.clear()
                 self.kept[expert] = self._read(expert)
             return self.kept[expert]
 
-    def _read(self, expert: int) -> Array:
+    def _read(self, expert: int) -> tuple[Array, ...]:
         values: Array = self.tensor.rows(expert, expert + 1)[0]
         if self.scales is not None:
-            return mxfp4_values(values, self.scales.rows(expert, expert + 1)[0])
-        return np.ascontiguousarray(values.T) if self.is_transposed else values
+            return values, self.scales.rows(expert, expert + 1)[0]
+        return (np.ascontiguousarray(values.T) if self.is_transposed else values,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +97,25 @@ class ExpertTensor:
         return self.fused.scales is not None or self.fused.tensor.has_values
 
     def rows(self, begin: int, end: int) -> Array:
-        """[begin, end) of the first axis."""
-        return self.fused.matrix(self.expert)[self.part][begin:end]
+        """[begin, end) of the first axis; MXFP4 in bfloat16, which holds it exactly."""
+        if not self.group:
+            return self.fused.rows(self.expert, self.part, begin, end)[0]
+        with np.errstate(over="ignore"):  # what is beyond range becomes infinity, and is refused
+            values: Array = self.grouped(begin, end).values().astype(bfloat16)
+        return values
 
+    @property
+    def held_by(self) -> Quantization | None:
+        return None if self.fused.scales is None else "mxfp4"
 
-def mxfp4_values(blocks: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> Array:
-    """[rows, inputs] bfloat16, which holds them exactly, of blocks [rows, inputs / 32, 16] and scales beside them.
+    @property
+    def group(self) -> int:
+        return 0 if self.fused.scales is None else MICROSCALING_GROUP
 
-    Where a scale is no number, neither are its values.
-    """
-    codes = np.stack([blocks & 0xF, blocks >> 4], axis=-1).reshape(*blocks.shape[:-1], -1)
-    with np.errstate(over="ignore"):  # what is beyond range becomes infinity, and is refused
-        powers = np.ldexp(np.float32(1.0), scales.astype(np.int32) - E8M0_BIAS)
-        powers[scales == E8M0_NAN] = np.nan
-        values = E2M1[codes & 7] * powers[..., None]
-    signed = np.where(codes & 8, -values, values)
-    whole: Array = signed.reshape(len(blocks), -1).astype(bfloat16)
-    return whole
+    def grouped(self, begin: int, end: int) -> GroupedCodes:
+        """The codes of rows [begin, end)."""
+        blocks, scales = self.fused.rows(self.expert, self.part, begin, end)
+        return microscaled_codes(blocks.reshape(len(blocks), -1), scales, "mxfp4")
 
 
 def with_experts(

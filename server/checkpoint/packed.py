@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from server.checkpoint.packed_form import Layout, PackedForm
 from server.checkpoint.stored import Float32, GroupedCodes, StoredTensor
+from server.config import Quantization
 from server.errors import CheckpointError
 
 WORD_BITS = 32
@@ -73,9 +74,13 @@ class PackedTensor:
         return True
 
     @property
+    def held_by(self) -> Quantization:
+        return "int4" if self.form.bits == 4 else "int8-groups"
+
+    @property
     def group(self) -> int:
-        """Inputs that share a scale, 0 for codes of 8 bits and for groups that are not in order."""
-        is_in_order = self.form.bits == 4 and self.parts(self.module).groups is None
+        """Inputs that share a scale, 0 for groups that are not in order."""
+        is_in_order = self.parts(self.module).groups is None
         return (self.form.group_size or self.shape[1]) if is_in_order else 0
 
     def rows(self, begin: int, end: int) -> Float32:
@@ -92,9 +97,9 @@ class PackedTensor:
     def grouped(self, begin: int, end: int) -> GroupedCodes:
         """The codes of rows [begin, end) of a matrix that has a `group`."""
         parts = self.parts(self.module)
-        middle = np.float32(1 << self.form.bits - 1)
-        codes = self._codes(parts, begin, end).view(np.int8) - np.int8(middle)
-        scales, shift = parts.scales[begin:end], middle - self._zeros(parts, begin, end)
+        middle = 1 << self.form.bits - 1
+        codes = (self._codes(parts, begin, end).astype(np.int16) - middle).astype(np.int8)
+        scales, shift = parts.scales[begin:end], np.float32(middle) - self._zeros(parts, begin, end)
         return GroupedCodes(codes, scales, scales * shift if shift.any() else None, self.group)
 
     def _codes(self, parts: Parts, begin: int, end: int) -> Codes:

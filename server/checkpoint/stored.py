@@ -10,22 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from server.config import Quantization
 
 Float32 = npt.NDArray[np.float32]
 
 
+E8M0_BYTES, E8M0_BIAS, E8M0_NAN = 1, 127, 255
+
+
+def powers_of_two(scales: npt.NDArray[np.uint8]) -> Float32:
+    """The scales of microscaling formats, E8M0, as float32; NaN where one is no number."""
+    exponents = scales.astype(np.int32) - E8M0_BIAS
+    powers: Float32 = np.ldexp(np.float32(1.0), np.where(scales == E8M0_NAN, 0, exponents))
+    return np.where(scales == E8M0_NAN, np.float32(np.nan), powers)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupedCodes:
-    """Rows of a matrix quantized to 4 bits: value[n, k] = scales[n, k // group] * codes[n, k] + offsets[n, k // group].
+    """Rows of a quantized matrix: value[n, k] = scales[n, k // group] * codes[n, k] + offsets[n, k // group].
 
-    Codes are signed, -8 to 7, so that a symmetric matrix has no offsets; a zero point z of a form that counts codes
-    from 0 to 15 is the offset scale * (8 - z), and a form that stores each group's least value m has offset m + 8 *
-    scale.
+    Codes are small floats, or signed whole numbers, so that a symmetric matrix has no offsets. Those of 4 bits are -8
+    to 7: a zero point z of a form that counts codes from 0 to 15 is the offset scale * (8 - z), and a form that stores
+    each group's least value m has offset m + 8 * scale.
     """
 
-    codes: npt.NDArray[np.int8]  # [n, k]
+    codes: npt.NDArray[Any]  # [n, k] int8, float4_e2m1fn or float8_e4m3fn
     scales: Float32  # [n, k / group]
     offsets: Float32 | None  # [n, k / group]; None = all 0
     group: int  # inputs, next to each other, that share a scale
@@ -37,12 +50,23 @@ class GroupedCodes:
         return GroupedCodes(self.codes[:, columns], self.scales[:, groups], offsets, self.group)
 
     def values(self) -> Float32:
-        """The rows [n, k] as float32."""
+        """The rows [n, k] as float32. What is beyond range becomes infinity."""
         rows, groups = self.scales.shape
-        values = self.codes.reshape(rows, groups, self.group) * self.scales[:, :, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks for it
+            return self._values(rows, groups).reshape(rows, groups * self.group)
+
+    def _values(self, rows: int, groups: int) -> Float32:
+        values: Float32 = self.codes.reshape(rows, groups, self.group).astype(np.float32) * self.scales[:, :, None]
         if self.offsets is not None:
             values += self.offsets[:, :, None]
-        return values.reshape(rows, groups * self.group)
+        return values
+
+    def in_whole_numbers(self) -> GroupedCodes:
+        """The same values by int8 codes: those of E2M1 are doubled."""
+        if self.codes.dtype != ml_dtypes.float4_e2m1fn:
+            return self
+        codes = (self.codes.astype(np.float32) * 2).astype(np.int8)
+        return GroupedCodes(codes, self.scales * np.float32(0.5), self.offsets, self.group)
 
 
 class StoredTensor(Protocol):
@@ -70,7 +94,11 @@ class StoredTensor(Protocol):
 
 @runtime_checkable
 class GroupedTensor(StoredTensor, Protocol):
-    """A matrix whose file may have 4-bit codes with a scale for each `group` of inputs of a row, in order."""
+    """A matrix that its file may have in few bits: codes with a scale for each `group` of inputs of a row, in order."""
+
+    @property
+    def held_by(self) -> Quantization | None:
+        """The narrowest format with groups that holds the values: nearly, where there is no `group`. None = plain."""
 
     @property
     def group(self) -> int:

@@ -26,6 +26,8 @@ WEIGHT_BYTES: dict[str, float] = {
     "fp16": 2,
     "int8": 1,
     "fp8": 1,
+    "int8-groups": 1 + 2 / 32,  # with a float16 scale for each 32
+    "mxfp8": 1 + 1 / 32,  # with an E8M0 scale for each 32
     "int4": 0.5 + 2 / 32,  # with a float16 scale for each 32
     "mxfp4": 0.5 + 1 / 32,  # with an E8M0 scale for each 32
 }
@@ -33,7 +35,7 @@ ACTIVATION_BYTES = 2  # bfloat16: activations on the links, and the KV cache
 
 
 def stored_dtype(quantization: Quantization | None, dtype: Dtype) -> str:
-    """The key of WEIGHT_BYTES for weights that are served so: all types of eight bits count alike."""
+    """The key of WEIGHT_BYTES for weights that are served so: types of eight bits without groups count alike."""
     if quantization is None:
         return dtype
     return quantization if quantization in WEIGHT_BYTES else "int8"

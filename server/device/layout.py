@@ -1,7 +1,8 @@
 """Layout of matrices in a core's memory: packed once, when a checkpoint is loaded or compiled.
 
 Weights [N, K] become [N/16][K/k_tile] tiles in the order the matmul kernels stream them. Seen as 32-bit words (one
-float32, or two bfloat16, four 8-bit or eight 4-bit neighbours in k) all formats have one layout: [N/16][K words][16 n].
+float32, or two bfloat16, four 8-bit or eight 4-bit neighbours in k) all formats have one layout: [N/16][K words][16 n],
+but for the formats that are multiplied group by group, whose column tiles lie in pairs (matmul/group_lanes.py).
 server/kernels/matmul/packing.py packs.
 """
 
@@ -15,8 +16,8 @@ N_TILE = 16  # columns of one tile
 LORA_RANKS = 4  # rows of an adapter's A that are multiplied at a time
 LORA_PART_BYTES = 64  # of the record of an adapter's part: PartRecord of server/kernels/lora.py
 GROUP_ROWS = 32  # rows of one expert begin at a multiple of it: a block of the tile unit's
-GROUP_MULTIPLE = 32  # elements of k in the smallest group of 4-bit weights
-GROUP_SCALE_BYTES = 2  # float16, of MXFP4 bfloat16
+GROUP_MULTIPLE = 32  # elements of k in the smallest group
+GROUP_SCALE_BYTES = 2  # float16, of microscaling formats bfloat16
 K_MULTIPLE = 64  # k is padded to whole tiles of 8-bit weights, whatever the format
 K_TILES: dict[WeightFormat, int] = {  # elements of k in one tile of weights
     "float32": 32,
@@ -26,6 +27,8 @@ K_TILES: dict[WeightFormat, int] = {  # elements of k in one tile of weights
     "int8-weight-only": 64,
     "fp8": 64,
     "fp8_e5m2": 64,
+    "int8-groups": 64,
+    "mxfp8": 64,
     "int4": 64,
     "mxfp4": 64,
 }
@@ -37,9 +40,12 @@ WEIGHT_BYTES: dict[WeightFormat, float] = {
     "int8-weight-only": 1,
     "fp8": 1,
     "fp8_e5m2": 1,
+    "int8-groups": 1,
+    "mxfp8": 1,
     "int4": 0.5,
     "mxfp4": 0.5,
 }
+GROUPED: tuple[WeightFormat, ...] = ("int8-groups", "mxfp8", "int4", "mxfp4")
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -49,12 +55,12 @@ def round_up(value: int, multiple: int) -> int:
 
 def is_scaled(weights: WeightFormat) -> bool:
     """True when the format has a scale for each output column."""
-    return WEIGHT_BYTES[weights] == 1
+    return WEIGHT_BYTES[weights] == 1 and not is_grouped(weights)
 
 
 def is_grouped(weights: WeightFormat) -> bool:
     """True when the format has a scale for each group of k of each output column."""
-    return WEIGHT_BYTES[weights] == 0.5
+    return weights in GROUPED
 
 
 def group_shift(weights: WeightFormat, groups: WeightGroups) -> int:
@@ -73,13 +79,13 @@ def tile_bytes(weights: WeightFormat, n: int, k: int) -> int:
 
 
 def scale_bytes(weights: WeightFormat, groups: WeightGroups, n: int, k: int) -> tuple[int, int]:
-    """Bytes of what a matrix [n, k] has beside its tiles: scales, and sums (8 bits) or shifts (4 bits); 0 for none."""
+    """Bytes of what a matrix [n, k] has beside its tiles: scales, and sums (8 bits) or shifts (int4); 0 for none."""
     if is_scaled(weights):
         return n * FLOAT32_BYTES, n * FLOAT32_BYTES
     if not is_grouped(weights):
         return 0, 0
     scales = n * num_groups(weights, groups, k) * GROUP_SCALE_BYTES
-    return scales, 0 if weights == "mxfp4" or groups.is_symmetric else scales
+    return scales, 0 if weights != "int4" or groups.is_symmetric else scales
 
 
 def vector_bytes(num_values: int) -> int:

@@ -258,7 +258,7 @@ VLLM_NEURON = Dialect(
             "time and memory",
             "quantization",
             off=WITHOUT,
-            why="MXFP8 is not emulated, MXFP4 by --quantization",
+            why="MXFP8 and MXFP4 are chosen by --quantization",
         ),
         _keys("flag", "accepted", "memory", "fp8_packed_kv", why="the cache's layout is the server's own"),
         _keys("flag", "accepted", "behaviour", "enable_structured_outputs", why="they always are"),

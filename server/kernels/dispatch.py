@@ -21,7 +21,7 @@ from server.kernels.experts import route as routing
 from server.kernels.isa import amx, target
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul import amx as matmul_amx
-from server.kernels.matmul import group_lanes
+from server.kernels.matmul import group_bytes, group_lanes, scaled_lanes
 from server.kernels.matmul import lanes as matmul_lanes
 
 Isa = Literal["amx", "avx512", "avx2", "portable"]
@@ -113,7 +113,7 @@ def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
         return _int8(isa)
     if weights == "int8-rotated":  # of matrices whose inputs come from `pack_rows` or `repack`
         return replace(_int8(isa), pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated)
-    if weights in ("int4", "mxfp4"):
+    if weights in ("int8-groups", "int4", "mxfp4"):
         return _chunked_activations(weights, isa)
     return _bfloat16_activations(weights, isa)
 
@@ -173,8 +173,13 @@ def _int8(isa: Isa) -> LinearKernels:
 
 
 def _chunked_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
-    """4-bit weights by int8 activations with a scale for each 32; hosts with a tile unit have the lanes for it too."""
+    """Weights in groups by int8 activations with a scale for each 32; hosts with a tile unit have lanes for it too."""
     lanes, used = group_lanes, "avx512" if isa == "amx" else isa
+    int8: dict[str, tuple[Kernel, Kernel]] = {
+        "avx512": (group_bytes.matmul_i8_groups_avx512, group_bytes.gated_i8_groups_avx512),
+        "avx2": (group_bytes.matmul_i8_groups_avx2, group_bytes.gated_i8_groups_avx2),
+        "portable": (group_bytes.matmul_i8_groups_portable, group_bytes.gated_i8_groups_portable),
+    }
     int4: dict[str, tuple[Kernel, Kernel]] = {
         "avx512": (lanes.matmul_i4_avx512, lanes.gated_i4_avx512),
         "avx2": (lanes.matmul_i4_avx2, lanes.gated_i4_avx2),
@@ -185,7 +190,12 @@ def _chunked_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
         "avx2": (lanes.matmul_fp4_avx2, lanes.gated_fp4_avx2),
         "portable": (lanes.matmul_fp4_portable, lanes.gated_fp4_portable),
     }
-    table, embed = (int4, embedding.embed_tiles_i4) if weights == "int4" else (mxfp4, embedding.embed_tiles_fp4)
+    tables: dict[WeightFormat, tuple[dict[str, tuple[Kernel, Kernel]], Kernel]] = {
+        "int8-groups": (int8, embedding.embed_tiles_i8_groups),
+        "int4": (int4, embedding.embed_tiles_i4),
+        "mxfp4": (mxfp4, embedding.embed_tiles_fp4),
+    }
+    table, embed = tables[weights]
     packs = norm.reduce_norm_i8_chunks, pack.pack_rows_i8_chunks, pack.repack_i8_chunks
     return LinearKernels(used, *table[used], *packs, embed)
 
@@ -197,6 +207,11 @@ def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
         "int8-weight-only": (lanes.matmul_w8_portable, lanes.gated_w8_portable, embedding.embed_tiles_i8),
         "fp8": (lanes.matmul_e4m3_portable, lanes.gated_e4m3_portable, embedding.embed_tiles_e4m3),
         "fp8_e5m2": (lanes.matmul_e5m2_portable, lanes.gated_e5m2_portable, embedding.embed_tiles_e5m2),
+        "mxfp8": (scaled_lanes.matmul_mxfp8_portable, scaled_lanes.gated_mxfp8_portable, embedding.embed_tiles_mxfp8),
+    }
+    avx512: dict[WeightFormat, tuple[Kernel, Kernel]] = {
+        "bfloat16": (lanes.matmul_bf16_avx512, lanes.gated_bf16_avx512),
+        "mxfp8": (scaled_lanes.matmul_mxfp8_avx512, scaled_lanes.gated_mxfp8_avx512),
     }
     amx_products: dict[WeightFormat, tuple[Kernel, Kernel]] = {
         "bfloat16": (tiles.matmul_bf16_amx, tiles.gated_bf16_amx),
@@ -206,8 +221,8 @@ def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
     }
     matmul, gated, embed = portable[weights]
     used: Isa = "portable"
-    if isa == "amx":
+    if isa == "amx" and weights in amx_products:
         (matmul, gated), used = amx_products[weights], "amx"
-    elif isa == "avx512" and weights == "bfloat16":
-        matmul, gated, used = lanes.matmul_bf16_avx512, lanes.gated_bf16_avx512, "avx512"
+    elif isa in ("amx", "avx512") and weights in avx512:
+        (matmul, gated), used = avx512[weights], "avx512"
     return LinearKernels(used, matmul, gated, norm.reduce_norm_bf16, pack.pack_rows_bf16, None, embed)

@@ -82,8 +82,11 @@ def _add_rows(cell: Cell) -> Any:
 _add_bf16, _add_f32 = _add_rows(BFLOAT16), _add_rows(FLOAT32)
 
 
-def _from_groups(value_of: Any, load_scale: Any) -> Any:
-    """Pairs of tiles of two 4-bit codes a byte, with scales and shifts of groups: see group_lanes.py."""
+def _from_groups(load_value: Any, chunk_bytes: int, load_scale: Any) -> Any:
+    """Pairs of tiles of codes, with scales and shifts of groups: see group_lanes.py.
+
+    `load_value(address, k)` is a code's value, `address` that of the column's codes for 32 of k.
+    """
 
     @inline
     def copy_row(op, row, hidden, width):  # type: ignore[no-untyped-def]
@@ -92,12 +95,10 @@ def _from_groups(value_of: Any, load_scale: Any) -> Any:
         groups = ((width // 32 - 1) >> shift) + 1
         first = row // 32 * 2  # tile of the pair
         tiles, tile = min(2, load_i64(op + EMBED.vocab_per_core) // 16 - first), row // 16 - first
-        base = load_i64(op + EMBED.table) + first * width * 8 + tile * 256 + row % 16 * 4
+        base = load_i64(op + EMBED.table) + (first * (width // 32) + tile) * chunk_bytes + row % 16 * 4
         for k in range(width):
-            byte = load_u8(base + k // 32 * tiles * 256 + k % 32 // 8 * 64 + k % 4)
-            code = byte >> 4 if k % 8 >= 4 else byte & 15
             at = ((first * groups + (k // 32 >> shift) * tiles + tile) * 16 + row % 16) * 2
-            value = value_of(code) * load_scale(scales + at)
+            value = load_value(base + k // 32 * tiles * chunk_bytes, k % 32) * load_scale(scales + at)
             if shifts != 0:
                 value += load_scale(shifts + at) * -8.0
             store_f32(hidden + k * 4, value * scale)
@@ -106,23 +107,54 @@ def _from_groups(value_of: Any, load_scale: Any) -> Any:
 
 
 @inline
-def _of_int4(code):  # type: ignore[no-untyped-def]
-    return np.float32(code - 8)
+def _nibble(codes, k):  # type: ignore[no-untyped-def]
+    byte = load_u8(codes + k // 8 * 64 + k % 4)
+    return byte >> 4 if k % 8 >= 4 else byte & 15
 
 
 @inline
-def _of_e2m1(code):  # type: ignore[no-untyped-def]
+def _int4_at(codes, k):  # type: ignore[no-untyped-def]
+    return np.float32(_nibble(codes, k) - 8)
+
+
+@inline
+def _int8_at(codes, k):  # type: ignore[no-untyped-def]
+    return np.float32(load_u8(codes + k // 4 * 64 + k % 4) - 128)
+
+
+@inline
+def _e2m1_at(codes, k):  # type: ignore[no-untyped-def]
     """Twice what the code stands for: scales are half."""
+    code = _nibble(codes, k)
     size = code & 7
     value = np.float32(size) if size < 4 else np.float32((2 + (size & 1)) << ((size >> 1) - 1))
     return -value if code > 7 else value
 
 
+def _from_bytes(load_one: Any) -> Any:
+    """Tiles of 8-bit codes with a bfloat16 scale for each 32 of k: see scaled_lanes.py."""
+
+    @inline
+    def copy_row(op, row, hidden, width):  # type: ignore[no-untyped-def]
+        by, n = load_f32(op + EMBED.scale), row % 16
+        base = load_i64(op + EMBED.table) + row // 16 * width * 16 + n * 4
+        scales = load_i64(op + EMBED.scales) + row // 16 * width + n * 2
+        for k in range(width):
+            value = load_one(base + k // 4 * 64 + k % 4) * memory.load_bf16(scales + k // 32 * 32)
+            store_f32(hidden + k * 4, value * by)
+
+    return copy_row
+
+
 _rows_bf16, _rows_f32 = _embed(_from_rows(BFLOAT16)), _embed(_from_rows(FLOAT32))
 _tiles_bf16, _tiles_f32 = _embed(_from_tiles(memory.load_bf16, 2)), _embed(_from_tiles(memory.load_f32, 1))
 _tiles_i8 = _embed(_from_tiles(memory.load_i8, 4))
-_tiles_int4 = _embed(_from_groups(_of_int4, memory.load_f16))
-_tiles_fp4 = _embed(_from_groups(_of_e2m1, memory.load_bf16))
+_tiles_int4, _tiles_fp4 = (
+    _embed(_from_groups(_int4_at, 256, memory.load_f16)),
+    _embed(_from_groups(_e2m1_at, 256, memory.load_bf16)),
+)
+_tiles_i8_groups = _embed(_from_groups(_int8_at, 512, memory.load_f16))
+_tiles_mxfp8 = _embed(_from_bytes(memory.load_e4m3fn))
 _tiles_e4m3, _tiles_e5m2 = _embed(_from_tiles(memory.load_e4m3, 4)), _embed(_from_tiles(memory.load_e5m2, 4))
 
 
@@ -190,3 +222,15 @@ def embed_tiles_i4(operands: int, cores: int, step: int, worker: int, workers: i
 def embed_tiles_fp4(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """From MXFP4 tiles."""
     _tiles_fp4(operands, step, worker, workers)
+
+
+@kernel
+def embed_tiles_i8_groups(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """From int8 tiles in groups."""
+    _tiles_i8_groups(operands, step, worker, workers)
+
+
+@kernel
+def embed_tiles_mxfp8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """From MXFP8 tiles."""
+    _tiles_mxfp8(operands, step, worker, workers)

@@ -61,7 +61,7 @@ class MatmulOperands(NamedTuple):
     activations: int  # panels [rows/16][K/k_tile][16][k_tile]
     row_scales: int  # float32 [rows]: int8 activations only
     weights: int  # tiles, see the matmul kernels
-    column_scales: int  # float32 [N]: 8-bit weights; [N/16][groups][16]: 4-bit weights, see group_lanes.py
+    column_scales: int  # float32 [N]: 8-bit weights; [N/16][groups][16] of weights in groups: group_lanes.py
     column_sums: int  # int32 [N], sum over k of the int8 weights: kernels with unsigned activations only; 4-bit: shifts
     output: int  # float32 rows, `ldc` apart, or panels `ldc` wide: see epilogue.py
     n_tiles: int  # N / 16
@@ -95,7 +95,7 @@ class EmbedOperands(NamedTuple):
     """One core's part of the embedding table: `hidden[t] = table[token_ids[t]] * scale`."""
 
     table: int  # this core's vocabulary rows
-    scales: int  # of each row or group of it: 8- and 4-bit tables, as in MatmulOperands
+    scales: int  # of each row or group of it, as in MatmulOperands
     hidden: int  # float32 [T, width], the same address on every core
     vocab_per_core: int
     width: int  # hidden size, a multiple of 32

@@ -78,7 +78,7 @@ def weight_bytes(model: ModelSpec, tp: int, formats: WeightFormats) -> int:
     NxD Inference does not have, are counted as they are stored here, with the scales of their groups.
     """
     share = CoreShare.of(model, tp)
-    counted = decoder_graph(model).counted(by_name=bool(formats.modules_to_not_convert))
+    counted = decoder_graph(model).counted(by_name=formats.goes_by_name)
     return sum(_op_bytes(op, share, formats) * count for op, count in counted)
 
 

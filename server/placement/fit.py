@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from server.config import Quantization
+from server.config import Quantization, RequestedFormats
 from server.device.catalog import Instance, instances
 from server.device.ledger import GIB, account_table, core_name
 from server.errors import DeviceError, DeviceMemoryError
@@ -12,7 +13,7 @@ from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.footprint import Footprint, ServingShape
 
-MICROSCALING: tuple[Quantization, ...] = ("mxfp4",)  # types that only newer parts have; others are storage
+MICROSCALING: tuple[Quantization, ...] = ("mxfp8", "mxfp4")  # types that only newer parts have; others are storage
 MAX_ROWS = 8  # of the account in a refusal: Kubernetes keeps the last 2,048 bytes of a container's log
 
 
@@ -26,6 +27,12 @@ def missing_type(quantization: Quantization | None, instance: Instance) -> str:
     if quantization in MICROSCALING and quantization not in instance.chip.dtypes:
         return f"{instance.chip.name} of {instance.name} does not have the type"
     return ""
+
+
+def with_types_of(instance: Instance, requested: RequestedFormats) -> RequestedFormats:
+    """`requested`; on a part that has the microscaling formats, files' codes in them may stay."""
+    has_types = set(MICROSCALING) <= set(instance.chip.dtypes)
+    return replace(requested, may_microscale=requested.may_microscale or has_types)
 
 
 def require_type(quantization: Quantization | None, instance: Instance, is_allowed: bool) -> None:

@@ -54,6 +54,7 @@ class ServingShape:
     kv_cache_dtype: KVCacheDtype | None = None  # None = dtype
     groups: WeightGroups = DEFAULT_GROUPS
     lora: LoraConfig | None = None  # None: no adapters
+    wide_modules: frozenset[str] = frozenset()
 
     @property
     def kv_dtype(self) -> KVCacheDtype:
@@ -61,7 +62,13 @@ class ServingShape:
 
     @property
     def formats(self) -> WeightFormats:
-        return WeightFormats(self.dtype, self.quantization, self.modules_to_not_convert, groups=self.groups)
+        return WeightFormats(
+            self.dtype,
+            self.quantization,
+            self.modules_to_not_convert,
+            groups=self.groups,
+            wide_modules=self.wide_modules,
+        )
 
     @property
     def cell_bytes(self) -> int:

@@ -28,7 +28,7 @@ def packed_weight_bytes(model: ModelSpec, shard: ShardSpec, formats: WeightForma
     """Packed matrices of one core, with the float32 vectors that are there once, on the first."""
     graph, w = decoder_graph(model), Widths.of(model, shard)
     embedding = 0 if model.is_tied else w.vocab * w.hidden * DTYPE_BYTES[formats.dtype]
-    counted = list(graph.counted(by_name=bool(formats.modules_to_not_convert)))
+    counted = list(graph.counted(by_name=formats.goes_by_name))
     experts = [(op, count) for op, count in counted if isinstance(op, Linear) and op.is_of_expert]
     others = [(op, count) for op, count in counted if not (isinstance(op, Linear) and op.is_of_expert)]
     own, rest = (sum(_op_bytes(op, w, shard, formats) * count for op, count in each) for each in (experts, others))

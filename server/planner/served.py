@@ -5,6 +5,7 @@ Reads configuration, headers of tensors and the chat template, never the weights
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from server.checkpoint.hub import resolve_model
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.manifest import is_artifact
 from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
-from server.config import Quantization, WeightFormats
+from server.config import Quantization, RequestedFormats, WeightFormats
 from server.device.catalog import Instance, instance, instances
 from server.device.ledger import GIB
 from server.errors import DeviceError, DeviceMemoryError, StartError
@@ -29,7 +30,7 @@ from server.models.families import ENCODERS, GENERATORS
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules, num_params
 from server.placement.encoder_footprint import encoder_bytes
-from server.placement.fit import alternatives, budget_bytes
+from server.placement.fit import alternatives, budget_bytes, with_types_of
 from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.text.chat_template import load_chat_template
 from server.text.parsers.formats import CALLS, REASONING, parsers_for
@@ -84,34 +85,59 @@ def served(model: str, device: str, gguf_cache: Path) -> Served:
     """
     part = instance(device)
     directory = resolve_model(model, None, gguf_cache)
-    spec, quantization, weights = _weights(directory)
-    formats = WeightFormats("bfloat16", quantization)
+    spec, formats, weights = _weights(directory, part)
     tools, reasoning = parsers_for(load_chat_template(directory))
     has_head = decoder_graph(spec).has_head
-    place = _place(spec, part, quantization) if has_head else _encoder_place(spec, part, formats)
+    place = _place(spec, part, formats) if has_head else _encoder_place(spec, part, formats)
     return Served(spec, weights, place, tools, reasoning)
 
 
-def _weights(directory: Path) -> tuple[ModelSpec, Quantization | None, str]:
-    """The model, the format that its weights take on the part, and how its files have them."""
+def _weights(directory: Path, part: Instance) -> tuple[ModelSpec, WeightFormats, str]:
+    """The model, the formats that its weights take on the part, and how its files have them."""
     if is_artifact(directory):
         spec = read_model_spec(directory)
-        found = Artifact.open(directory, spec).formats.quantization
-        return spec, found, f"{found or 'bfloat16'}, compiled"
+        formats = Artifact.open(directory, spec).formats
+        return spec, formats, f"{formats.quantization or 'bfloat16'}, compiled"
     file = directory / "config.json"
     config = read_model_config(file)
     with refusals_of(file):
         spec = model_spec_of(config)
         stored = read_stored_quantization(config, spec)
     checkpoint = Checkpoint.open(directory, spec, stored)
-    found = stored.quantization if isinstance(stored, StoredQuantization) else None
-    if found is None and any(checkpoint.group(f"{module}.weight") for module in linear_modules(spec)):
-        found = "int4"
-    return spec, found, found or "as --dtype"
+    if isinstance(stored, StoredQuantization):
+        return spec, WeightFormats("bfloat16", stored.quantization), stored.quantization
+    formats = _as_stored(checkpoint, spec, part)
+    return spec, formats, formats.quantization or "as --dtype"
 
 
-def _place(spec: ModelSpec, part: Instance, quantization: Quantization | None) -> Place | None:
-    shape = ServingShape("bfloat16", spec.max_position, BLOCK_SIZE, LIMITS, quantization)
+def _as_stored(checkpoint: Checkpoint, spec: ModelSpec, part: Instance) -> WeightFormats:
+    """Each module in the format that holds it, as far as the part has it: what the engine does matrix by matrix."""
+    held = {module: checkpoint.held_by(f"{module}.weight") for module in linear_modules(spec)}
+    if spec.is_tied:
+        head = decoder_graph(spec).head
+        held |= dict.fromkeys(head.modules, checkpoint.held_by(head.parts[0].weight))
+    if not with_types_of(part, RequestedFormats("bfloat16")).may_microscale:
+        instead: dict[Quantization | None, Quantization | None] = {"mxfp4": "int8-groups", "mxfp8": None}
+        held = {module: instead.get(each, each) for module, each in held.items()}
+    found = Counter(each for each in held.values() if each is not None)
+    if not found:
+        return WeightFormats("bfloat16")
+    main = max(found, key=lambda each: (each != "int8-groups", found[each]))
+    plain = tuple(module for module, each in held.items() if each is None)
+    wide = frozenset(module for module, each in held.items() if each not in (None, main))
+    return WeightFormats("bfloat16", main, plain, wide_modules=wide)
+
+
+def _place(spec: ModelSpec, part: Instance, formats: WeightFormats) -> Place | None:
+    shape = ServingShape(
+        "bfloat16",
+        spec.max_position,
+        BLOCK_SIZE,
+        LIMITS,
+        formats.quantization,
+        formats.modules_to_not_convert,
+        wide_modules=formats.wide_modules,
+    )
     fitting = [(part, tp) for tp in part.allowed_tp if _fits(spec, part, tp, shape)]
     device, tp = next(iter((*fitting, *alternatives(spec, shape, UTILIZATION))), (None, 0))
     if device is None:

@@ -8,14 +8,14 @@ from typing import Annotated, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from server.bench.options import AccuracyOptions, BatchShape, Drawing, LatencyOptions, ThroughputOptions
+from server.bench.options import AccuracyOptions, BatchShape, Drawing, LatencyOptions, MeasuredFormat, ThroughputOptions
 from server.config import Dtype, Quantization, WeightFormat
 from server.settings.base import File, Numbers, ReportSettings, slice_of, split_commas
 from server.settings.engine import EngineSettings
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 Sizes = Annotated[Numbers, Field(min_length=1)]
-Formats = Annotated[tuple[WeightFormat, ...], NoDecode, BeforeValidator(split_commas), Field(min_length=1)]
+Formats = Annotated[tuple[MeasuredFormat, ...], NoDecode, BeforeValidator(split_commas), Field(min_length=1)]
 
 
 class LatencySettings(EngineSettings, ReportSettings):
@@ -74,7 +74,9 @@ class AccuracySettings(EngineSettings, ReportSettings):
     text: str | None = Field(None, description='text to measure on: a file, or .jsonl with {"text": ...} lines')
     num_tokens: int = Field(10_000, ge=2, le=10_000_000, description="tokens of it to use")
     window_len: int = Field(512, ge=2, description="longest piece of a document that is seen at once, in tokens")
-    formats: Formats = Field(FORMATS, description="formats to hold against float32; several with commas")
+    formats: Formats = Field(
+        FORMATS, description="formats to hold against float32, auto as the files are; several with commas"
+    )
 
     @model_validator(mode="after")
     def _formats_alone_choose(self) -> Self:

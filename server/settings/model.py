@@ -40,8 +40,8 @@ class ModelSettings(TimeSettings):
     )
     quantization: Literal["auto", "none", Quantization] = Field(
         "auto",
-        description="format of the weights; int8 quantizes activations token by token, int4 and mxfp4 32 values at a"
-        " time; auto is as the files are",
+        description="format of the weights; int8 quantizes activations token by token, int8-groups, int4 and mxfp4 32"
+        " values at a time; auto is as the files are",
     )
     quantization_group_size: Annotated[GroupSize | None, BeforeValidator(_whole)] = Field(
         None, description="weights of int4 that share a scale (default: as the files are, or 32)"

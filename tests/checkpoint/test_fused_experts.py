@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.checkpoint.fused_experts import mxfp4_values
+from server.checkpoint.microscaling import microscaled_codes
 from server.checkpoint.model_config import read_model_spec
 from server.errors import CheckpointError
 from tools.random_checkpoint.writer import Options, write_checkpoint
@@ -66,6 +66,11 @@ def test_inputs_first(tmp_path: Path, shape: str, module: str) -> None:
         biases = tensors[f"{stem}.gate_up_proj_bias"][4]
         assert np.array_equal(checkpoint.load(f"{stem}.4.up_proj.bias"), biases[1::2])
         assert np.array_equal(checkpoint.load(f"{stem}.4.gate_proj.bias", slice(3, 9)), biases[::2][3:9])
+
+
+def mxfp4_values(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """[rows, inputs] bfloat16 of blocks [rows, inputs / 32, 16]."""
+    return microscaled_codes(blocks.reshape(len(blocks), -1), scales, "mxfp4").values().astype(bfloat16)
 
 
 def test_mxfp4_values_are_those_of_transformers() -> None:

@@ -156,7 +156,8 @@ def test_codes_in_order_are_handed_over_as_they_are(tmp_path: Path, case: Any) -
     write_packed(tmp_path, case)
     checkpoint, _ = opened(tmp_path / "packed")
     name = "model.layers.0.mlp.down_proj.weight"
-    if bits == 8 or is_shuffled:
+    assert checkpoint.held_by(name) == ("int4" if bits == 4 else "int8-groups")
+    if is_shuffled:
         assert checkpoint.group(name) == 0
         return
     k = checkpoint.shape(name)[1]
@@ -181,9 +182,10 @@ def test_each_core_gets_its_part_of_packed_matrices(tmp_path: Path, tp: int) -> 
 
 def test_any_format_may_be_asked_for(tmp_path: Path) -> None:
     write_packed(tmp_path, CASES[0])
-    for quantization in (None, "none", "int8", "fp8"):
+    served = {None: "int8-groups", "none": None, "int8": "int8", "fp8": "fp8"}  # groups of 16 are none of int4's
+    for quantization, expected in served.items():
         formats = open_model(tmp_path / "packed", RequestedFormats("bfloat16", quantization), 1).formats  # type: ignore[arg-type]
-        assert formats.quantization == (None if quantization == "none" else quantization)
+        assert formats.quantization == expected
 
 
 Q0 = "model.layers.0.self_attn.q_proj"

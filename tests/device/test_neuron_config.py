@@ -132,7 +132,7 @@ NXD = "--additional-config: override_neuron_config"
             of_plugin(kv_segment_size_buckets=[512], num_batched_tokens_buckets=[1024]),
             "num_batched_tokens_buckets must be equal, not (1024,)",
         ),
-        (of_plugin(quantization="mxfp4"), "quantization is 'mxfp4': MXFP8 is not emulated, MXFP4 by --quantization"),
+        (of_plugin(quantization="mxfp4"), "quantization is 'mxfp4': MXFP8 and MXFP4 are chosen by --quantization"),
     ],
 )
 def test_what_is_wrong_is_named_with_key_value_and_limit(text: str, complaint: str) -> None:

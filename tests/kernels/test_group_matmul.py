@@ -1,4 +1,4 @@
-"""Matmuls of 4-bit weights on every path of this host against numpy in float64, and what makes their activations."""
+"""Matmuls of weights in groups on every path of this host against numpy in float64, and what makes activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.device.layout import group_shift, round_up, scale_bytes, tile_bytes
 from server.kernels.dispatch import ISAS, Isa, host_isas, linear_kernels
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul.epilogue import ACTIVATIONS
-from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups
+from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups, zero_code
 from server.kernels.matmul.packing import GroupMemory, interleave, pack_grouped
 from server.kernels.records import STEP, EmbedOperands, MatmulOperands, NormOperands, PackOperands
 from server.kernels.workers import WorkerPool
@@ -22,7 +22,7 @@ from tests.kernels.kernel_bench import Array, address, aligned, float_bits, roun
 from tests.kernels.test_matmul import activated, close
 
 CASES: list[tuple[WeightFormat, Isa]] = [
-    (weights, isa) for weights in ("int4", "mxfp4") for isa in ISAS[1:] if isa in host_isas()
+    (weights, isa) for weights in ("int8-groups", "int4", "mxfp4") for isa in ISAS[1:] if isa in host_isas()
 ]
 OFTEN = [case for case in CASES if case[1] in (linear_kernels(case[0]).isa, "portable")]
 GROUPS = [WeightGroups(32), WeightGroups(64, is_symmetric=False), WeightGroups(128), WeightGroups(128, False)]
@@ -31,7 +31,7 @@ cases = pytest.mark.parametrize(("weights", "isa"), representative(CASES, *OFTEN
 
 
 class Shard:
-    """A matrix [n, k] in a 4-bit format: what the kernel is told, and what its codes stand for."""
+    """A matrix [n, k] in a format with groups: what the kernel is told, and what its codes stand for."""
 
     def __init__(self, quantized: GroupedRows, weights: WeightFormat, groups: WeightGroups) -> None:
         n, k = quantized.codes.shape
@@ -117,13 +117,15 @@ def test_a_product_equals_numpy(
 @cases
 def test_every_code_by_every_activation(two_threads: WorkerPool, weights: WeightFormat, isa: Isa) -> None:
     """Each code alone in its group, by the largest int8 of either sign: the products are exact."""
-    codes = np.full((16, 64), 0 if weights == "mxfp4" else 8, np.uint8)
-    codes[:, 5], codes[:, 47] = np.arange(16), np.arange(16)[::-1]
-    shard = Shard(GroupedRows(codes, np.full((16, 2), 0.5, np.float32)), weights, WeightGroups(32))
+    each = np.arange(256 if weights == "int8-groups" else 16)
+    codes = np.full((each.size, 64), zero_code(weights), np.uint8)
+    for places in ((5, 6, 17), (47, 45, 40)):
+        codes[:, places[0]], codes[:, places[1]], codes[:, places[2]] = each, each, each[::-1]
+    shard = Shard(GroupedRows(codes, np.full((each.size, 2), 0.5, np.float32)), weights, WeightGroups(32))
     x = np.zeros((2, 64))
-    x[0, 5] = x[1, 47] = 127
+    x[0, 5:7] = x[1, 17] = x[1, 47] = x[0, 44:46] = 127
     x[:, 31], x[:, 32] = -127, 3
-    (got,) = multiply(two_threads, Product(linear_kernels(weights, isa).matmul, 16), Inputs(x), [shard])
+    (got,) = multiply(two_threads, Product(linear_kernels(weights, isa).matmul, each.size), Inputs(x), [shard])
     assert np.array_equal(got, x @ shard.value.T)
 
 
@@ -157,7 +159,7 @@ def test_a_row_does_not_depend_on_the_batch_or_the_threads(
     three.close()
 
 
-@pytest.mark.parametrize("weights", ["int4", "mxfp4"])
+@pytest.mark.parametrize("weights", ["int8-groups", "mxfp8", "int4", "mxfp4"])
 @pytest.mark.parametrize("groups", GROUPS, ids=str)
 def test_embedding_from_codes(two_threads: WorkerPool, weights: WeightFormat, groups: WeightGroups) -> None:
     table = np.random.default_rng(0).standard_normal((48, 192)).astype(np.float32)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import njit
 from scipy.special import ndtr
 
-from server.config import WeightFormat
+from server.config import DEFAULT_GROUPS, WeightFormat
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
 from server.kernels import dispatch
@@ -18,6 +19,7 @@ from server.kernels.dispatch import ISAS, Isa, LinearKernels, host_isas, linear_
 from server.kernels.isa import simd
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul.epilogue import ACTIVATIONS, OUTPUTS
+from server.kernels.matmul.groups import dequantize_groups, quantize_groups
 from server.kernels.matmul.packing import interleave
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows
 from server.kernels.records import STEP, MatmulOperands
@@ -44,6 +46,7 @@ OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a form
     "int8-weight-only": ("amx", "portable"),
     "fp8": ("amx", "portable"),
     "fp8_e5m2": ("amx", "portable"),
+    "mxfp8": ("avx512", "portable"),
 }
 CASES: list[tuple[WeightFormat, Isa]] = [
     (weights, isa) for weights, isas in OWN.items() for isa in isas if isa in host_isas()
@@ -65,6 +68,13 @@ class Shard:
         if weights in ("bfloat16", "float32"):
             cell = "bf16" if weights == "bfloat16" else "f32"
             self.value, self.tiles = rounded(matrix, cell), to_tiles(matrix, cell)
+            return
+        if weights == "mxfp8":
+            (n, k), grouped = matrix.shape, quantize_groups(matrix.astype(np.float32), weights, DEFAULT_GROUPS)
+            scales = aligned((n // 16, k // 32, 16), ml_dtypes.bfloat16)
+            scales[:] = grouped.scales.reshape(n // 16, 16, k // 32).transpose(0, 2, 1)
+            self.value, self.tiles = dequantize_groups(grouped, weights), to_tiles(grouped.codes, "")
+            self.scales = scales
             return
         quantized = quantize_rows(matrix.astype(np.float32), weights)  # type: ignore[arg-type]
         self.value = dequantize_rows(quantized, weights)  # type: ignore[arg-type]

@@ -58,6 +58,7 @@ def load(kernel_cache: str) -> Callable[..., LoadedEngine]:
             kernel_cache_dir=kernel_cache,
             quantization=quantization,
             enable_expert_parallel=is_expert_parallel,
+            allow_unsupported_types=True,
         )
         return load_engine(config, lambda _: None)
 

@@ -16,10 +16,14 @@ from tests.depth import representative
 from tools.family_table import SHAPE_OF
 
 # Mean error over mean logit. Random weights have no outliers and no margins: a floor of what a format costs.
-LIMITS: dict[Quantization, float] = {"int8": 0.06, "fp8": 0.15, "int4": 0.4}
+LIMITS: dict[Quantization, float] = {"int8": 0.06, "fp8": 0.15, "int4": 0.4, "mxfp8": 0.15, "int8-groups": 0.06}
+OF_ALL: tuple[Quantization, ...] = ("int8", "fp8", "int4")
 TOKENS = np.random.default_rng(2).integers(0, 300, 120).tolist()
-CASES = [(architecture, quantization) for architecture in SHAPE_OF for quantization in LIMITS]
-OFTEN = [(name, "int4") for name in ("LlamaForCausalLM", "GPT2LMHeadModel", "MixtralForCausalLM", "Gemma2ForCausalLM")]
+SOME = ("LlamaForCausalLM", "GPT2LMHeadModel", "MixtralForCausalLM", "Gemma2ForCausalLM")
+CASES = [(architecture, quantization) for architecture in SHAPE_OF for quantization in OF_ALL] + [
+    (architecture, quantization) for architecture in SOME for quantization in ("mxfp8", "int8-groups")
+]
+OFTEN = [*((name, "int4") for name in SOME), ("MixtralForCausalLM", "mxfp8"), ("Gemma2ForCausalLM", "int8-groups")]
 
 
 @pytest.mark.parametrize(("architecture", "quantization"), representative(CASES, *OFTEN))

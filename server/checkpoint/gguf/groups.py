@@ -1,29 +1,33 @@
-"""The 4-bit codes of GGUF blocks as they are, for whoever computes with codes: types whose values are even steps.
+"""The codes of GGUF blocks as they are, for whoever computes with codes: types of a scale and even steps, or E2M1.
 
-Layout of the blocks: ggml/src/ggml-common.h (block_q4_0, block_q4_1, block_q4_K); scales of the last are packed as
-ggml/src/ggml-quants.c unpacks them (get_scale_min_k4).
+Layout of the blocks: ggml/src/ggml-common.h (block_q4_0, block_q4_1, block_q4_K, block_q5_0, block_q8_0,
+block_mxfp4); scales of Q4_K are packed as ggml/src/ggml-quants.c unpacks them (get_scale_min_k4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from ml_dtypes import float4_e2m1fn
 
 from server.checkpoint.gguf.types import Bytes, Float32
-from server.checkpoint.stored import GroupedCodes
+from server.checkpoint.stored import E8M0_BYTES, GroupedCodes, powers_of_two
+from server.config import Quantization
 
 GROUP = 32
-ZERO = 8  # what is taken from codes of 0 to 15
+ZERO, ZERO_OF_FIVE_BITS = 8, 16  # what is taken from codes of 0 to 15, and of 0 to 31
 HALF, NUM_GROUPS, SCALE_BYTES = 2, 8, 12  # bytes of a float16; of a block of Q4_K
-Codes = npt.NDArray[np.int8]
+FIFTH_BITS = 4  # bytes of a block
+Codes = npt.NDArray[Any]
 
 
 def grouped(kind: str, rows: Bytes) -> GroupedCodes:
     """The codes of whole rows [rows, bytes] of a type among GROUPED."""
-    block_bytes, unpack = GROUPED[kind]
-    codes, scales, offsets = unpack(rows.reshape(-1, block_bytes))
+    form = GROUPED[kind]
+    codes, scales, offsets = form.unpack(rows.reshape(-1, form.block_bytes))
     num_rows = len(rows)
     return GroupedCodes(
         codes.reshape(num_rows, -1),
@@ -56,10 +60,38 @@ def _q4_k(blocks: Bytes) -> Unpacked:
     return _nibbles(codes.reshape(-1, GROUP)), scales, ZERO * scales - whole_least * least.astype(np.float32)
 
 
-GROUPED: dict[str, tuple[int, Callable[[Bytes], Unpacked]]] = {
-    "Q4_0": (HALF + GROUP // 2, _q4_0),
-    "Q4_1": (2 * HALF + GROUP // 2, _q4_1),
-    "Q4_K": (2 * HALF + SCALE_BYTES + NUM_GROUPS * GROUP // 2, _q4_k),
+def _q5_0(blocks: Bytes) -> Unpacked:
+    """The fifth bit of all codes in 32 bits, then the others."""
+    bits = blocks[:, HALF : HALF + FIFTH_BITS]
+    fifth = np.unpackbits(bits, axis=1, bitorder="little").view(np.int8)
+    fours = _nibbles(blocks[:, HALF + FIFTH_BITS :]) + np.int8(ZERO)
+    return (fours | fifth << 4) - np.int8(ZERO_OF_FIVE_BITS), _floats(blocks[:, :HALF]), None
+
+
+def _q8_0(blocks: Bytes) -> Unpacked:
+    return np.ascontiguousarray(blocks[:, HALF:]).view(np.int8), _floats(blocks[:, :HALF]), None
+
+
+def _mxfp4(blocks: Bytes) -> Unpacked:
+    codes = _nibbles(blocks[:, E8M0_BYTES:]) + np.int8(ZERO)
+    return codes.view(float4_e2m1fn), powers_of_two(blocks[:, :E8M0_BYTES]), None
+
+
+class Grouping(NamedTuple):
+    """How a type's blocks are read, and what holds its codes."""
+
+    held_by: Quantization
+    block_bytes: int
+    unpack: Callable[[Bytes], Unpacked]
+
+
+GROUPED: dict[str, Grouping] = {
+    "Q4_0": Grouping("int4", HALF + GROUP // 2, _q4_0),
+    "Q4_1": Grouping("int4", 2 * HALF + GROUP // 2, _q4_1),
+    "Q4_K": Grouping("int4", 2 * HALF + SCALE_BYTES + NUM_GROUPS * GROUP // 2, _q4_k),
+    "Q5_0": Grouping("int8-groups", HALF + FIFTH_BITS + GROUP // 2, _q5_0),
+    "Q8_0": Grouping("int8-groups", HALF + GROUP, _q8_0),
+    "MXFP4": Grouping("mxfp4", E8M0_BYTES + GROUP // 2, _mxfp4),
 }
 
 

@@ -21,6 +21,7 @@ from server.checkpoint.gguf.files import Entry, GgufFiles
 from server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
 from server.checkpoint.gguf.types import Bytes, Float32
 from server.checkpoint.stored import GroupedCodes
+from server.config import Quantization
 from server.models.decoder import decoder_graph
 from server.models.graph import linears
 from server.models.spec import ModelSpec
@@ -66,6 +67,14 @@ class GgufTensor:
             whole = self.entry.info.type.values(self._bytes(0, self.shape[1]))
             return np.ascontiguousarray(whole[:, begin:end].T)
         return self.entry.info.type.values(self._bytes(begin, end))
+
+    @property
+    def held_by(self) -> Quantization | None:
+        """What holds the codes of a quantized type; eight bits hold the values of all."""
+        if self.entry.info.type.block_size == 1 or len(self.shape) == 1:
+            return None
+        form = GROUPED.get(self.dtype)
+        return "int8-groups" if form is None else form.held_by
 
     @property
     def group(self) -> int:

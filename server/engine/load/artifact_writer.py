@@ -27,6 +27,7 @@ from server.checkpoint.artifact import (
 from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.config import CompileConfig
 from server.device.buckets import BucketLists
+from server.device.catalog import instance
 from server.device.core import HostUse
 from server.device.hbm import ALIGNMENT, Buffer
 from server.device.layout import round_up
@@ -38,6 +39,7 @@ from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
 from server.models.spec import ModelSpec
+from server.placement.fit import with_types_of
 from server.placement.host_footprint import packed_weight_bytes
 from server.placement.shard import ShardSpec
 
@@ -60,7 +62,8 @@ def compile_model(config: CompileConfig, on_progress: OnProgress) -> CompileRepo
     if is_artifact(source):
         raise SettingsError(f"{source} is compiled already")
     tp, is_expert_parallel = config.tensor_parallel_size, config.enable_expert_parallel
-    model = open_model(source, config.requested_formats, tp, config.cpu_threads, is_expert_parallel)
+    requested = with_types_of(instance(config.device), config.requested_formats)
+    model = open_model(source, requested, tp, config.cpu_threads, is_expert_parallel)
     buckets = _buckets(config, model.spec)
     report = compile_report(config, model.spec, model.formats, buckets)
     use_cache(config.kernel_cache_dir)
@@ -118,6 +121,7 @@ def _write(
         dtype=model.formats.dtype,
         quantization=model.formats.quantization,
         modules_to_not_convert=model.formats.modules_to_not_convert,
+        wide_modules=tuple(sorted(model.formats.wide_modules)),
         is_rotated=model.formats.is_rotated,
         group_size=model.formats.groups.size,
         is_symmetric=model.formats.groups.is_symmetric,

@@ -59,9 +59,9 @@ class CheckpointWeights:
         into.sums.array(np.int32, shape.n)[rows] = quantized.sums
 
     def _pack_groups(self, shape: PackedShape, core: int, rows: slice, into: PackedShard) -> None:
-        """The same for a 4-bit format."""
+        """The same for a format with groups."""
         weights, groups = shape.format_in(self._formats), self._formats.groups
-        quantized = self._stored.grouped(shape, core, groups, rows) if weights == "int4" else None
+        quantized = self._stored.grouped(shape, core, weights, groups, rows)
         if quantized is None:
             quantized = quantize_groups(self._reader.matrix(shape, core, "float32", rows), weights, groups)
         beside, sizes = (into.scales, into.sums), scale_bytes(weights, groups, 1, shape.k)

@@ -43,7 +43,7 @@ from server.link.messages import EngineInfo, LoadedAdapter
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
 from server.placement.cache_layout import kv_cache_dtype
-from server.placement.fit import budget_bytes, require_fit, require_type
+from server.placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from server.placement.footprint import ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint
 from server.placement.matrices import main_format
@@ -83,8 +83,9 @@ class _Loading:
         use_catalog(config.catalog)
         use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        path, is_expert_parallel = Path(config.model_path), config.enable_expert_parallel
-        self._model = open_model(path, config.requested_formats, tp, config.cpu_threads, is_expert_parallel)
+        self._instance: Instance = instance(config.device)
+        asked = with_types_of(self._instance, config.requested_formats)
+        self._model = open_model(Path(config.model_path), asked, tp, config.cpu_threads, config.enable_expert_parallel)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
@@ -98,14 +99,14 @@ class _Loading:
             kv_dtype,
             formats.groups,
             config.lora,
+            formats.wide_modules,
         )
-        self._instance: Instance = instance(config.device)
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
         self._core_ids = self._take_cores()
         self._footprint = require_fit(
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
-        self._shard = ShardSpec.of(self._spec, tp, is_expert_parallel)
+        self._shard = ShardSpec.of(self._spec, tp, config.enable_expert_parallel)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # what the part's graphs compute
         self._stack = STACKS[config.stack]
@@ -124,8 +125,7 @@ class _Loading:
             use_checks()
         use_cache(self._config.kernel_cache_dir)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
-        begin = time.perf_counter()
-        model = self._model
+        begin, model = time.perf_counter(), self._model
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)

@@ -1,11 +1,12 @@
-"""4-bit codes that a checkpoint's files have: the groups in which they are served as they are, and their reading.
+"""Codes that a checkpoint's files have: the formats that hold them, and their reading as they are.
 
 A code is kept where the groups served lie within those of the file on every core; a matrix of which that does not hold,
-or that has no codes, is quantized from its values.
+or whose codes are no even steps, is quantized from its values.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
@@ -13,16 +14,32 @@ from typing import get_args
 import numpy as np
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import GroupSize, RequestedFormats, WeightFormats, WeightGroups
+from server.checkpoint.stored import GroupedCodes
+from server.config import (
+    DEFAULT_GROUPS,
+    GroupSize,
+    Quantization,
+    RequestedFormats,
+    WeightFormat,
+    WeightFormats,
+    WeightGroups,
+)
+from server.device.layout import GROUP_MULTIPLE
 from server.engine.load.shard_reader import ShardReader
-from server.kernels.matmul.groups import GroupedRows, as_float16
+from server.kernels.matmul.groups import Float32, GroupedRows, as_float16, zero_code
 from server.models.ops import Part
 from server.models.spec import ModelSpec
 from server.placement.matrices import PackedShape, packed_shapes
 from server.placement.shard import ShardSpec
 
 SIZES: tuple[GroupSize, ...] = tuple(sorted(get_args(GroupSize), reverse=True))
-NO_CODE = 8  # stands for 0
+MAIN: tuple[Quantization, ...] = ("int4", "mxfp4", "mxfp8", "int8-groups")  # formats of most matrices, the first first
+HELD: dict[WeightFormat, tuple[Quantization, ...]] = {  # whose codes a format takes as they are
+    "int4": ("int4",),
+    "mxfp4": ("mxfp4",),
+    "mxfp8": ("mxfp8",),
+    "int8-groups": ("int4", "mxfp4", "int8-groups"),
+}
 
 
 class StoredGroups:
@@ -33,60 +50,108 @@ class StoredGroups:
         self._reader = ShardReader(checkpoint, shard)
 
     def served(self, spec: ModelSpec, formats: WeightFormats, requested: RequestedFormats) -> WeightFormats:
-        """`formats` with the groups that keep most codes; as the files are, matrices whose codes are kept are int4.
+        """`formats` with the groups that keep most codes; as the files are, each matrix in the format that holds it.
 
         With float32 they are served as values: whoever asks for that wants no activations in 8 bits.
         """
-        shapes = list(packed_shapes(spec, self._shard))
-        parts = [part for shape in shapes for part in shape.linear.parts if self._checkpoint.group(part.weight)]
-        if requested.quantization not in (None, "int4") or not parts:
+        if requested.quantization not in (None, "int4"):
             return formats
-        size = max(SIZES, key=lambda each: len(self._kept(shapes, each)))
-        groups = requested.groups or WeightGroups(size, self._is_symmetric(parts))
-        kept = self._kept(shapes, groups.size)
+        shapes = list(packed_shapes(spec, self._shard))
+        parts = [part for shape in shapes for part in shape.linear.parts if self._is_kept(part, "int4")]
+        groups = requested.groups or DEFAULT_GROUPS
+        if parts:
+            size = max(SIZES, key=lambda each: len(self._kept(shapes, each)))
+            groups = requested.groups or WeightGroups(size, self._is_symmetric(parts))
         if requested.quantization == "int4":
             return replace(formats, groups=groups)
-        if not kept or requested.dtype == "float32":
+        if requested.dtype == "float32":
             return formats
-        plain = (module for shape in shapes if shape not in kept for module in shape.modules)
-        left_out = dict.fromkeys((*formats.modules_to_not_convert, *plain))
-        return replace(formats, quantization="int4", groups=groups, modules_to_not_convert=tuple(left_out))
+        return self._as_stored(shapes, replace(formats, groups=groups), requested.may_microscale)
 
-    def grouped(self, shape: PackedShape, core: int, groups: WeightGroups, rows: slice) -> GroupedRows | None:
+    def _as_stored(self, shapes: Sequence[PackedShape], formats: WeightFormats, may_microscale: bool) -> WeightFormats:
+        """Each matrix in the format that holds it, one of which is that of most weights."""
+        sizes: Counter[Quantization] = Counter()
+        held = [self._format(shape, formats.groups.size, may_microscale) for shape in shapes]
+        for shape, each in zip(shapes, held, strict=True):
+            if each is not None:
+                sizes[each] += shape.n * shape.k
+        if not sizes:
+            return formats
+        main = max((each for each in MAIN if sizes[each]), key=lambda each: (each != "int8-groups", sizes[each]))
+        wide = [each not in (None, main, "mxfp8") for each in held]
+        plain = [each != main and not is_wide for each, is_wide in zip(held, wide, strict=True)]
+        left_out = dict.fromkeys((*formats.modules_to_not_convert, *_modules(shapes, plain)))
+        return replace(
+            formats,
+            quantization=main,
+            modules_to_not_convert=tuple(left_out),
+            groups=formats.groups if sizes["int4"] else DEFAULT_GROUPS,
+            wide_modules=frozenset(_modules(shapes, wide)),
+        )
+
+    def _format(self, shape: PackedShape, size: int, may_microscale: bool) -> Quantization | None:
+        """The narrowest format that holds a matrix; None = `dtype`: the files have its values, or a part of it.
+
+        Eight bits hold those of narrower types too.
+        """
+        held = {self._checkpoint.held_by(part.weight) for part in shape.linear.parts}
+        if held == {"int4"} and self._fits_all(shape, "int4", size):
+            return "int4"
+        for each in ("mxfp4", "mxfp8"):
+            if held == {each} and may_microscale and self._fits_all(shape, each, GROUP_MULTIPLE):
+                return each
+        return None if held & {None, "mxfp8"} else "int8-groups"
+
+    def grouped(
+        self, shape: PackedShape, core: int, weights: WeightFormat, groups: WeightGroups, rows: slice
+    ) -> GroupedRows | None:
         """The codes of a block of rows; None where the files have none that fit."""
-        if not self._fits(shape, core, groups.size):
+        size, num_rows = groups.size if weights == "int4" else GROUP_MULTIPLE, rows.stop - rows.start
+        if not self._fits(shape, core, weights, size):
             return None
-        size, num_rows = groups.size, rows.stop - rows.start
-        codes = np.full((num_rows, shape.k), NO_CODE, np.uint8)
+        codes = np.full((num_rows, shape.k), zero_code(weights), np.uint8)
         scales = np.zeros((num_rows, -(-shape.k // size)), np.float32)
         shifts = np.zeros_like(scales)
         for piece in self._reader.cut(shape, core, rows):
             found = self._checkpoint.load_groups(piece.part.weight, piece.rows)
-            if found.offsets is not None and groups.is_symmetric:
+            found = found.in_whole_numbers() if weights == "int8-groups" else found
+            if not _holds(weights, groups, found):
                 return None
             columns = piece.columns or slice(0, found.codes.shape[1])
             into = slice(piece.row, piece.row + len(found.codes))
             width = columns.stop - columns.start
-            codes[into, piece.column : piece.column + width] = found.codes[:, columns] + NO_CODE
+            bytes_of = found.codes[:, columns].view(np.uint8) + np.uint8(zero_code(weights))
+            codes[into, piece.column : piece.column + width] = bytes_of
             first, count = piece.column // size, -(-width // size)
             for values, stored in ((scales, found.scales), (shifts, found.offsets)):
                 if stored is not None:
                     each = np.repeat(stored, found.group // size, axis=1)[:, columns.start // size :]
                     values[into, first : first + count] = each[:, :count]
         codes, scales, shifts = (self._reader.in_order(shape, values) for values in (codes, scales, shifts))
-        return GroupedRows(codes, as_float16(scales), None if groups.is_symmetric else as_float16(shifts))
+        if weights in ("mxfp4", "mxfp8"):
+            return GroupedRows(codes, scales)
+        is_shifted = weights == "int4" and not groups.is_symmetric
+        return GroupedRows(codes, as_float16(scales), as_float16(shifts) if is_shifted else None)
 
     def _kept(self, shapes: Sequence[PackedShape], size: int) -> list[PackedShape]:
-        """Matrices whose codes are kept by groups of `size` on every core."""
-        return [shape for shape in shapes if all(self._fits(shape, core, size) for core in range(self._shard.tp))]
+        """Matrices whose codes are kept in int4 by groups of `size`."""
+        return [shape for shape in shapes if self._fits_all(shape, "int4", size)]
 
     def _is_symmetric(self, parts: list[Part]) -> bool:
         """By the first row of each."""
         return all(self._checkpoint.load_groups(part.weight, slice(0, 1)).offsets is None for part in parts)
 
-    def _fits(self, shape: PackedShape, core: int, size: int) -> bool:
+    def _is_kept(self, part: Part, weights: WeightFormat) -> bool:
+        """Whether the file has codes of the part that the format takes."""
+        return self._checkpoint.group(part.weight) > 0 and self._checkpoint.held_by(part.weight) in HELD[weights]
+
+    def _fits_all(self, shape: PackedShape, weights: WeightFormat, size: int) -> bool:
+        """Whether codes are kept on every core."""
+        return all(self._fits(shape, core, weights, size) for core in range(self._shard.tp))
+
+    def _fits(self, shape: PackedShape, core: int, weights: WeightFormat, size: int) -> bool:
         """Whether every group of `size` of the core's inputs lies in one group of the file, whose rows are outputs."""
-        if any(part.is_transposed for part in shape.linear.parts):
+        if any(part.is_transposed or not self._is_kept(part, weights) for part in shape.linear.parts):
             return False
         sizes = [self._checkpoint.group(part.weight) for part in shape.linear.parts]
         begins = [
@@ -94,4 +159,22 @@ class StoredGroups:
             for column, columns in self._reader.columns(shape.linear, core)
             for begin in (column, 0 if columns is None else columns.start)
         ]
-        return all(each and each % size == 0 for each in sizes) and all(begin % size == 0 for begin in begins)
+        return all(each % size == 0 for each in sizes) and all(begin % size == 0 for begin in begins)
+
+
+def _modules(shapes: Sequence[PackedShape], chosen: Sequence[bool]) -> list[str]:
+    return [module for shape, is_chosen in zip(shapes, chosen, strict=True) if is_chosen for module in shape.modules]
+
+
+def _holds(weights: WeightFormat, groups: WeightGroups, found: GroupedCodes) -> bool:
+    """Whether a format has what these codes need: offsets, and scales that its own type holds."""
+    if found.offsets is not None and (weights != "int4" or groups.is_symmetric):
+        return False
+    return weights != "int8-groups" or _are_near(found.scales)
+
+
+def _are_near(scales: Float32) -> bool:
+    """Whether float16 holds scales to its precision: none is beyond its normal numbers."""
+    largest, normal = np.finfo(np.float16).max, np.finfo(np.float16).smallest_normal
+    size = np.abs(scales)
+    return bool(((size == 0) | (size >= normal) & (size <= largest)).all())

@@ -41,7 +41,7 @@ OnProgress = Callable[[str], None]  # called with a line for the user after each
 class PackedShard:
     """One core's tiles; for 8-bit formats also float32 scales and int32 sums of the columns, [n] each.
 
-    4-bit formats have scales, and shifts in the place of sums where they are not symmetric, of each column's groups.
+    Formats with groups have scales, and int4 without symmetry shifts in the place of sums, of each column's groups.
     """
 
     tiles: Buffer
@@ -60,7 +60,7 @@ class PackedMatrix:
     weights: WeightFormat
     shards: tuple[PackedShard, ...]
     biases: tuple[Buffer, ...] = ()
-    groups: WeightGroups = DEFAULT_GROUPS  # of 4-bit formats
+    groups: WeightGroups = DEFAULT_GROUPS  # of int4
 
     @property
     def n(self) -> int:

@@ -150,6 +150,16 @@ load_e4m3 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=3, bi
 load_e5m2 = emitted(types.float32, types.int64)(_load_float8(mantissa_bits=2, bias=15))
 
 
+@emitted(types.float32, types.int64)
+def load_e4m3fn(builder: Any, address: Any) -> Any:
+    """A float8 e4m3 from memory, subnormal numbers as they are: its bits at float32's places, times 2 ** 120."""
+    wide = builder.shl(
+        builder.sext(builder.load(pointer(builder, address, _I8, READ), align=1), _I32), ir.Constant(_I32, 20)
+    )
+    bits = builder.and_(wide, ir.Constant(_I32, 0x87F00000))
+    return builder.fmul(builder.bitcast(bits, _F32), ir.Constant(_F32, 2.0**120))
+
+
 @emitted(types.void, types.int64, types.float32)
 def store_bf16(builder: Any, address: Any, value: Any) -> Any:
     """A bfloat16 to memory, rounded to nearest even; NaN stays NaN."""

@@ -65,7 +65,8 @@ low_int4, high_int4 = _half(0, _as_is), _half(4, _as_is)
 low_e2m1, high_e2m1 = _half(0, _doubled_e2m1), _half(4, _doubled_e2m1)
 
 
-def _every_word(builder: Any, word: Any) -> Any:
+def every_word(builder: Any, word: Any) -> Any:
+    """The four bytes at `word` in every lane."""
     one = builder.load(pointer(builder, word, _I32, READ), align=4)
     first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
     return builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), _all(_VI, 0))
@@ -74,19 +75,19 @@ def _every_word(builder: Any, word: Any) -> Any:
 @emitted(simd.float32x16, types.int64)
 def first_sums(builder: Any, word: Any) -> Any:
     """The int32 at `word` in every lane: where the sums of a group begin."""
-    return builder.bitcast(_every_word(builder, word), _V)
+    return builder.bitcast(every_word(builder, word), _V)
 
 
 @emitted(simd.float32x16, types.int64)
 def first_sums_twice(builder: Any, word: Any) -> Any:
     """Twice the int32 at `word` in every lane, for codes that stand for 16 less."""
-    return builder.bitcast(builder.shl(_every_word(builder, word), _all(_VI, 1)), _V)
+    return builder.bitcast(builder.shl(every_word(builder, word), _all(_VI, 1)), _V)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_avx512(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """sums + four unsigned codes by the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
-    total, a = builder.bitcast(sums, _VI), builder.bitcast(_every_word(builder, word), _BYTES)
+    total, a = builder.bitcast(sums, _VI), builder.bitcast(every_word(builder, word), _BYTES)
     w = builder.bitcast(codes, _BYTES)
     return builder.bitcast(simd.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, w, a), _V)
 
@@ -94,7 +95,7 @@ def dot_u8_avx512(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """The same in two 256-bit registers (AVX-VNNI)."""
-    vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), _every_word(builder, word)
+    vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), every_word(builder, word)
     half, kind, halves = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), []
     for part in range(2):
         order = ir.Constant(half, [8 * part + i for i in range(8)])
@@ -107,7 +108,7 @@ def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_portable(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """The same in int16 pairs, which hold two products of codes up to 31."""
-    w, a = builder.bitcast(codes, _PAIRS), builder.bitcast(_every_word(builder, word), _PAIRS)
+    w, a = builder.bitcast(codes, _PAIRS), builder.bitcast(every_word(builder, word), _PAIRS)
     eight = _all(_PAIRS, 8)
     even = builder.mul(builder.and_(w, _all(_PAIRS, 0xFF)), builder.ashr(builder.shl(a, eight), eight))
     odd = builder.mul(builder.lshr(w, eight), builder.ashr(a, eight))

@@ -1,16 +1,17 @@
-"""output = activations @ weights on vector lanes, of 4-bit weights with a scale for each group of k.
+"""output = activations @ weights on vector lanes, of codes with a scale for each group of k: 4-bit ones, and the loop.
 
 Layouts:
   activations  blocks of sixteen rows: panels [K/64][16][64] int8, then [K/32][16] pairs: a float32 scale, and as int32
                -8 times the sum of the 32 codes (panels.py)
-  weights      [N/32][K/32][2][4 lines][16 n][4] of two codes a byte (isa/nibbles.py)
+  weights      [N/32][K/32][2][4 lines][16 n][4] of two codes a byte (isa/nibbles.py), or 8 lines of one
+               (isa/byte_codes.py)
   scales       [N/32][groups][2][16 n]; and of formats with shifts these, alike
 Where the number of column tiles is odd, the last is by itself: with 1 in the place of 2. A pair is read as one stream,
 because memory gives more bytes a second to few streams than to many.
 
-A code stands for scale * (code - 8) + shift. The codes of 32 of k are summed as int32, which begin at -8 times the sum
-of the activations, then scaled into a float32 sum: k runs in order, four rows or one at a time, so an element's sum has
-one order whatever T or the number of workers.
+A code stands for scale * (code - 8) + shift, one of eight bits for scale * (code - 128). The codes of 32 of k are
+summed as int32, which begin at -8 times the sum of the activations, then scaled into a float32 sum: k runs in order,
+four rows or one at a time, so an element's sum has one order whatever T or the number of workers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from server.kernels.matmul.loop import LINE, matmul_loop, rows_of
 from server.kernels.records import MATMUL
 
 CHUNK = 32  # neighbours in k that are summed as whole numbers; a group has one or more
-CHUNK_BYTES = 4 * LINE  # of sixteen columns
 _PANEL, _SIDES = 1024, 16 * 8  # bytes of sixteen rows of activations: 64 codes of each, one pair of each
 _BLOCK = _PANEL + 2 * _SIDES
 _SCALES = 16 * GROUP_SCALE_BYTES  # of a group of sixteen columns
@@ -35,36 +35,42 @@ _SCALES = 16 * GROUP_SCALE_BYTES  # of a group of sixteen columns
 class Codes(NamedTuple):
     """How a format's codes are read and multiplied."""
 
-    low: Any  # (line) -> unsigned bytes of the first half of k
+    step: int  # bytes of sixteen columns at eight of k
+    low: Any  # (their address) -> bytes of the first half of k
     high: Any
     first_sums: Any  # (address of the pair's int32) -> where the sums begin
     load_scales: Any  # (address) -> sixteen columns' scales
     dot: Any  # (sums, word, codes) -> sums
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Of sixteen columns."""
+        return CHUNK // 8 * self.step
+
 
 def _int4(dot: Any, load_scales: Any) -> Codes:
-    return Codes(nibbles.low_int4, nibbles.high_int4, nibbles.first_sums, load_scales, dot)
+    return Codes(LINE, nibbles.low_int4, nibbles.high_int4, nibbles.first_sums, load_scales, dot)
 
 
 def _mxfp4(dot: Any) -> Codes:
-    return Codes(nibbles.low_e2m1, nibbles.high_e2m1, nibbles.first_sums_twice, simd.load_bf16, dot)
+    return Codes(LINE, nibbles.low_e2m1, nibbles.high_e2m1, nibbles.first_sums_twice, simd.load_bf16, dot)
 
 
 def _chunk_products(codes: Codes) -> tuple[Any, Any]:
     """int32 sums of one chunk of four rows, or one, by two column tiles."""
-    low, high, first, dot = codes.low, codes.high, codes.first_sums, codes.dot
+    low, high, first, dot, step = codes.low, codes.high, codes.first_sums, codes.dot, codes.step
 
     @inline
     def four_rows(a, sides, b0, b1):  # type: ignore[no-untyped-def]
         c0, c1, c2, c3 = first(sides + 4), first(sides + 12), first(sides + 20), first(sides + 28)
         d0, d1, d2, d3 = c0, c1, c2, c3
         for i in range(4):
-            at, left, right = a + 8 * i, low(b0 + i * LINE), low(b1 + i * LINE)
+            at, left, right = a + 8 * i, low(b0 + i * step), low(b1 + i * step)
             c0, d0 = dot(c0, at, left), dot(d0, at, right)
             c1, d1 = dot(c1, at + 64, left), dot(d1, at + 64, right)
             c2, d2 = dot(c2, at + 128, left), dot(d2, at + 128, right)
             c3, d3 = dot(c3, at + 192, left), dot(d3, at + 192, right)
-            at, left, right = at + 4, high(b0 + i * LINE), high(b1 + i * LINE)
+            at, left, right = at + 4, high(b0 + i * step), high(b1 + i * step)
             c0, d0 = dot(c0, at, left), dot(d0, at, right)
             c1, d1 = dot(c1, at + 64, left), dot(d1, at + 64, right)
             c2, d2 = dot(c2, at + 128, left), dot(d2, at + 128, right)
@@ -76,8 +82,8 @@ def _chunk_products(codes: Codes) -> tuple[Any, Any]:
         c = d = first(sides + 4)
         for i in range(4):
             at = a + 8 * i
-            c, d = dot(c, at, low(b0 + i * LINE)), dot(d, at, low(b1 + i * LINE))
-            c, d = dot(c, at + 4, high(b0 + i * LINE)), dot(d, at + 4, high(b1 + i * LINE))
+            c, d = dot(c, at, low(b0 + i * step)), dot(d, at, low(b1 + i * step))
+            c, d = dot(c, at + 4, high(b0 + i * step)), dot(d, at + 4, high(b1 + i * step))
         return c, d
 
     return four_rows, one_row
@@ -100,7 +106,7 @@ def _added(codes: Codes, has_shifts: bool) -> Any:
 def _products(codes: Codes, has_shifts: bool) -> tuple[Any, Any]:
     """Sums over all of k of four rows, or one, by two column tiles."""
     four_chunk, one_chunk = _chunk_products(codes)
-    added, load_scales = _added(codes, has_shifts), codes.load_scales
+    added, load_scales, chunk_bytes = _added(codes, has_shifts), codes.load_scales, codes.chunk_bytes
 
     @inline
     def group_of(scales, shifts, width, group):  # type: ignore[no-untyped-def]
@@ -114,10 +120,10 @@ def _products(codes: Codes, has_shifts: bool) -> tuple[Any, Any]:
 
     @inline
     def four_rows(a, sides, b0, scales, shifts, width, shift, chunks):  # type: ignore[no-untyped-def]
-        b1 = b0 + (width - 1) * CHUNK_BYTES
+        b1 = b0 + (width - 1) * chunk_bytes
         f0 = f1 = f2 = f3 = g0 = g1 = g2 = g3 = simd.splat(0.0)
         for i in range(chunks):
-            at, k = a + (i // 2) * _PANEL + i % 2 * CHUNK, i * width * CHUNK_BYTES
+            at, k = a + (i // 2) * _PANEL + i % 2 * CHUNK, i * width * chunk_bytes
             c0, d0, c1, d1, c2, d2, c3, d3 = four_chunk(at, sides, b0 + k, b1 + k)
             s0, s1, z0, z1 = group_of(scales, shifts, width, i >> shift)
             f0, g0 = added(f0, c0, s0, z0, sides), added(g0, d0, s1, z1, sides)
@@ -129,10 +135,10 @@ def _products(codes: Codes, has_shifts: bool) -> tuple[Any, Any]:
 
     @inline
     def one_row(a, sides, b0, scales, shifts, width, shift, chunks):  # type: ignore[no-untyped-def]
-        b1 = b0 + (width - 1) * CHUNK_BYTES
+        b1 = b0 + (width - 1) * chunk_bytes
         f = g = simd.splat(0.0)
         for i in range(chunks):
-            at, k = a + (i // 2) * _PANEL + i % 2 * CHUNK, i * width * CHUNK_BYTES
+            at, k = a + (i // 2) * _PANEL + i % 2 * CHUNK, i * width * chunk_bytes
             c, d = one_chunk(at, sides, b0 + k, b1 + k)
             s0, s1, z0, z1 = group_of(scales, shifts, width, i >> shift)
             f, g = added(f, c, s0, z0, sides), added(g, d, s1, z1, sides)
@@ -144,7 +150,7 @@ def _products(codes: Codes, has_shifts: bool) -> tuple[Any, Any]:
 
 def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
     four_rows, one_row = _products(codes, has_shifts)
-    place, store = output
+    (place, store), chunk_bytes = output, codes.chunk_bytes
 
     @inline
     def finish(op, row, n, width, left, right):  # type: ignore[no-untyped-def]
@@ -159,7 +165,7 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
         """Rows `begin` to `end` of column tiles n and n + 1, or n alone where `width` is 1."""
         k_tiles, shift = load_i64(op + MATMUL.k_tiles), load_i64(op + MATMUL.group_shift)
         chunks = 2 * k_tiles
-        b0 = load_i64(op + MATMUL.weights) + n * chunks * CHUNK_BYTES
+        b0 = load_i64(op + MATMUL.weights) + n * chunks * chunk_bytes
         groups = ((chunks - 1) >> shift) + 1
         scales = load_i64(op + MATMUL.column_scales) + n * groups * _SCALES
         shifts = load_i64(op + MATMUL.column_sums) + n * groups * _SCALES
@@ -182,7 +188,8 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
     return all_rows
 
 
-def _matmul(codes: Codes, store: str, may_shift: bool) -> Any:
+def matmul_of(codes: Codes, store: str, may_shift: bool) -> Any:
+    """The body of a kernel."""
     output = epilogue.OUTPUTS[store]
     plain = _rows(codes, False, output)
     shifted = _rows(codes, True, output) if may_shift else plain
@@ -210,12 +217,15 @@ _avx512_fp4 = _mxfp4(nibbles.dot_u8_avx512)
 _avx2_fp4 = _mxfp4(nibbles.dot_u8_avx2)
 _portable_fp4 = _mxfp4(nibbles.dot_u8_portable)
 
-_i4_avx512, _i4_avx512_gated = _matmul(_avx512, "plain", True), _matmul(_avx512, "gated", True)
-_fp4_avx512, _fp4_avx512_gated = _matmul(_avx512_fp4, "plain", False), _matmul(_avx512_fp4, "gated", False)
-_i4_avx2, _i4_avx2_gated = _matmul(_avx2, "plain", True), _matmul(_avx2, "gated", True)
-_fp4_avx2, _fp4_avx2_gated = _matmul(_avx2_fp4, "plain", False), _matmul(_avx2_fp4, "gated", False)
-_i4_portable, _i4_portable_gated = _matmul(_portable, "plain", True), _matmul(_portable, "gated", True)
-_fp4_portable, _fp4_portable_gated = _matmul(_portable_fp4, "plain", False), _matmul(_portable_fp4, "gated", False)
+_i4_avx512, _i4_avx512_gated = matmul_of(_avx512, "plain", True), matmul_of(_avx512, "gated", True)
+_fp4_avx512, _fp4_avx512_gated = matmul_of(_avx512_fp4, "plain", False), matmul_of(_avx512_fp4, "gated", False)
+_i4_avx2, _i4_avx2_gated = matmul_of(_avx2, "plain", True), matmul_of(_avx2, "gated", True)
+_fp4_avx2, _fp4_avx2_gated = matmul_of(_avx2_fp4, "plain", False), matmul_of(_avx2_fp4, "gated", False)
+_i4_portable, _i4_portable_gated = matmul_of(_portable, "plain", True), matmul_of(_portable, "gated", True)
+_fp4_portable, _fp4_portable_gated = (
+    matmul_of(_portable_fp4, "plain", False),
+    matmul_of(_portable_fp4, "gated", False),
+)
 
 
 @kernel

@@ -1,11 +1,14 @@
-"""Weights to 4-bit codes with a scale for each group of neighbours in k, and back.
+"""Weights to codes with a scale for each group of neighbours in k, and back.
 
 int4: a code 0 to 15 stands for scale * (code - 8) + shift; symmetric groups have no shift. Some scales are tried, each
 refined to the least squares of the codes that it gives, and that with the least squared error is taken, as ggml does
 (https://github.com/ggml-org/llama.cpp, ggml-quants.c). Scales and shifts are float16, and codes are chosen for these.
 
-MXFP4: an E2M1 code stands for a power of two times 0, 0.5, 1, 1.5, 2, 3, 4 or 6 with a sign, by 32 neighbours (Open
-Compute Project, Microscaling Formats specification 1.0, 5.1 to 6.3).
+int8-groups: a code 0 to 255 stands for scale * (code - 128), by 32 neighbours, as ggml's Q8_0 has them.
+
+MXFP4 and MXFP8: an E2M1 code stands for a power of two times 0, 0.5, 1, 1.5, 2, 3, 4 or 6 with a sign, an E4M3 code for
+one times a number up to 448, by 32 neighbours (Open Compute Project, Microscaling Formats specification 1.0, 5.1 to
+6.3).
 """
 
 from __future__ import annotations
@@ -25,15 +28,30 @@ from server.kernels.isa.jit import HostFunction, inline
 Float32 = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-E2M1_LARGEST_EXPONENT = 2  # of 4 to 6
-MXFP4_GROUP = 32
+ONE_SIZE = 32  # of the groups of all formats but int4
+INT8_ZERO, INT8_LARGEST = 128, 127
 FLOAT16_MAX = 65504.0
 
 # Codes that the largest magnitude is brought to, beyond 7 where that clips it: negative ones turn the sign of a scale,
 # since -8 has no counterpart.
 SYMMETRIC = np.array([7.0, 7.4, 8.0, 6.6, 8.5, -7.4, -8.0, -8.5, -6.6], np.float32)
 RANGES = np.array([15.0, 15.6, 16.3, 17.1, 14.4], np.float32)  # steps between the least and the largest value
+
+
+@dataclass(frozen=True, slots=True)
+class _Microscaling:
+    """Elements of a microscaling format."""
+
+    element: npt.DTypeLike
+    largest: float
+    largest_exponent: int
+    bits: int
+
+
+MICROSCALING: dict[WeightFormat, _Microscaling] = {
+    "mxfp4": _Microscaling(ml_dtypes.float4_e2m1fn, 6.0, 2, 4),
+    "mxfp8": _Microscaling(ml_dtypes.float8_e4m3fn, 448.0, 8, 8),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +65,10 @@ class GroupedRows:
 
 def quantize_groups(rows: Float32, weights: WeightFormat, groups: WeightGroups) -> GroupedRows:
     """Codes of `rows` [N, K], finite, N a multiple of 16 and K of 32; the last group may be shorter than the others."""
-    if weights == "mxfp4":
-        return _mxfp4_groups(rows)
+    if weights in MICROSCALING:
+        return _microscaling_groups(rows, MICROSCALING[weights])
+    if weights == "int8-groups":
+        return _int8_groups(rows)
     (n, k), size = rows.shape, groups.size
     lanes = np.ascontiguousarray(rows.reshape(n // N_TILE, N_TILE, k).transpose(0, 2, 1))
     scales = np.empty((n // N_TILE, -(-k // size), N_TILE), np.float32)
@@ -75,26 +95,48 @@ def as_float16(values: Float32) -> Float32:
 def dequantize_groups(rows: GroupedRows, weights: WeightFormat) -> Float32:
     """What the codes stand for, [N, K] float32."""
     k, count = rows.codes.shape[1], rows.scales.shape[1]
-    size = MXFP4_GROUP if weights == "mxfp4" else next(s for s in (32, 64, 128) if -(-k // s) == count)
+    size = next(s for s in (32, 64, 128) if -(-k // s) == count) if weights == "int4" else ONE_SIZE
     at = np.arange(k) // size
-    values = E2M1[rows.codes] if weights == "mxfp4" else rows.codes.astype(np.float32) - 8
+    if weights in MICROSCALING:
+        values = rows.codes.view(MICROSCALING[weights].element).astype(np.float32)
+    else:
+        values = rows.codes.astype(np.float32) - zero_code(weights)
     values *= rows.scales[:, at]
     if rows.shifts is not None:
         values += rows.shifts[:, at]
     return values
 
 
-def _mxfp4_groups(rows: Float32) -> GroupedRows:
-    """Scales by the specification: the largest magnitude's exponent less that of 4; codes beyond 6 are 6."""
+def zero_code(weights: WeightFormat) -> int:
+    """The code that stands for 0."""
+    return {"int4": 8, "int8-groups": INT8_ZERO}.get(weights, 0)
+
+
+def _int8_groups(rows: Float32) -> GroupedRows:
+    """Scales that bring the largest magnitude to 127."""
     n, k = rows.shape
-    grouped = rows.reshape(n, k // MXFP4_GROUP, MXFP4_GROUP)
+    grouped = rows.reshape(n, k // ONE_SIZE, ONE_SIZE)
+    scales = as_float16(np.abs(grouped).max(2) / INT8_LARGEST)
+    steps = np.rint(grouped * _inverse(scales)[:, :, None])
+    codes = np.clip(steps, -INT8_LARGEST, INT8_LARGEST) + INT8_ZERO
+    return GroupedRows(codes.astype(np.uint8).reshape(n, k), scales)
+
+
+def _microscaling_groups(rows: Float32, form: _Microscaling) -> GroupedRows:
+    """Scales by the specification: the largest magnitude's exponent less that of the largest code; beyond it, it."""
+    n, k = rows.shape
+    grouped = rows.reshape(n, k // ONE_SIZE, ONE_SIZE)
     largest = np.abs(grouped).max(2)
-    exponents = np.frexp(largest)[1] - 1 - E2M1_LARGEST_EXPONENT
+    exponents = np.frexp(largest)[1] - 1 - form.largest_exponent
     scales = np.where(largest > 0, np.exp2(np.clip(exponents, -120, 120)), 0).astype(np.float32)
-    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
-    scaled = grouped * inverse[:, :, None]
-    codes = np.clip(scaled, -6, 6).astype(ml_dtypes.float4_e2m1fn).view(np.uint8) & np.uint8(15)
+    scaled = np.clip(grouped * _inverse(scales)[:, :, None], -form.largest, form.largest)
+    codes = scaled.astype(form.element).view(np.uint8) & np.uint8((1 << form.bits) - 1)
     return GroupedRows(codes.reshape(n, k), scales)
+
+
+def _inverse(scales: Float32) -> Float32:
+    """0 of scales of 0."""
+    return np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
 
 
 @inline

@@ -13,7 +13,15 @@ from server.kernels.isa import dot_product, simd
 from server.kernels.isa.jit import inline, kernel
 from server.kernels.isa.memory import load_f32, load_i64
 from server.kernels.matmul import epilogue, weight_codes
-from server.kernels.matmul.loop import LINE, column_item, converted_weights, matmul_loop, rows_of, stored_weights
+from server.kernels.matmul.loop import (
+    LINE,
+    column_item,
+    converted_weights,
+    matmul_loop,
+    rows_of,
+    scaled_weights,
+    stored_weights,
+)
 from server.kernels.records import MATMUL
 
 
@@ -120,6 +128,12 @@ def _int8(dot: Any, store: str, is_offset: bool) -> Any:
 def _codes(convert: Any, store: str) -> Any:
     finish = _finisher(epilogue.scaled_columns, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
     return _matmul(_column_pair(dot_product.dot_bf16_portable, 16, finish), converted_weights(convert), 128)
+
+
+def scaled_codes(dot: Any, convert: Any, store: str) -> Any:
+    """The body of a kernel whose weights are scaled while they are converted."""
+    finish = _finisher(epilogue.unscaled, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
+    return _matmul(_column_pair(dot, 16, finish), scaled_weights(convert), 128)
 
 
 _f32, _f32_gated = _plain(dot_product.dot_f32, 32, "plain"), _plain(dot_product.dot_f32, 32, "gated")

@@ -44,6 +44,20 @@ def converted_weights(convert: Any) -> Any:
     return weights_of
 
 
+def scaled_weights(convert: Any) -> Any:
+    """8-bit codes with a bfloat16 scale for each 32 of k, made bfloat16 in the worker's scratch."""
+
+    @inline
+    def weights_of(op, n, width, scratch):  # type: ignore[no-untyped-def]
+        k_tiles = load_i64(op + MATMUL.k_tiles)
+        size = k_tiles * 16 * LINE
+        scales = load_i64(op + MATMUL.column_scales) + n * k_tiles * LINE
+        convert(load_i64(op + MATMUL.weights) + n * size, scales, scratch, width * k_tiles)
+        return scratch, scratch + (width - 1) * 2 * size, 2 * k_tiles
+
+    return weights_of
+
+
 def column_item(column_pair: Any, weights_of: Any) -> Any:
     """An item of `matmul_loop` that has its weights in memory before it begins."""
 

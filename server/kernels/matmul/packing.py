@@ -47,12 +47,30 @@ def _pairs(n: int) -> tuple[tuple[slice, int], ...]:
     return (slice(0, paired), 2), (slice(paired, n), 1)
 
 
-def _pack_codes(codes: Bytes, into: Bytes) -> None:
+@HostFunction
+def pack_bytes(codes: Bytes, tiles: Bytes) -> None:
+    """Codes [N, K] to tiles [pairs][K/32][width][8][16 n][4], of which N has `width` * 16 for each pair."""
+    width = tiles.shape[2]
+    for n in range(codes.shape[0]):
+        pair, tile = tiles[n // (16 * width)], n // 16 % width
+        for k in range(codes.shape[1]):
+            pair[k // 32, tile, k % 32 // 4, n % 16, k % 4] = codes[n, k]
+
+
+def _pack_nibbles(codes: Bytes, into: Bytes) -> None:
     """4-bit `codes` [N, K], one in a byte, to two in a byte: see isa/nibbles.py and group_lanes.py."""
     n, k = codes.shape
     for rows, width in _pairs(n):
         part = into[rows.start * k // 2 : rows.stop * k // 2].reshape(-1, k // 32, width, 4, N_TILE, 4)
         pack_halves(np.ascontiguousarray(codes[rows]), part)
+
+
+def _pack_bytes(codes: Bytes, into: Bytes) -> None:
+    """8-bit `codes` [N, K] to pairs of tiles."""
+    n, k = codes.shape
+    for rows, width in _pairs(n):
+        part = into[rows.start * k : rows.stop * k].reshape(-1, k // 32, width, 8, N_TILE, 4)
+        pack_bytes(np.ascontiguousarray(codes[rows]), part)
 
 
 def _pack_values(values: npt.NDArray[np.float32], into: Bytes, dtype: npt.DTypeLike) -> None:
@@ -64,7 +82,7 @@ def _pack_values(values: npt.NDArray[np.float32], into: Bytes, dtype: npt.DTypeL
 
 
 class GroupMemory(NamedTuple):
-    """Where a matrix of a 4-bit format goes, or a block of its rows."""
+    """Where a matrix of a format with groups goes, or a block of its rows."""
 
     tiles: Bytes
     scales: Bytes
@@ -72,8 +90,20 @@ class GroupMemory(NamedTuple):
 
 
 def pack_grouped(rows: GroupedRows, weights: WeightFormat, into: GroupMemory) -> None:
-    """Tiles, scales and shifts in the form that group_lanes.py reads: scales of MXFP4 and all shifts are scaled."""
-    _pack_codes(rows.codes, into.tiles)
+    """Tiles, scales and shifts in the form that kernels read: scales of MXFP4 and all shifts are scaled.
+
+    MXFP8 is read by scaled_lanes.py, the others by group_lanes.py.
+    """
+    if weights == "mxfp8":
+        pack_weights(rows.codes, into.tiles)
+        n, groups = rows.scales.shape
+        by_tile = rows.scales.reshape(n // N_TILE, N_TILE, groups).transpose(0, 2, 1)
+        into.scales.view(ml_dtypes.bfloat16).reshape(by_tile.shape)[:] = by_tile
+        return
+    if weights == "int8-groups":
+        _pack_bytes(rows.codes, into.tiles)
+    else:
+        _pack_nibbles(rows.codes, into.tiles)
     if weights == "mxfp4":  # codes are multiplied as twice their value
         _pack_values(rows.scales * np.float32(0.5), into.scales, ml_dtypes.bfloat16)
         return

@@ -1,8 +1,9 @@
 """8-bit weight codes to bfloat16: before all rows of a pair of column tiles, or tile by tile where rows are few.
 
 Codes lie as int8 tiles do, [K/64][16 groups][16 n][4 k]; one row of a tile becomes two rows of bfloat16 pairs, so the
-result is two tiles of [16 pairs][16 n][2]. Scales are applied to the sums. Codes are converted exactly; those below the
-smallest normal number of their format are zero, as a tile unit would treat them (see quantize.py).
+result is two tiles of [16 pairs][16 n][2]. Scales are applied to the sums, those of MXFP8 to the codes. Codes are
+converted exactly; those below the smallest normal number of their format are zero, as a tile unit would treat them
+(see quantize.py), but for MXFP8's.
 """
 
 from __future__ import annotations
@@ -80,6 +81,36 @@ def _converter(convert: Callable[[Any, Any], Any]) -> Any:
             convert_row(codes + row * 64, halves + row * 128)
 
     return convert_tiles
+
+
+@emitted(types.void, types.int64, types.int64, types.int64)
+def _scale_row(builder: Any, codes: Any, scales: Any, halves: Any) -> Any:
+    """64 e4m3 codes by sixteen bfloat16 scales, powers of two, to 64 bfloat16.
+
+    A code's bits at float32's places are 2 ** 120 times too small, subnormal ones too.
+    """
+    data = builder.load(pointer(builder, codes, _BYTES, READ), align=1)
+    by = builder.load(pointer(builder, scales, ir.VectorType(_I16, 16), READ), align=2)
+    by = builder.shuffle_vector(by, by, ir.Constant(_WORDS, [n for n in range(16) for _ in range(2)]))
+    by = builder.bitcast(builder.shl(builder.zext(by, _WORDS), ir.Constant(_WORDS, [16] * 32)), _FLOATS)
+    for half in range(2):
+        order = ir.Constant(_WORDS, [4 * n + 2 * half + i for n in range(16) for i in range(2)])
+        words = builder.sext(builder.shuffle_vector(data, data, order), _WORDS)
+        words = builder.shl(words, ir.Constant(_WORDS, [20] * 32))
+        words = builder.and_(words, ir.Constant(_WORDS, [0x87F00000] * 32))
+        values = builder.fmul(builder.bitcast(words, _FLOATS), ir.Constant(_FLOATS, [2.0**120] * 32))
+        bits = builder.bitcast(builder.fmul(values, by), _WORDS)
+        target = builder.add(halves, ir.Constant(ir.IntType(64), 64 * half))
+        whole = builder.trunc(builder.lshr(bits, ir.Constant(_WORDS, [16] * 32)), _HALVES)
+        builder.store(whole, pointer(builder, target, _HALVES, WRITE), align=2)
+    return NOTHING
+
+
+@inline
+def from_mxfp8(codes, scales, halves, num_tiles):  # type: ignore[no-untyped-def]
+    """`num_tiles` tiles of 1 KiB, with scales for each half of one, to twice as many."""
+    for row in range(num_tiles * 16):
+        _scale_row(codes + row * 64, scales + row // 8 * 32, halves + row * 128)
 
 
 from_int8 = _converter(halves_of_int8)

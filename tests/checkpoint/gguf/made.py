@@ -78,9 +78,10 @@ WRITERS = {
     "use_parallel_residual": "add_parallel_residual",
 }
 Edit = Callable[[gguf.GGUFWriter], object]
+Kinds = gguf.GGMLQuantizationType | Callable[[str], gguf.GGMLQuantizationType]  # by the model's name of a tensor
 
 
-def write_pair(shape: str, root: Path, kind: gguf.GGMLQuantizationType = F32, edit: Edit = lambda _: None) -> Path:
+def write_pair(shape: str, root: Path, kind: Kinds = F32, edit: Edit = lambda _: None) -> Path:
     """`root/plain`, a float32 checkpoint, and the GGUF file that conversion makes of it, which is returned."""
     write_checkpoint(shape, root / "plain", Options(dtype="f32"))
     config = json.loads((root / "plain" / "config.json").read_text())
@@ -96,7 +97,7 @@ def write_gguf(
     path: Path,
     config: dict[str, Any],
     tensors: dict[str, np.ndarray],
-    kind: gguf.GGMLQuantizationType = F32,
+    kind: Kinds = F32,
     edit: Edit = lambda _: None,
 ) -> Path:
     """The GGUF file at `path` of these tensors, matrices quantized to `kind`."""
@@ -113,8 +114,9 @@ def write_gguf(
         assert stored is not None, name
         stored += "" if stored.endswith((".weight", ".bias")) else ".weight"
         converted = convert(architecture, config, name, values)
-        if values.ndim > 1 and kind != F32:
-            writer.add_tensor(stored, gguf.quants.quantize(converted, kind), raw_dtype=kind)
+        its_kind = kind if isinstance(kind, gguf.GGMLQuantizationType) else kind(name)
+        if values.ndim > 1 and its_kind != F32:
+            writer.add_tensor(stored, gguf.quants.quantize(converted, its_kind), raw_dtype=its_kind)
         else:
             writer.add_tensor(stored, converted)
     edit(writer)

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import EngineConfig, Quantization, RequestedFormats, WeightGroups
-from server.engine.load.loading import LoadedEngine, load_engine
+from server.config import Quantization, RequestedFormats, WeightGroups
+from server.engine.load.loading import LoadedEngine
 from server.engine.load.model_source import describe_checkpoint, open_model
 from server.engine.load.shard_reader import ShardReader
 from server.engine.load.stored_groups import StoredGroups
@@ -31,7 +31,6 @@ from tests.checkpoint.test_packed import (
     write_packed,
 )
 from tests.depth import representative
-from tools.random_checkpoint.shapes import SHAPES, Shape
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 TOKENS = [1, 7, 30, 99, 4, 4, 250, 31, 8, 77]
@@ -39,31 +38,6 @@ Load = Callable[..., LoadedEngine]
 
 # Relative to the largest logit: int8 activations with a scale for each 32, and what bfloat16 leaves between layers.
 LOGITS_ERROR = 0.03
-
-
-@pytest.fixture
-def load(kernel_cache: str) -> Load:
-    def load_it(directory: Path, tp: int = 1, **fields: Any) -> LoadedEngine:
-        config = EngineConfig(
-            model_path=str(directory),
-            device=fields.pop("device", "inf2.48xlarge"),
-            tensor_parallel_size=tp,
-            dtype=fields.pop("dtype", "bfloat16"),
-            max_model_len=64,
-            max_num_seqs=2,
-            max_num_batched_tokens=64,
-            max_num_queued_reqs=2,
-            block_size=32,
-            enable_prefix_caching=False,
-            device_memory_utilization=0.9,
-            num_blocks_override=4,
-            cpu_threads=2,
-            kernel_cache_dir=kernel_cache,
-            **fields,
-        )
-        return load_engine(config, lambda _: None)
-
-    return load_it
 
 
 def logits(engine: LoadedEngine) -> np.ndarray:
@@ -89,30 +63,41 @@ def write_exact(shape: str, directory: Path, values: np.ndarray) -> None:
 
 INT4 = np.arange(-8, 8, dtype=np.float32)
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32) * 2
+INT8 = np.array([127, -127, 1, -1, 0, 63, -90, 12, 2, -3, 5, 100, -77, 44, 31, -8], np.float32) / 8
+FP8 = np.array([448, -448, 2**-6, -(2**-6), 2**-9, -(2**-7), 0, 1, -1.125, 1.25, 15, -13, 240, -0.6875, 3, 104]) / 32
+EXACT: dict[Quantization, np.ndarray] = {"int4": INT4, "mxfp4": FP4, "int8-groups": INT8, "mxfp8": FP8}
 
 
 @pytest.mark.parametrize("tp", representative([1, 2, 4], 1, 4))
 @pytest.mark.parametrize(
     ("quantization", "groups"),
-    [("int4", WeightGroups(32)), ("int4", WeightGroups(128, is_symmetric=False)), ("mxfp4", None)],
+    [
+        ("int4", WeightGroups(32)),
+        ("int4", WeightGroups(128, is_symmetric=False)),
+        ("mxfp4", None),
+        ("int8-groups", None),
+        ("mxfp8", None),
+    ],
     ids=str,
 )
 def test_logits_are_those_of_what_the_codes_stand_for(
     tmp_path: Path, load: Load, tp: int, quantization: Quantization, groups: WeightGroups | None
 ) -> None:
     """The matrices are such that codes stand for them exactly, however they are divided."""
-    write_exact("tiny-qwen2", tmp_path / "m", FP4 if quantization == "mxfp4" else INT4)
+    write_exact("tiny-qwen2", tmp_path / "m", EXACT[quantization])
     want = logits(load(tmp_path / "m", dtype="float32"))
     fields = {"quantization": quantization, "groups": groups, "allow_unsupported_types": True}
     got = logits(load(tmp_path / "m", tp, **fields))
     assert np.abs(got - want).max() <= LOGITS_ERROR * np.abs(want).max()
 
 
-def test_microscaling_is_refused_on_parts_without_it(tmp_path: Path, load: Load) -> None:
+@pytest.mark.parametrize("quantization", ["mxfp4", "mxfp8"])
+def test_microscaling_is_refused_on_parts_without_it(tmp_path: Path, load: Load, quantization: Quantization) -> None:
     write_checkpoint("tiny-qwen2", tmp_path / "m", Options())
-    with pytest.raises(DeviceError, match=r"quantization is mxfp4: Inferentia2 of inf2.xlarge does not have the type"):
-        load(tmp_path / "m", device="inf2.xlarge", quantization="mxfp4")
-    engine = load(tmp_path / "m", device="trn3-gen1", quantization="mxfp4")
+    refusal = rf"quantization is {quantization}: Inferentia2 of inf2.xlarge does not have the type"
+    with pytest.raises(DeviceError, match=refusal):
+        load(tmp_path / "m", device="inf2.xlarge", quantization=quantization)
+    engine = load(tmp_path / "m", device="trn3-gen1", quantization=quantization)
     engine.runner.close()
 
 
@@ -123,14 +108,6 @@ FILES = [
     ("compressed", compressed_section(4, 32, symmetric=False), compressed, 4, 32, "any", False),
     ("gptq-row", gptq_section(4, -1), gptq, 4, -1, "any", False),
 ]
-
-
-@pytest.fixture
-def divisible(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A shape whose widths are multiples of 64 on two cores, too."""
-    shape = Shape("LlamaForCausalLM", 2, 128, 256, 4, 2, 384, 512, 32)
-    monkeypatch.setitem(SHAPES, "divisible", shape)
-    return "divisible"
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -148,7 +125,7 @@ def test_codes_of_files_are_kept(tmp_path: Path, divisible: str, case: Any, tp: 
     for shape in packed_shapes(spec, shard):
         for core in range(tp):
             rows = slice(0, shape.n)
-            found = groups.grouped(shape, core, model.formats.groups, rows)
+            found = groups.grouped(shape, core, "int4", model.formats.groups, rows)
             assert (found is None) == (shape.name == "lm_head")
             assert shape.format_in(model.formats) == ("bfloat16" if found is None else "int4")
             if found is None:
@@ -158,10 +135,11 @@ def test_codes_of_files_are_kept(tmp_path: Path, divisible: str, case: Any, tp: 
             assert np.abs(dequantize_groups(found, "int4") - want).max() <= 0.01 * steps
 
 
-def test_files_with_groups_that_are_none_of_ours_are_served_as_values(tmp_path: Path) -> None:
+def test_files_with_groups_that_are_none_of_ours_take_eight_bits(tmp_path: Path) -> None:
     write_packed(tmp_path, ("gptq", gptq_section(4, 16), gptq, 4, 16, "any", False))
     model = open_model(tmp_path / "packed", RequestedFormats("bfloat16"), 1)
-    assert model.formats.quantization is None
+    assert model.formats.quantization == "int8-groups"
+    assert model.formats.modules_to_not_convert == ("lm_head",)
     assert open_model(tmp_path / "packed", RequestedFormats("bfloat16", "int4"), 1).formats.quantization == "int4"
 
 

@@ -1,0 +1,80 @@
+"""8-bit weight codes on lanes, of formats with a scale for each group: what they need beside nibbles.py.
+
+A cache line has sixteen columns at four neighbours of k, as an int8 tile has. A code stands for 128 less: an unsigned
+byte, as VPDPBUSD takes it. int32 values travel as the bits of float32 lanes, as in dot_product.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from server.kernels.isa import simd
+from server.kernels.isa.access import READ, pointer
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import emitted
+from server.kernels.isa.nibbles import every_word
+
+_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_V = ir.VectorType(ir.FloatType(), simd.LANES)
+_VI = ir.VectorType(_I32, simd.LANES)
+_PAIRS = ir.VectorType(_I16, 32)
+
+
+def _all(kind: Any, value: int) -> Any:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+@inline
+def unsigned_line(line):  # type: ignore[no-untyped-def]
+    """The line as it is."""
+    return simd.load(line)
+
+
+@inline
+def next_unsigned_line(line):  # type: ignore[no-untyped-def]
+    """The line after it."""
+    return simd.load(line + 64)
+
+
+def _signed(offset: int) -> Any:
+    @emitted(simd.float32x16, types.int64)
+    def signed(builder: Any, line: Any) -> Any:
+        """A line's codes as the signed bytes that they stand for."""
+        at = builder.add(line, ir.Constant(ir.IntType(64), offset))
+        words = builder.load(pointer(builder, at, _VI, READ), align=4)
+        return builder.bitcast(builder.xor(words, _all(_VI, 0x80808080)), _V)
+
+    return signed
+
+
+signed_line, next_signed_line = _signed(0), _signed(64)
+
+
+@emitted(simd.float32x16, types.int64)
+def first_sums(builder: Any, word: Any) -> Any:
+    """Sixteen times the int32 at `word`, which is -8 times a sum, in every lane, for codes that stand for 128 less."""
+    return builder.bitcast(builder.shl(every_word(builder, word), _all(_VI, 4)), _V)
+
+
+@inline
+def no_sums(word):  # type: ignore[no-untyped-def]
+    """Where the sums of signed codes begin."""
+    return simd.splat(0.0)
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def dot_signed_portable(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """sums + four signed codes by the four int8 at `word`, in int16 pairs.
+
+    They hold two products: an activation is at least -127, so that the sum is at most 2 * 127 * 128.
+    """
+    w, a = builder.bitcast(codes, _PAIRS), builder.bitcast(every_word(builder, word), _PAIRS)
+    eight = _all(_PAIRS, 8)
+    even = builder.mul(*(builder.ashr(builder.shl(x, eight), eight) for x in (w, a)))
+    odd = builder.mul(*(builder.ashr(x, eight) for x in (w, a)))
+    both, half = builder.bitcast(builder.add(even, odd), _VI), _all(_VI, 16)
+    total = builder.add(builder.ashr(builder.shl(both, half), half), builder.ashr(both, half))
+    return builder.bitcast(builder.add(builder.bitcast(sums, _VI), total), _V)

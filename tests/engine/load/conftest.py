@@ -1,0 +1,48 @@
+"""Engines of tiny checkpoints, and a shape whose widths are divided without a rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.config import EngineConfig
+from server.engine.load.loading import LoadedEngine, load_engine
+from tools.random_checkpoint.shapes import SHAPES, Shape
+
+Load = Callable[..., LoadedEngine]
+
+
+@pytest.fixture
+def load(kernel_cache: str) -> Load:
+    def load_it(directory: Path, tp: int = 1, **fields: Any) -> LoadedEngine:
+        config = EngineConfig(
+            model_path=str(directory),
+            device=fields.pop("device", "inf2.48xlarge"),
+            tensor_parallel_size=tp,
+            dtype=fields.pop("dtype", "bfloat16"),
+            max_model_len=64,
+            max_num_seqs=2,
+            max_num_batched_tokens=64,
+            max_num_queued_reqs=2,
+            block_size=32,
+            enable_prefix_caching=False,
+            device_memory_utilization=0.9,
+            num_blocks_override=4,
+            cpu_threads=2,
+            kernel_cache_dir=kernel_cache,
+            **fields,
+        )
+        return load_engine(config, lambda _: None)
+
+    return load_it
+
+
+@pytest.fixture
+def divisible(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A shape whose widths are multiples of 64 on two cores, too."""
+    shape = Shape("LlamaForCausalLM", 2, 128, 256, 4, 2, 384, 512, 32)
+    monkeypatch.setitem(SHAPES, "divisible", shape)
+    return "divisible"
