@@ -67,12 +67,13 @@ ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Parallel, Add)
 COMPUTED = (*ON_STREAM, Linear, HeadNorm, PlainHeadNorm, Rope, Attention, Gated, Activate, Experts)
 
 
-def build_program(placement: Placement, adapters: AdapterSlots | None = None) -> Program:
+def build_program(placement: Placement, adapters: AdapterSlots | None = None, leaves_states: bool = False) -> Program:
     """The program of a placed model; it computes the rows of one step record, with `adapters` if these are given.
 
-    Raises DeviceError for an op that no kernel computes.
+    `leaves_states`: the output layer is left out, and every row's last state stays in the stream. Raises DeviceError
+    for an op that no kernel computes.
     """
-    return _Lowering(placement, adapters).run()
+    return _Lowering(placement, adapters, leaves_states).run()
 
 
 def _require_kernels(graph: Graph) -> None:
@@ -95,10 +96,11 @@ class _Leaves:
 
 
 class _Lowering:
-    def __init__(self, placement: Placement, adapters: AdapterSlots | None) -> None:
+    def __init__(self, placement: Placement, adapters: AdapterSlots | None, leaves_states: bool) -> None:
         self._at = placement
         self._buffers = placement.buffers
         self._graph = decoder_graph(placement.spec)
+        self._has_output = self._graph.has_head and not leaves_states
         _require_kernels(self._graph)
         self._operands = Operands(placement)
         block_size = placement.cache.block_size
@@ -252,20 +254,20 @@ class _Lowering:
         self._stream.leave_partials()
 
     def _tail(self, ops: Sequence[Op]) -> None:
-        """What comes after the layers, for the rows that are sampled."""
+        """What comes after the layers, for the rows that are sampled, or all."""
         for op in ops:
             match op:
                 case Norm() | LayerNorm():
                     self._stream.norm = op
-                case Linear():
+                case Linear() if self._has_output:
                     self._logits(op)
-                case FinishLogits():
+                case FinishLogits() if self._has_output:
                     self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
-        if not self._graph.has_head:
+        if not self._has_output:
             self._states()
 
     def _states(self) -> None:
-        """The stream in its last form, for every row: what a model without an output layer leaves."""
+        """The stream in its last form, for every row: what a program without an output layer leaves."""
         kernel = linear_kernels(self._at.dtype, self._at.isa).reduce_norm
         if self._stream.norm is not None:
             self._stream.stay(self._stream.norm.name, self._stream.norm)
