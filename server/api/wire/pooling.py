@@ -51,12 +51,12 @@ class TextPoolingRequest(EmbeddingRequest):
 
 
 def _kind_of_text(value: Any) -> str:
-    return "a text" if isinstance(value, str) else "texts"
+    return "a text" if isinstance(value, str) else "list of texts"
 
 
 Texts = Annotated[
     Annotated[str, Tag("a text")]
-    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("texts")],
+    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("list of texts")],
     Discriminator(_kind_of_text),
 ]
 
