@@ -188,8 +188,9 @@ def test_texts_are_counted_and_charged(http: httpx.Client) -> None:
     before = http.get("/metrics").text
     answer = http.post("/v1/embeddings", json={"input": TEXTS}, headers={"X-Neuronserve-Usage": "true"}).json()
     after = http.get("/metrics").text
-    assert metric(after, "vllm:prompt_tokens_total") - metric(before, "vllm:prompt_tokens_total") == (
-        answer["usage"]["prompt_tokens"]
+    assert (
+        metric(after, "vllm:prompt_tokens_total") - metric(before, "vllm:prompt_tokens_total")
+        == (answer["usage"]["prompt_tokens"])
     )
     ended = 'vllm:request_success_total{engine="0",finished_reason="stop"'
     assert metric(after, ended) - metric(before, ended) == len(TEXTS)
@@ -201,9 +202,7 @@ def test_texts_are_counted_and_charged(http: httpx.Client) -> None:
 
 
 def metric(text: str, name: str, label: str = "") -> float:
-    return sum(
-        float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name) and label in line
-    )
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name) and label in line)
 
 
 class Bad(NamedTuple):
@@ -281,7 +280,9 @@ def test_a_client_that_leaves_takes_its_texts_along(encoder: Server, http: httpx
     aborted = 'vllm:request_success_total{engine="0",finished_reason="abort"'
     before = metric(http.get("/metrics").text, aborted)
     with socket.create_connection(("127.0.0.1", encoder.port)) as connection:
-        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = (
+            f"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         until(lambda: metric(http.get("/metrics").text, "vllm:num_requests_waiting{") > 0)
     until(lambda: metric(http.get("/metrics").text, aborted) > before)

@@ -1,7 +1,7 @@
 """Texts encoded by a model that generates: a second program over its weights and activations, run between its steps.
 
 It ends with the last states instead of logits, and keeps no cache: keys and values of one layer at a time lie in a pool
-of its own, as an encoder's do. What it leaves is pooled by the mean and normalized, unless another mode is asked for.
+of its own, in the cache's type, so that no kernel is compiled for it. What it leaves is pooled by the mean and normalized, unless another mode is asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from server.kernels.workers import WorkerPool
 from server.link.messages import PoolingFacts
 from server.models.heads import Head, Normalize
 from server.models.spec import ModelSpec
+from server.placement.footprint import ServingShape
 from server.placement.shard import ShardSpec
 
 WEAK = "trained to continue texts, not to embed them: its vectors compare poorly"
@@ -47,11 +48,11 @@ class LayerPool:
     cache: CacheConfig
 
     @classmethod
-    def of(cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, config: EngineConfig) -> LayerPool:
+    def of(cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> LayerPool:
         """Allocated on `cores`. Raises HostMemoryError when the host cannot map it."""
-        num_blocks = config.max_num_batched_tokens // config.block_size + config.max_num_seqs
-        cache = CacheConfig(num_blocks, config.block_size, enable_prefix_caching=False)
-        return cls(KVPool.allocate(cores, replace(spec, num_layers=1), shard, cache, config.dtype), cache)
+        num_blocks = shape.limits.num_tokens // shape.block_size + shape.limits.num_samples
+        cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
+        return cls(KVPool.allocate(cores, replace(spec, num_layers=1), shard, cache, shape.kv_dtype), cache)
 
 
 def encode_beside(
@@ -59,7 +60,7 @@ def encode_beside(
 ) -> Beside:
     """The second program of a placed model, on the threads of the first. Compiles what the first does not need."""
     spec, buffers, block_size = placement.spec, placement.buffers, config.block_size
-    at = replace(placement, kv=layer.pool, cache=layer.cache, kv_dtype=config.dtype)
+    at = replace(placement, kv=layer.pool, cache=layer.cache)
     program = build_program(at, leaves_states=True)
     compile_kernels(program.kernels, on_progress)
     max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.max_position)

@@ -132,7 +132,7 @@ class _Loading:
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         block_size, is_caching = self._config.block_size, self._config.enable_prefix_caching
-        layer = LayerPool.of(cores, self._spec, self._shard, self._config)
+        layer = LayerPool.of(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(cores), block_size, is_caching, self._spec.widest_window)
         kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
         ledger = self._ledger(cache.num_blocks)
