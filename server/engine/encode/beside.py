@@ -1,7 +1,8 @@
 """Texts encoded by a model that generates: a second program over its weights and activations, run between its steps.
 
 It ends with the last states instead of logits, and keeps no cache: keys and values of one layer at a time lie in a pool
-of its own, in the cache's type, so that no kernel is compiled for it. What it leaves is pooled by the mean and normalized, unless another mode is asked for.
+of its own, in the cache's type, so that no kernel is compiled for it. What it leaves is pooled by the mean and
+normalized, unless another mode is asked for.
 """
 
 from __future__ import annotations
