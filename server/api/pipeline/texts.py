@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from server.api.config import MAX_PROMPTS
 from server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
 from server.api.service import ServedModel
 from server.api.wire.completions import Prompts
@@ -36,16 +35,17 @@ class Given:
 
 
 def given_texts(inputs: Prompts, prefix: str = "") -> list[Given]:
-    """Each text of `input`, with a prompt of the model's before it. Raises InvalidRequest for one that is empty."""
-    items = cast(Sequence[Any], [inputs] if isinstance(inputs, str) or isinstance(inputs[0], int) else inputs)
-    is_one = (len(items) == 1 and items[0] is inputs) or isinstance(inputs, str)
-    found = []
-    for i, item in enumerate(items):
-        param = "input" if is_one else f"input[{i}]"
-        if not item:
-            raise InvalidRequest(f"{param} is empty.", param)
-        found.append(Given(param, prefix + item) if isinstance(item, str) else Given(param, token_ids=tuple(item)))
-    return found
+    """Each text of `input`, after `prefix`, a prompt of the model's. Raises InvalidRequest for one that is empty."""
+    items = cast(Sequence[Any], inputs)
+    if isinstance(inputs, str) or isinstance(items[0], int):
+        return [_given("input", inputs, prefix)]
+    return [_given(f"input[{i}]", item, prefix) for i, item in enumerate(items)]
+
+
+def _given(param: str, item: Any, prefix: str) -> Given:
+    if not item:
+        raise InvalidRequest(f"{param} is empty.", param)
+    return Given(param, prefix + item) if isinstance(item, str) else Given(param, token_ids=tuple(item))
 
 
 async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | None) -> list[TokenizedText]:
@@ -55,8 +55,6 @@ async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | 
     """
     facts = model.info.pooling
     assert facts is not None
-    if len(given) > MAX_PROMPTS:
-        raise InvalidRequest(f"input has {len(given)} texts; at most {MAX_PROMPTS} are taken.", "input")
     if truncate is None:
         for each in given:
             if each.num_chars > facts.max_length * MAX_CHARS_PER_TOKEN:

@@ -29,7 +29,7 @@ from server.models.spec import ModelSpec
 from server.placement.footprint import ServingShape
 from server.placement.shard import ShardSpec
 
-WEAK = "trained to continue texts, not to embed them: its vectors compare poorly"
+WEAK = "trained to continue texts: its vectors compare poorly"
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,13 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 @pytest.mark.parametrize(
     ("name", "kind", "pools"),
-    [("bert", transformers.AutoModel, True), ("bert", CLASSIFIES, True), ("qwen3", CLASSIFIES, True)]
-    + [("qwen3", CAUSAL, False), ("qwen3", transformers.AutoModel, True)],
+    [
+        ("bert", transformers.AutoModel, True),
+        ("bert", CLASSIFIES, True),
+        ("qwen3", CLASSIFIES, True),
+        ("qwen3", CAUSAL, False),
+        ("qwen3", transformers.AutoModel, True),
+    ],
 )
 def test_files_say_what_a_model_is(checkpoint: Checkpoint, name: str, kind: Any, pools: bool) -> None:
     assert is_pooling(config_of(checkpoint(name, kind), "")) is pools
@@ -140,5 +145,5 @@ def test_what_an_encoder_has_no_use_for_is_refused(checkpoint: Checkpoint) -> No
     config = config_of(checkpoint("bert"), "")
     with pytest.raises(SettingsError, match="enable_lora is for models that generate"):
         load_served(replace(config, lora=LoraConfig()), lambda _: None)
-    with pytest.raises(DeviceMemoryError, match="does not fit on inf2.48xlarge"):
+    with pytest.raises(DeviceMemoryError, match=r"does not fit on inf2\.48xlarge"):
         load_served(replace(config, device_memory_utilization=0.01), lambda _: None)
