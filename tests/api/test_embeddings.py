@@ -247,6 +247,7 @@ BAD = [
     Bad(POOL, {"input": "a", "task": "generate"}, "task"),
     Bad(POOL, {"input": "a", "task": "classify"}, "model"),
     Bad(POOL, {"input": "a", "task": "token_embed", "dimensions": 4}, "dimensions"),
+    Bad(POOL, {"input": ["a"] * 33, "task": "token_embed"}, "input"),
     Bad("/classify", {"input": "a"}, "model"),
     Bad(SCORE, {"text_1": "a"}, "text_2"),
     Bad(SCORE, {"text_1": "a", "text_2": []}, "text_2"),

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from server.config import Dtype, Quantization
-from tests.api.serving import running_server
+from tests.api.serving import PATIENCE_S, running_server
 from tests.encoders import loaded
 from tests.parity.real_models import ALL_MINILM
 
@@ -87,12 +87,16 @@ def test_states_and_tokens_are_those_of_transformers(
 def test_openais_client_gets_the_vectors_of_sentence_transformers(
     directory: Path, golden: tuple[list[str], np.ndarray], kernel_cache: str, served: Format
 ) -> None:
-    """By a server on two cores of the part, of which each engine has one."""
-    texts, want = golden
+    """By a server on two cores of the part, of which each engine has one. OpenAI takes no empty text."""
+    kept = [i for i, text in enumerate(golden[0]) if text]
+    texts, want = [golden[0][i] for i in kept], golden[1][kept]
+    assert len(kept) > 5
     options = ("--kernel-cache-dir", kernel_cache, "--dtype", served.dtype, "--data-parallel-size", "2")
     options += ("--quantization", served.quantization or "none")
-    with running_server(directory, *options, program="server") as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+    with (
+        running_server(directory, *options, program="server") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=PATIENCE_S) as client,
+    ):
         answer = client.embeddings.create(model="fake", input=texts, extra_body={"truncate_prompt_tokens": -1})
     got = np.array([item.embedding for item in answer.data], np.float32)
     assert (1 - (got * want).sum(axis=1)).max() <= served.limit

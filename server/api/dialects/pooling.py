@@ -32,6 +32,7 @@ from server.types import PoolingParams
 
 router = APIRouter()
 RESPONSES = errors_of(401, 429, *OF_BODIES)
+MAX_TOKEN_WISE = 32  # texts whose tokens' states are in one answer: a row for each token is large
 
 
 @router.post("/pooling", response_model=PoolingList, responses=RESPONSES, openapi_extra=documented(TextPoolingRequest))
@@ -86,6 +87,9 @@ async def _classify(origin: Origin, body: ClassifyRequest, service: Service) -> 
 
 async def _pooling(origin: Origin, body: InputBody, service: Service, params: PoolingParams) -> Pooling:
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
+    if params.is_token_wise and len(given) > MAX_TOKEN_WISE:
+        what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
+        raise InvalidRequest(what, "input")
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
     return Pooling(service, origin, Work(texts, params, body.priority or 0))
 
