@@ -12,6 +12,7 @@ Batching = Literal["continuous", "neuron", "tgi", "static"]
 StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 Pace = Literal["host", "device"]
 KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
+RunnerKind = Literal["auto", "generate", "pooling"]
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 
 
@@ -99,6 +100,15 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = what the step has left
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingLimits:
+    """Limits of one step in which texts are encoded. None of them is computed in parts."""
+
+    max_num_texts: int
+    max_num_tokens: int
+    max_length: int  # tokens of a text, at most max_num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ class EncodeConfig:
     kernel_checks: bool = False
     cpus: tuple[int, ...] = ()
     catalog: CatalogConfig = CatalogConfig()
+    host_memory_bytes: int | None = None  # what it may take of the host; None = all that is available
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +256,9 @@ class EngineConfig:
     groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are
     allow_unsupported_types: bool = False  # weights of types that the part does not have
     lora: LoraConfig | None = None  # None: no adapters
+    runner: RunnerKind = "auto"  # "auto": as the model's files have it
+    pooling: PoolingMode | None = None  # None = as the model's files state
+    normalize: bool | None = None  # None = as the model's files state
 
     @property
     def requested_formats(self) -> RequestedFormats:

@@ -8,7 +8,7 @@ to make. Times are seconds of the host's monotonic clock.
 from __future__ import annotations
 
 import collections.abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from server.clock import NS
@@ -39,8 +39,19 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolingParams:
+    """What is made of a text that is encoded, not continued: a row of float32, pooled of the states of its tokens."""
+
+    token_types: tuple[int, ...] = ()  # as TokenizedText has them
+    is_raw: bool = False  # not normalized; of a classifier logits, not scores
+    dimensions: int | None = None  # first values of an embedding to keep; None = all
+    is_token_wise: bool = False  # the last states of all tokens instead, [tokens, hidden]
+    group: str = ""  # texts of one HTTP request, which take turns with those of others
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. `n > 1` is n requests that share their prompt's cached blocks."""
+    """One sequence to generate, or a text to encode. `n > 1` is n requests that share their prompt's cached blocks."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -51,6 +62,7 @@ class Request:
     received_time: float | None = None  # of the HTTP request, before its body was read; None = was none
     lora: str = ""  # digest of the adapter to compute with, under which it shares prefix-cache blocks; "" = none
     generated_token_ids: tuple[int, ...] = ()  # by an engine that has ended; this one goes on after them
+    pooling: PoolingParams | None = None  # None: it is continued
 
 
 class TokenizedText(NamedTuple):
@@ -72,11 +84,12 @@ class ScheduledSeq(NamedTuple):
     history: collections.abc.Sequence[int]  # read-only view of all known tokens, prompt first
     num_prompt_tokens: int
     lora: str = ""  # digest of its adapter, "" = none
+    pooling: PoolingParams | None = None  # None: it is continued
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: what to compute, and who lost their place."""
+    """One step: what to compute, and who lost their place. Texts that are encoded have steps of their own."""
 
     step_id: int
     prefill: tuple[ScheduledSeq, ...]  # all others: inside the prompt, or recomputing what was generated
@@ -85,6 +98,8 @@ class StepPlan:
     admitted: tuple[str, ...] = ()  # placed for the first time; not those that come back after a preemption
     time: float = 0.0  # when this was decided
     received_time: float | None = None  # the earliest of `admitted`
+    is_pooled: bool = False  # `prefill` are texts to encode, each whole
+    follows: bool = False  # something waited when the step before ended, though nobody was running
 
     @property
     def seqs(self) -> tuple[ScheduledSeq, ...]:
@@ -151,6 +166,7 @@ class StepResult:
     sampled: dict[str, SampledToken]
     seconds: float  # host time the step took
     device: DeviceStep | None = None  # None: nothing is modelled
+    rows: dict[str, bytes] = field(default_factory=dict)  # float32, of texts whose states are all finite
 
 
 class TokenEvent(NamedTuple):
@@ -168,6 +184,7 @@ class TokenEvent(NamedTuple):
     num_cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    row: bytes | None = None  # float32, of a text that was encoded; with it the request ends
 
 
 class Charge(NamedTuple):

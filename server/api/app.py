@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from server import __version__
 from server.api import errors
-from server.api.dialects import chat, completions, sagemaker
+from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
 from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
@@ -19,8 +19,10 @@ from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
+from server.api.wire.pooling import ClassifyRequest, EmbeddingRequest, RerankRequest, ScoreRequest, TextPoolingRequest
 
-MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory, adapters)
+ENCODING = (embeddings, pooling, rerank)
+MODULES = (chat, completions, *ENCODING, sagemaker, models, tokenize, status, admin, inventory, adapters)
 BODIES = (
     ChatRequest,
     CompletionRequest,
@@ -28,6 +30,11 @@ BODIES = (
     DetokenizeRequest,
     LoadLoraAdapterRequest,
     UnloadLoraAdapterRequest,
+    EmbeddingRequest,
+    TextPoolingRequest,
+    ClassifyRequest,
+    ScoreRequest,
+    RerankRequest,
 )
 
 

@@ -18,6 +18,7 @@ from fastapi import Depends, Request
 from server.api.adapters import Adapters
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
+from server.api.sentences import Sentences
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
 from server.clock import Clock, MonotonicClock
@@ -66,6 +67,7 @@ class ServedModel:
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
     rate: ChargeRate  # of modelled device time
+    sentences: Sentences
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
 
@@ -149,6 +151,7 @@ class Service:
             info,
             requests,
             rate,
+            Sentences(self.config.model_path, text.tokenizer, info),
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
         )

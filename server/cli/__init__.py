@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def engine_main(config: EngineConfig, addresses: Addresses) -> int:
     """What an engine's process runs; only that process imports the compiler."""
-    from server.engine.load.loading import load_engine
     from server.engine.process import run_engine
+    from server.engine.serving import load_served
 
-    return run_engine(load_engine, config, addresses)
+    return run_engine(load_served, config, addresses)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

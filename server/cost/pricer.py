@@ -8,6 +8,7 @@ server's engine and the simulator are priced by this one file.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from server.clock import NS
 from server.config import StackName
@@ -94,6 +95,35 @@ class HostOfSteps:
         return cls(host, sampled, stack.pads_slots, tuple(sorted(batches)), stack.name)
 
 
+class Pricer(Protocol):
+    """Prices steps on the part: those of sequences, or those of texts."""
+
+    extrapolated: dict[str, None]  # reasons met so far, in order
+
+    def charge(self, plan: StepPlan) -> StepCharge:
+        """All graphs of a step, in the order in which they run."""
+        ...
+
+    @property
+    def calibration(self) -> str:
+        """Version of the coefficients."""
+        ...
+
+    @property
+    def stack(self) -> StackName:
+        """The software whose steps are priced."""
+        ...
+
+    @property
+    def request_s(self) -> float:
+        """Seconds of the host's work on a request before it is in the queue."""
+        ...
+
+    def why_extrapolated(self) -> tuple[str, ...]:
+        """Why no measurement stands behind the times of this model on this part; empty when one does."""
+        ...
+
+
 class StepPricer:
     """`slots` is the compiled batch of decode; buckets are compiled lengths, ascending, the last the longest."""
 
@@ -138,7 +168,7 @@ class StepPricer:
     def why_extrapolated(self) -> tuple[str, ...]:
         """Why no measurement stands behind the times of this model on this part; empty when one does."""
         costs = self._decode(self.decode_buckets[-1], self._slots)[1], self._prefill(0, self._prefill_buckets[-1])[1]
-        return tuple(dict.fromkeys(reason for cost in costs for reason in _reasons(cost)))
+        return tuple(dict.fromkeys(reason for cost in costs for reason in reasons_of(cost)))
 
     def decode_bucket(self, context: int) -> int:
         """The bucket that holds `context` tokens."""
@@ -193,9 +223,10 @@ class StepPricer:
         return found
 
     def _priced(self, cost: StepCost) -> tuple[int, StepCost]:
-        self.extrapolated |= dict.fromkeys(_reasons(cost))
+        self.extrapolated |= dict.fromkeys(reasons_of(cost))
         return round(cost.elapsed_s * NS), cost
 
 
-def _reasons(cost: StepCost) -> list[str]:
+def reasons_of(cost: StepCost) -> list[str]:
+    """Why no measurement stands behind a cost, one by one."""
     return cost.extrapolated.split("; ") if cost.extrapolated else []

@@ -10,17 +10,54 @@ from typing import Protocol
 from server.clock import Clock
 from server.engine.grammar_queue import GrammarQueue
 from server.link.messages import Abort, Add, Command, ResetPrefixCache, Shutdown, Tokens
-from server.scheduler.scheduler import Scheduler
-from server.types import StepPlan, StepResult, TokenEvent
+from server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
 
 IDLE_WAIT_S = 1.0  # longest wait for a command; short enough that a signal handler is heard
+
+
+class Scheduler(Protocol):
+    """Decides what is computed: server.scheduler's of sequences, of texts, or of both."""
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request is open."""
+        ...
+
+    @property
+    def open_ids(self) -> tuple[str, ...]:
+        """Ids of all open requests."""
+        ...
+
+    def add(self, request: Request) -> None:
+        """Let `request` wait for its turn."""
+        ...
+
+    def abort(self, request_id: str, now: float) -> TokenEvent | None:
+        """End a request; None when it is unknown or has ended."""
+        ...
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix."""
+        ...
+
+    def schedule(self, now: float) -> StepPlan:
+        """The next step. An empty plan must be applied too."""
+        ...
+
+    def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
+        """Record what the step computed; the events that come of it."""
+        ...
+
+    def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
+        """The state after `apply`."""
+        ...
 
 
 class Runner(Protocol):
     """Computes plans. May keep nothing about a request but what it wrote to the plan's KV blocks."""
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Write the KV of every planned token; sample for each sequence with `needs_sample`."""
+        """Write the KV of every planned token; sample for each sequence with `needs_sample`. Or pool texts to rows."""
         ...
 
 

@@ -68,12 +68,13 @@ ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Replace, Parallel, Add)
 COMPUTED = (*ON_STREAM, Linear, HeadNorm, PlainHeadNorm, Rope, Attention, Gated, Activate, Experts)
 
 
-def build_program(placement: Placement, adapters: AdapterSlots | None = None) -> Program:
+def build_program(placement: Placement, adapters: AdapterSlots | None = None, leaves_states: bool = False) -> Program:
     """The program of a placed model; it computes the rows of one step record, with `adapters` if these are given.
 
-    Raises DeviceError for an op that no kernel computes.
+    `leaves_states`: the output layer is left out, and every row's last state stays in the stream. Raises DeviceError
+    for an op that no kernel computes.
     """
-    return _Lowering(placement, adapters).run()
+    return _Lowering(placement, adapters, leaves_states).run()
 
 
 def _require_kernels(graph: Graph) -> None:
@@ -96,10 +97,11 @@ class _Leaves:
 
 
 class _Lowering:
-    def __init__(self, placement: Placement, adapters: AdapterSlots | None) -> None:
+    def __init__(self, placement: Placement, adapters: AdapterSlots | None, leaves_states: bool) -> None:
         self._at = placement
         self._buffers = placement.buffers
         self._graph = decoder_graph(placement.spec)
+        self._has_output = self._graph.has_head and not leaves_states
         _require_kernels(self._graph)
         self._operands = Operands(placement)
         block_size = placement.cache.block_size
@@ -265,10 +267,10 @@ class _Lowering:
         self._stream.leave_partials()
 
     def _tail(self, ops: Sequence[Op]) -> None:
-        """What comes after the layers: logits are of the rows that are sampled."""
+        """What comes after the layers, for the rows that are sampled, or all."""
         head = self._graph.head if self._graph.has_head else None
         self._ops("states", 0, [op for op in ops if op is not head and not isinstance(op, FinishLogits)])
-        if head is None:
+        if head is None or not self._has_output:
             self._states()
             return
         self._logits(head)
@@ -276,7 +278,7 @@ class _Lowering:
             self._program.add("finish logits", finish_logits, [self._operands.finish_logits(op)])
 
     def _states(self) -> None:
-        """The stream in its last form, for every row: what a model without an output layer leaves."""
+        """The stream in its last form, for every row: what a program without an output layer leaves."""
         kernel = linear_kernels(self._at.dtype, self._at.isa).reduce_norm
         if self._stream.norm is not None:
             self._stream.stay(self._stream.norm.name, self._stream.norm)

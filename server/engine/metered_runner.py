@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from server.clock import NS, Clock, Waiter
 from server.cost.meter import Meter
-from server.cost.pricer import StepCharge, StepPricer
+from server.cost.pricer import Pricer, StepCharge
 from server.cost.timeline import Timeline
 from server.engine.loop import Inbox, Outbox, Runner
 from server.link.messages import Abort, Add, Command, Shutdown, Tokens
@@ -27,7 +27,7 @@ MAX_HOST_NS = 5_000_000
 class MeteredRunner:
     """Implements server.engine.loop.Runner."""
 
-    def __init__(self, runner: Runner, pricer: StepPricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
+    def __init__(self, runner: Runner, pricer: Pricer, meter: Meter, clock: Waiter, is_paced: bool) -> None:
         self._runner, self._pricer, self._meter, self._clock, self._is_paced = runner, pricer, meter, clock, is_paced
         self._timeline = Timeline(self._now_ns())
 
@@ -43,7 +43,7 @@ class MeteredRunner:
     def _begin(self, plan: StepPlan) -> tuple[int, int]:
         """Idle and lost nanoseconds before the step."""
         now_ns = self._now_ns()
-        if len(plan.admitted) == len(plan.seqs):  # nobody was running: there was a pause, however short
+        if len(plan.admitted) == len(plan.seqs) and not plan.follows:  # nobody ran or waited: a pause, however short
             return self._timeline.pause(self._begin_of_work(plan, now_ns)), 0
         return 0, self._timeline.lag(now_ns) if self._is_paced else 0
 

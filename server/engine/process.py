@@ -11,12 +11,13 @@ import msgspec
 import zmq
 
 from server.clock import MonotonicClock
-from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
 from server.cost.meter import Meter
-from server.cost.pricer import StepPricer
+from server.cost.pricer import Pricer
 from server.engine.adapters import AdapterInputs, Adapters
 from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
+from server.engine.loop import Scheduler as AnyScheduler
 from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
 from server.engine.trace.files import require_directory, traced
 from server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
@@ -25,7 +26,9 @@ from server.kv_cache.manager import KVCacheManager
 from server.link.handle import Addresses, connected_socket
 from server.link.heartbeat import Heartbeat, StepLimit
 from server.link.messages import EngineInfo, Failed, Input, Output, Progress, Ready, Tokens
+from server.scheduler.pooling import PoolingScheduler
 from server.scheduler.scheduler import Scheduler
+from server.scheduler.shared import SharedScheduler
 
 log = logging.getLogger("neuronserve.engine")
 
@@ -36,15 +39,17 @@ class LoadedEngine(Protocol):
     @property
     def runner(self) -> Runner: ...
     @property
-    def cache(self) -> CacheConfig: ...
+    def cache(self) -> CacheConfig | None: ...  # None: it generates nothing
     @property
     def scheduler(self) -> SchedulerConfig: ...
+    @property
+    def pooling(self) -> PoolingLimits | None: ...  # None: it encodes nothing
     @property
     def info(self) -> EngineInfo: ...
     @property
     def grammars(self) -> Grammars | None: ...
     @property
-    def pricer(self) -> StepPricer: ...
+    def pricer(self) -> Pricer: ...
     @property
     def adapters(self) -> Adapters | None: ...
 
@@ -83,6 +88,16 @@ class _SocketOutbox:
         self._socket.send(self._encoder.encode(output))
 
 
+def _scheduler(loaded: LoadedEngine) -> AnyScheduler:
+    """Of sequences, of texts, or of both."""
+    pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
+    if loaded.cache is None:
+        assert pooling is not None
+        return pooling
+    generation = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
+    return generation if pooling is None else SharedScheduler(generation, pooling)
+
+
 def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> int:
     """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`."""
     context = zmq.Context()
@@ -92,7 +107,7 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
-        scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
+        scheduler = _scheduler(loaded)
         inputs = AdapterInputs(_SocketInputs(inbox), loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from server.config import Pace, Quantization, StackName, WeightGroups
+from server.config import Pace, PoolingMode, Quantization, StackName, WeightGroups
 from server.device.buckets import CompiledShapes
 from server.types import Charge, Request, StepReport, TokenEvent
 
@@ -69,11 +69,23 @@ class LoadedAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolingFacts:
+    """What an engine makes of a text that it encodes."""
+
+    size: int  # values of a row: dimensions of an embedding, or labels
+    max_length: int  # tokens of a text
+    pooling: tuple[PoolingMode, ...]
+    is_normalized: bool
+    labels: tuple[str, ...] = ()  # of a classifier; () = rows are embeddings
+    notice: str = ""  # what a user of the rows should know of them
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Limits and facts of a ready engine, sent once to the API."""
 
     max_model_len: int  # tokens, prompt and generated
-    num_blocks: int  # of the KV cache, the null block included
+    num_blocks: int  # of the KV cache, the null block included; 0 = there is none
     block_size: int  # tokens
     max_num_queued_reqs: int  # waiting + running
     device: str
@@ -89,6 +101,8 @@ class EngineInfo:
     host_memory: dict[str, int] = field(default_factory=dict)  # bytes of the emulation's own buffers, by use
     notes: tuple[str, ...] = ()  # shown once at start
     adapters: tuple[LoadedAdapter, ...] = ()  # that are there from the start
+    generates: bool = True  # takes requests to continue a prompt
+    pooling: PoolingFacts | None = None  # None: takes none to encode a text
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):

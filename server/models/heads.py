@@ -64,6 +64,11 @@ class Head:
     def is_classifier(self) -> bool:
         return bool(self.labels)
 
+    @property
+    def is_normalized(self) -> bool:
+        """Whether its rows have length 1."""
+        return bool(self.steps) and isinstance(self.steps[-1], Normalize)
+
 
 _ROBERTA = (Dense("classifier.dense", "tanh"), Dense("classifier.out_proj"))
 _LAST_TOKEN = Head(("lasttoken",), (Dense("score", has_bias=False),))

@@ -19,33 +19,47 @@ from server.placement.footprint import (
     MICROCODE_BYTES,
     NEFF_BYTES,
     SCRATCHPAD_PAGE_BYTES,
+    Line,
 )
 
 
-def encoder_bytes(model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1) -> int:
-    """Bytes on each core for passes of `texts`: how many, of how many tokens."""
+def encoder_lines(
+    model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1
+) -> tuple[Line, ...]:
+    """Entries of each core for passes of `texts`: how many, of how many tokens."""
     count, tokens = texts
     share = CoreShare.of(model, tp)
     scores = count * score_bytes(model, share, tokens, lnc)
     activations = activation_bytes(model, share, count * tokens, 0, formats.dtype)
-    runtime = DMA_RING_BYTES + NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES + (COLLECTIVES_BYTES if tp > 1 else 0)
-    return weight_bytes(model, tp, formats) + round_up(scores + activations, SCRATCHPAD_PAGE_BYTES) + runtime
+    return (
+        Line("weights", "weights", weight_bytes(model, tp, formats)),
+        Line("scratchpad", "attention scores and activations", round_up(scores + activations, SCRATCHPAD_PAGE_BYTES)),
+        Line("collectives", "buffers", COLLECTIVES_BYTES if tp > 1 else 0),
+        Line("runtime", "DMA rings", DMA_RING_BYTES),
+        Line("runtime", "NEFF and microcode", NEFF_BYTES + (lnc - 1) * MICROCODE_BYTES),
+    )
+
+
+def encoder_bytes(model: ModelSpec, tp: int, formats: WeightFormats, texts: tuple[int, int], lnc: int = 1) -> int:
+    """Bytes on each core for passes of `texts`: how many, of how many tokens."""
+    return sum(line.num_bytes for line in encoder_lines(model, tp, formats, texts, lnc))
 
 
 def require_encoder_fit(
     model: ModelSpec, part: tuple[Instance, float], tp: int, formats: WeightFormats, texts: tuple[int, int]
-) -> int:
-    """Bytes on each of `tp` cores of the part, of whose memory a share may be used.
+) -> tuple[Line, ...]:
+    """Entries of each of `tp` cores of the part, of whose memory a share may be used.
 
     Raises DeviceError when the part does not allow `tp`, DeviceMemoryError when a pass of `texts` does not fit.
     """
     instance, utilization = part
     instance.check_tp(tp)
-    needed, budget = encoder_bytes(model, tp, formats, texts, instance.chip.lnc), budget_bytes(instance, utilization)
+    lines, budget = encoder_lines(model, tp, formats, texts, instance.chip.lnc), budget_bytes(instance, utilization)
+    needed = sum(line.num_bytes for line in lines)
     if needed > budget:
         raise DeviceMemoryError(
             f"NRT_RESOURCE (4): {model.architecture} does not fit on {instance.name} with tensor_parallel_size {tp}: "
             f"{texts[0]} text(s) of {texts[1]} tokens need {needed / GIB:.2f} GiB on each core, which has "
             f"{budget / GIB:.2f}"
         )
-    return needed
+    return lines

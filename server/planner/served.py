@@ -66,7 +66,7 @@ class Served:
         return not decoder_graph(self.spec).has_head
 
     def __str__(self) -> str:
-        kind = "an encoder, by `neuronserve embed`" if self.is_encoder else f"tools: {self.tools}"
+        kind = "an encoder, by `serve` and `embed`" if self.is_encoder else f"tools: {self.tools}"
         where = "fits on no part of the catalogue"
         if self.place is not None:
             where = f"{self.place.num_bytes / GIB:.1f} GiB on {self.place.device} TP{self.place.tensor_parallel_size}"

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
-from server.config import EncodeConfig, PoolingMode
+from server.config import EncodeConfig
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.engine.encode.options import EmbedOptions
 from server.settings.base import File, slice_of
 from server.settings.model import ModelSettings
+from server.settings.pooling import PoolingSettings
 
 
 def _one_or_many(value: Any) -> Any:
@@ -22,7 +23,7 @@ def _one_or_many(value: Any) -> Any:
 Lines = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_one_or_many)]
 
 
-class EmbedSettings(ModelSettings):
+class EmbedSettings(ModelSettings, PoolingSettings):
     """Settings of `neuronserve embed`."""
 
     text: Lines = Field((), description="text to encode; repeatable")
@@ -30,12 +31,6 @@ class EmbedSettings(ModelSettings):
     query: str | None = Field(None, description="first text of a pair with each of the others, for a cross-encoder")
     prompt_name: str | None = Field(None, description="prompt of the model's own to put before each text")
     prompt: str | None = Field(None, description="text to put before each text")
-    pooling: Literal["auto"] | PoolingMode = Field(
-        "auto", description="how the states of tokens become a vector; auto is as modules.json has it, else mean"
-    )
-    normalize: Literal["auto", "true", "false"] = Field(
-        "auto", description="vectors of length 1; auto is as modules.json has it, else true"
-    )
     dimensions: int | None = Field(None, ge=1, description="first values of each vector to keep, for models made so")
     format: Literal["text", "json"] = Field("text", description="a line for each text, or one JSON object")
     max_num_seqs: int = Field(256, ge=1, le=4096, description="texts in one step")
@@ -72,8 +67,8 @@ class EmbedSettings(ModelSettings):
             cpu_threads=cpu_threads,
             cpus=choose_cpus(self.cpu_binding, cpu_threads),
             catalog=self.catalog_config,
-            pooling=None if self.pooling == "auto" else self.pooling,
-            normalize=None if self.normalize == "auto" else self.normalize == "true",
+            pooling=self.pooling_mode,
+            normalize=self.normalizes,
         )
 
     @property

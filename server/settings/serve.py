@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag
 
 from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, ToolCallParser
-from server.config import DataParallel, EngineConfig, TraceConfig
+from server.config import DataParallel, EngineConfig, RunnerKind, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.open_files import max_connections, raise_open_files
@@ -22,6 +22,7 @@ from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
 from server.settings.logs import LogFormat, log_to_stderr
 from server.settings.model import DEFAULT_MODEL
+from server.settings.pooling import PoolingSettings
 from server.settings.sources import traces_protocol
 
 
@@ -31,11 +32,14 @@ def _not_empty(keys: Any) -> Any:
     return keys
 
 
-class ServeSettings(EngineSettings):
+class ServeSettings(EngineSettings, PoolingSettings):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
+    )
+    runner: RunnerKind = Field(
+        "auto", description="continue texts and encode them, or only encode; auto is as the model's files have it"
     )
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all")
     port: int = Field(8000, ge=0, le=65535, description="TCP port to listen on; 0 picks a free one")
@@ -152,7 +156,14 @@ class ServeSettings(EngineSettings):
         trace = TraceConfig(self.trace_dir, self.trace_max_events)
         most = min(self.max_num_queued_reqs, self._max_open)
         engine = super().engine_config(model_path)
-        return replace(engine, tokenizer_path=self.tokenizer, trace=trace, max_num_queued_reqs=most)
+        return replace(
+            engine,
+            tokenizer_path=self.tokenizer,
+            trace=trace,
+            max_num_queued_reqs=most,
+            pooling=self.pooling_mode,
+            normalize=self.normalizes,
+        )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads and memory are divided between them."""

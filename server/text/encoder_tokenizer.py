@@ -5,6 +5,7 @@ A pair that is too long loses tokens of the longer text first, as in transformer
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,21 +32,38 @@ def stated_length(directory: Path) -> int | None:
 
 
 class EncoderTokenizer:
-    """A tokenizer that holds its texts to `max_length` tokens, special ones included."""
+    """A tokenizer of texts that are held to `max_length` tokens, special ones included. Threads may share it."""
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, is_lower_case: bool = False) -> None:
         """Raises CheckpointError where the special tokens alone are longer than `max_length`."""
         self._backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
         self._is_lower_case = is_lower_case
-        special = self._backend.num_special_tokens_to_add(is_pair=True)
-        if max_length <= special:
-            raise CheckpointError("tokenizer.json", f"adds {special} special tokens: the limit is {max_length}")
-        self._backend.enable_truncation(max_length, strategy="longest_first")
+        self.num_special: int = self._backend.num_special_tokens_to_add(is_pair=True)  # of a pair, which has most
+        if max_length <= self.num_special:
+            raise CheckpointError(
+                "tokenizer.json", f"adds {self.num_special} special tokens: the limit is {max_length}"
+            )
         self.max_length = max_length
+        self._lock = threading.Lock()  # the limit is the backend's state
 
-    def encode(self, texts: Sequence[TextOrPair]) -> list[TokenizedText]:
-        """Tokens of each text, or of each pair. Releases the GIL, and works on all texts at once."""
+    def encode(self, texts: Sequence[TextOrPair], max_length: int | None = None) -> list[TokenizedText]:
+        """Tokens of each text, or of each pair, held to `max_length`, or to the tokenizer's own.
+
+        Releases the GIL, and works on all texts at once.
+        """
+        return self._encode(texts, max_length or self.max_length)
+
+    def whole(self, texts: Sequence[TextOrPair]) -> list[TokenizedText]:
+        """As `encode`, all tokens however many there are."""
+        return self._encode(texts, None)
+
+    def _encode(self, texts: Sequence[TextOrPair], limit: int | None) -> list[TokenizedText]:
         if self._is_lower_case:
             texts = [text.lower() if isinstance(text, str) else (text[0].lower(), text[1].lower()) for text in texts]
-        found = self._backend.encode_batch(list(texts))
+        with self._lock:
+            if limit is None:
+                self._backend.no_truncation()
+            else:
+                self._backend.enable_truncation(limit, strategy="longest_first")
+            found = self._backend.encode_batch(list(texts))
         return [TokenizedText(tuple(each.ids), tuple(each.type_ids) if any(each.type_ids) else ()) for each in found]

@@ -111,6 +111,7 @@ class FakeEngine:
     pricer: StepPricer
     grammars: None = None  # the fake model follows none
     adapters: None = None
+    pooling: None = None  # it encodes nothing
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:

@@ -8,19 +8,22 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from server.clock import NS, ManualClock
-from server.config import CacheConfig, SchedulerConfig
+from server.config import CacheConfig, PoolingLimits, SchedulerConfig
 from server.cost.meter import Meter
 from server.engine.loop import EngineLoop
 from server.engine.metered_runner import MAX_HOST_NS, MeteredOutbox, MeteredRunner
 from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Abort, Add, Command, Tokens
+from server.scheduler.pooling import PoolingScheduler
 from server.scheduler.scheduler import Scheduler
-from server.types import DeviceStep, Request, SampledToken, SamplingParams, StepPlan, StepResult
+from server.scheduler.shared import SharedScheduler
+from server.types import DeviceStep, PoolingParams, Request, SampledToken, SamplingParams, StepPlan, StepResult
 from tests.cost.pricing import small_pricer
 from tests.depth import representative
 
 CACHE = CacheConfig(num_blocks=40, block_size=16)
 LIMITS = SchedulerConfig(max_model_len=512, max_num_seqs=4, max_num_batched_tokens=128)
+TEXTS = PoolingLimits(max_num_texts=2, max_num_tokens=128, max_length=128)
 PRICER = small_pricer(LIMITS.max_num_seqs, LIMITS.max_model_len)
 VOCAB = 50
 
@@ -69,7 +72,9 @@ class SlowHost:
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._clock.advance(self.step_s)
-        return StepResult(plan.step_id, {seq.request_id: SampledToken(1) for seq in plan.seqs if seq.needs_sample}, 0.0)
+        rows = {seq.request_id: b"1234" for seq in plan.seqs if seq.pooling is not None}
+        sampled = {seq.request_id: SampledToken(1) for seq in plan.seqs if seq.needs_sample}
+        return StepResult(plan.step_id, sampled, 0.0, rows=rows)
 
 
 class Engine:
@@ -79,7 +84,7 @@ class Engine:
         self.host = SlowHost(self.clock, step_s)
         self.meter = Meter()
         runner = MeteredRunner(self.host, PRICER, self.meter, self.clock, is_paced)
-        scheduler = Scheduler(LIMITS, KVCacheManager(CACHE))
+        scheduler = SharedScheduler(Scheduler(LIMITS, KVCacheManager(CACHE)), PoolingScheduler(TEXTS))
         outbox = MeteredOutbox(self.outbox, self.meter)
         self.loop = EngineLoop(scheduler, runner, self.clock, self.inbox, outbox)
 
@@ -98,6 +103,10 @@ class Engine:
 def request(name: str, num_input: int = 100, max_tokens: int = 10, salt: int = 0) -> Add:
     prompt = tuple((salt * 7 + i) % VOCAB for i in range(num_input))
     return Add(Request(name, prompt, SamplingParams(max_tokens), 0.0, cache_salt=name))
+
+
+def text(name: str, num_tokens: int = 60) -> Add:
+    return Add(Request(name, tuple(range(num_tokens)), SamplingParams(0), 0.0, pooling=PoolingParams(group="a")))
 
 
 PREFILL_S = PRICER.prefill_ns(0, 100) / NS
@@ -139,6 +148,25 @@ def test_paced_tokens_come_when_the_part_would_give_them_whatever_the_host_takes
     expected = [PREFILL_S + i * DECODE_S for i in range(50)]
     assert engine.token_times("a") == pytest.approx(expected, abs=1e-9)
     assert {(step.late_ns, step.lag_ns) for step in engine.outbox.steps} == {(0, 0)}
+
+
+def test_steps_of_texts_follow_one_another_on_the_part_without_a_pause() -> None:
+    """Nobody runs between them, and yet what the host takes is lost time, not idle time."""
+    engine = Engine(is_paced=True, turn_s=0.02)
+    engine.run(*((0.0, text(str(i))) for i in range(6)), until=1.0)
+    steps = engine.outbox.steps
+    assert [step.prefill_ns for step in steps] == [2 * PRICER.prefill_ns(0, 60)] * 3
+    assert [step.idle_ns for step in steps[1:]] == [0, 0]
+    assert all(step.lag_ns > 0 for step in steps[1:])
+
+
+def test_texts_beside_generation_are_charged_what_their_steps_take() -> None:
+    engine = Engine(is_paced=False)
+    engine.run((0.0, request("a", max_tokens=8)), *((0.0, text(str(i))) for i in range(5)), until=1.0)
+    charged = engine.outbox.device_ns()
+    assert {charged[str(i)] for i in range(5)} == {PRICER.prefill_ns(0, 60)}
+    assert sum(charged.values()) == sum(step.busy_ns for step in engine.outbox.steps)
+    assert engine.meter.num_accounts == 0
 
 
 @pytest.mark.parametrize(("host_s", "counted_s"), [(0.0, 0.0), (0.002, 0.002), (3.0, MAX_HOST_NS / NS)])

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import openai
 import pytest
 import torch
 import transformers
 
 from server.config import Dtype, Quantization
+from tests.api.serving import PATIENCE_S, running_server
 from tests.encoders import loaded
 from tests.parity.real_models import ALL_MINILM
 
@@ -78,3 +80,23 @@ def test_states_and_tokens_are_those_of_transformers(
                 want = model(**inputs).last_hidden_state[0].numpy()
             got = found.encoder.states(tokens)
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("served", FORMATS, ids=lambda each: each.quantization or each.dtype)
+def test_openais_client_gets_the_vectors_of_sentence_transformers(
+    directory: Path, golden: tuple[list[str], np.ndarray], kernel_cache: str, served: Format
+) -> None:
+    """By a server on two cores of the part, of which each engine has one. OpenAI takes no empty text."""
+    kept = [i for i, text in enumerate(golden[0]) if text]
+    texts, want = [golden[0][i] for i in kept], golden[1][kept]
+    assert len(kept) > 5
+    options = ("--kernel-cache-dir", kernel_cache, "--dtype", served.dtype, "--data-parallel-size", "2")
+    options += ("--quantization", served.quantization or "none")
+    with (
+        running_server(directory, *options, program="server") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0, timeout=PATIENCE_S) as client,
+    ):
+        answer = client.embeddings.create(model="fake", input=texts, extra_body={"truncate_prompt_tokens": -1})
+    got = np.array([item.embedding for item in answer.data], np.float32)
+    assert (1 - (got * want).sum(axis=1)).max() <= served.limit

@@ -56,6 +56,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "block_size": info.block_size,
             "enable_prefix_caching": info.enable_prefix_caching,
         },
+        "pooling": None if info.pooling is None else asdict(info.pooling),
         "memory": _memory(info),
         "parsers": _parsers(service),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
+from server.link.messages import EngineInfo
 
+Task = Literal["generate", "embed", "classify", "score"]
 router = APIRouter()
 
 
@@ -22,6 +24,9 @@ class ModelCard(BaseModel):
     owned_by: str = "neuronserve"
     max_model_len: int
     parent: str | None = None  # of an adapter: the model it is for
+    tasks: list[Task]
+    dimensions: int | None = None  # of an embedding
+    notice: str | None = None  # what a user of the embeddings should know of them
 
 
 class ModelList(BaseModel):
@@ -46,7 +51,21 @@ async def get_model(model_id: str, service: ServiceOf) -> ModelCard:
 
 def _card(service: Service, name: str) -> ModelCard:
     model, adapter = service.model, service.adapters.get(name)
-    card = ModelCard(id=name, created=model.created, max_model_len=model.info.max_model_len)
-    if adapter is None:
+    info = model.info
+    if adapter is not None:
+        parent = service.config.model_names[0]
+        return ModelCard(
+            id=name, created=adapter.created, max_model_len=info.max_model_len, parent=parent, tasks=["generate"]
+        )
+    card = ModelCard(id=name, created=model.created, max_model_len=info.max_model_len, tasks=_tasks(info))
+    if info.pooling is None or info.pooling.labels:
         return card
-    return card.model_copy(update={"created": adapter.created, "parent": service.config.model_names[0]})
+    return card.model_copy(update={"dimensions": info.pooling.size, "notice": info.pooling.notice or None})
+
+
+def _tasks(info: EngineInfo) -> list[Task]:
+    found: list[Task] = ["generate"] if info.generates else []
+    if info.pooling is None:
+        return found
+    kind: Task = "classify" if info.pooling.labels else "embed"
+    return [*found, kind] if len(info.pooling.labels) > 1 else [*found, kind, "score"]

@@ -12,6 +12,7 @@ from server.api.pipeline.stream_options import stream_usage
 from server.api.service import Service
 from server.api.wire.generation import GenerationRequest
 from server.errors import InvalidRequest
+from server.link.messages import EngineInfo
 
 # Field -> values, besides null, false and what is empty, that request nothing beyond what this server does anyway.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -51,11 +52,31 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 
 def validate(service: Service, body: GenerationRequest) -> str:
     """The model name for the answer. Raises RequestError when the request cannot be served, whatever its prompt."""
-    _ = service.model  # raises while it loads, drains or is dead
+    require_generator(service.model.info)
     name = service.require_name(body.model)
     refuse_unsupported(body.model_extra, body.n or 1)
     stream_usage(body)
     return name
+
+
+def require_generator(info: EngineInfo) -> None:
+    """Raise InvalidRequest where the model only encodes."""
+    if not info.generates:
+        raise InvalidRequest(
+            f"{info.facts.architecture} encodes texts here and generates none: ask {paths_of(info)}.",
+            "model",
+            "unsupported_endpoint",
+        )
+
+
+def paths_of(info: EngineInfo) -> str:
+    """The endpoints that the model of this server answers."""
+    paths = ["/v1/chat/completions", "/v1/completions"] if info.generates else []
+    if info.pooling is not None:
+        labels = len(info.pooling.labels)
+        paths += ["/classify"] if labels else ["/v1/embeddings"]
+        paths += ["/v1/score", "/v1/rerank"] if labels < 2 else []
+    return ", ".join(paths)
 
 
 def refuse_unsupported(extra: dict[str, Any] | None, n: int) -> None:

@@ -72,6 +72,8 @@ class EngineMetrics:
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
         self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
+        if not info.num_blocks:
+            return  # it has no cache
         self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)
         self._read(f.KV_BLOCKS, lambda: num_usable - num_free(), state="used")
         self._read(f.KV_BLOCKS, num_free, state="free")

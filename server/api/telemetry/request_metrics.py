@@ -48,6 +48,10 @@ class RequestMetrics:
     def first_token(self, life: SequenceLife, ttft_s: float) -> None:
         """Count the prompt of `life`, which is done, and its time to first token."""
         self._ttft.observe(ttft_s)
+        self.prompt_computed(life)
+
+    def prompt_computed(self, life: SequenceLife) -> None:
+        """Count the prompt of `life`, which is done."""
         self._prompt_tokens.inc(life.num_prompt_tokens)
         self._cached_tokens.inc(life.num_cached_tokens)
         self._cached_source.inc(life.num_cached_tokens)

@@ -75,6 +75,8 @@ class RequestWatch:
                 self._metrics[life.engine].between_tokens.observe(event.time - life.last_token_time)
             life.last_token_time = event.time
             life.num_tokens += 1
+        if event.row is not None:
+            self._metrics[life.engine].prompt_computed(life)
         if event.finish_reason is not None and event.finish_reason in {"abort", "error"}:
             self.end(event.request_id, event.finish_reason)
 

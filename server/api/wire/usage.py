@@ -34,3 +34,11 @@ class Usage(BaseModel):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     neuronserve: DeviceUsage | None = optional()  # when requested by a header
+
+
+class PoolingUsage(BaseModel):
+    """Token counts of texts that were encoded."""
+
+    prompt_tokens: int
+    total_tokens: int
+    neuronserve: DeviceUsage | None = optional()  # when requested by a header

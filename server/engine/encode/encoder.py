@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from server.config import PoolingLimits
 from server.device.hbm import Buffer
-from server.engine.encode.head import HeadLayers, normalized
+from server.engine.encode.head import HeadLayers
 from server.engine.step_inputs import StepInputs
 from server.errors import InvalidRequest
 from server.kernels.program import Program
 from server.kernels.workers import WorkerPool
-from server.models.heads import Head, Normalize
+from server.models.heads import Head
 from server.types import SamplingParams, ScheduledSeq, TokenizedText
 
 Float32 = npt.NDArray[np.float32]
@@ -35,6 +36,12 @@ class StateRunner:
         self._pool, self._program, self._inputs, self._block_size = pool, program, inputs, block_size
         buffer, width, self.hidden_size = hidden
         self._hidden: Float32 = buffer.array(np.float32, -1, width)
+        self._is_timed = False
+        self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # as ModelRunner's
+
+    def time_instructions(self, is_on: bool) -> None:
+        """Time every instruction in `timed` from the next step on, or stop it."""
+        self._is_timed, self.timed = is_on, None
 
     def run(self, texts: Sequence[TokenizedText]) -> list[Float32]:
         """The states of each text, [tokens, hidden]; overwritten by the next step.
@@ -42,7 +49,10 @@ class StateRunner:
         Raises StepTooLarge, having computed nothing, beyond what the inputs were made for.
         """
         self._inputs.fill(list(self._sequences(texts)), token_types=[text.token_types for text in texts])
-        self._pool.run(self._program, self._inputs.address)
+        if self._is_timed:
+            self.timed = self._program, self._pool.trace(self._program, self._inputs.address)
+        else:
+            self._pool.run(self._program, self._inputs.address)
         ends = np.cumsum([len(text.token_ids) for text in texts])
         return np.split(self._hidden[: ends[-1], : self.hidden_size], ends[:-1])
 
@@ -62,20 +72,19 @@ class StateRunner:
 class Encoder:
     """A loaded encoder. Not thread-safe."""
 
-    def __init__(self, runner: StateRunner, head: HeadLayers, limits: tuple[int, int, int], vocab_size: int) -> None:
-        """`limits`: tokens of a text, tokens of a step, texts of a step."""
-        self._runner, self._head, self._vocab_size = runner, head, vocab_size
-        self.max_length, self._max_tokens, self._max_texts = limits
+    def __init__(self, runner: StateRunner, head: HeadLayers, limits: PoolingLimits, vocab_size: int) -> None:
+        self.runner, self.layers, self._vocab_size = runner, head, vocab_size
+        self.max_length, self._limits = limits.max_length, limits
 
     @property
     def head(self) -> Head:
         """What is made of the states: `is_classifier` tells scores by `labels` from embeddings."""
-        return self._head.head
+        return self.layers.head
 
     @property
     def size(self) -> int:
         """Values of a row: dimensions of an embedding, or labels."""
-        return self._head.size
+        return self.layers.size
 
     def encode(self, texts: Sequence[TokenizedText], is_raw: bool = False) -> Float32:
         """A row for each text, [texts, size]: embeddings, or scores. `is_raw`: not normalized, logits.
@@ -86,30 +95,29 @@ class Encoder:
             self._check(i, text)
         rows = np.empty((len(texts), self.size), np.float32)
         for first, end in self._steps(texts):
-            states = self._runner.run(texts[first:end])
+            states = self.runner.run(texts[first:end])
             for i, each in enumerate(states, first):
-                rows[i] = self._head.apply(each, is_raw)
+                rows[i] = self.layers.apply(each, is_raw)
         return rows
 
     def states(self, text: TokenizedText) -> Float32:
         """The last states of a text's tokens, [tokens, hidden]. Raises InvalidRequest as `encode`."""
         self._check(0, text)
-        return self._runner.run([text])[0].copy()
+        return self.runner.run([text])[0].copy()
 
     def shortened(self, rows: Float32, dimensions: int) -> Float32:
-        """The first values of each embedding (Matryoshka, Kusupati et al. 2022), normalized where embeddings are.
+        """The first values of each embedding, normalized where embeddings are.
 
         Raises InvalidRequest when there are not as many.
         """
         if self.head.is_classifier or not 1 <= dimensions <= self.size:
             raise InvalidRequest(f"dimensions is {dimensions}: an embedding has {self.size}", "dimensions")
-        cut = np.ascontiguousarray(rows[:, :dimensions])
-        is_normalized = bool(self.head.steps) and isinstance(self.head.steps[-1], Normalize)
-        return np.stack([normalized(row) for row in cut]) if is_normalized and len(cut) else cut
+        cut = [self.layers.shortened(row, dimensions) for row in rows]
+        return np.stack(cut) if cut else np.empty((0, dimensions), np.float32)
 
     def close(self) -> None:
         """Stop the worker threads."""
-        self._runner.close()
+        self.runner.close()
 
     def _check(self, i: int, text: TokenizedText) -> None:
         ids, types = text.token_ids, text.token_types
@@ -125,7 +133,7 @@ class Encoder:
         first = tokens = 0
         for i, text in enumerate(texts):
             tokens += len(text.token_ids)
-            if i > first and (tokens > self._max_tokens or i - first == self._max_texts):
+            if i > first and (tokens > self._limits.max_num_tokens or i - first == self._limits.max_num_texts):
                 yield first, i
                 first, tokens = i, len(text.token_ids)
         if first < len(texts):

@@ -75,6 +75,14 @@ class HeadLayers:
             row = step(row)
         return row
 
+    def shortened(self, row: Float32, dimensions: int, is_raw: bool = False) -> Float32:
+        """The first values of an embedding, normalized again where embeddings are.
+
+        Source: Matryoshka representations, Kusupati et al. 2022.
+        """
+        cut = np.ascontiguousarray(row[:dimensions])
+        return normalized(cut) if self.head.is_normalized and not is_raw else cut
+
 
 def load_head(head: Head, directory: Path, checkpoint: Checkpoint, hidden: int) -> HeadLayers:
     """The weights of `head`, for states of `hidden` values.

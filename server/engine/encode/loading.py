@@ -14,7 +14,7 @@ import numpy.typing as npt
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_config
 from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.config import CacheConfig, EncodeConfig
+from server.config import CacheConfig, EncodeConfig, PoolingLimits, WeightFormats
 from server.device import host
 from server.device.attention_layout import CHUNK
 from server.device.catalog import instance, use_catalog
@@ -23,6 +23,7 @@ from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.encode.beside import WEAK
 from server.engine.encode.distances import distance_bias
 from server.engine.encode.encoder import Encoder, StateRunner
 from server.engine.encode.head import load_head, without_scaling
@@ -37,9 +38,8 @@ from server.kernels.dispatch import Isa
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.workers import WorkerPool
 from server.models.heads import Head, Normalize, classification_head
-from server.models.spec import ModelSpec
 from server.placement.encoder_footprint import require_encoder_fit
-from server.placement.footprint import ServingShape, StepLimits
+from server.placement.footprint import Line, ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint
 from server.placement.shard import ShardSpec
 from server.text.encoder_tokenizer import EncoderTokenizer, stated_length
@@ -55,9 +55,11 @@ class LoadedEncoder:
 
     encoder: Encoder
     tokenizer: EncoderTokenizer
-    spec: ModelSpec
+    placement: Placement
+    formats: WeightFormats
     sentence: SentenceModel
-    core_bytes: int  # that the part would hold on each core
+    core_lines: tuple[Line, ...]  # what the part would hold on each core
+    limits: PoolingLimits
     notes: tuple[str, ...]  # each worth a line to the user
 
 
@@ -96,7 +98,7 @@ class _Loading:
         self._shard = ShardSpec.of(self._spec, config.tensor_parallel_size)
         texts = max(1, tokens // self._max_length), self._max_length
         part = instance(config.device), config.device_memory_utilization
-        self._core_bytes = require_encoder_fit(self._spec, part, self._shard.tp, formats, texts)
+        self._core_lines = require_encoder_fit(self._spec, part, self._shard.tp, formats, texts)
         self._num_blocks = tokens // BLOCK_SIZE + config.max_num_seqs
         self._require_host()
 
@@ -112,9 +114,17 @@ class _Loading:
         head = load_head(self._head, self._directory, checkpoint, self._spec.state_size)
         runner = self._runner(placement)
         runner.run([TokenizedText((0,))])
-        limits = self._max_length, self._limits.num_tokens, self._config.max_num_seqs
-        encoder = Encoder(runner, head, limits, self._spec.vocab_size)
-        return LoadedEncoder(encoder, texts, self._spec, self._sentence, self._core_bytes, self._notes)
+        limits = PoolingLimits(self._config.max_num_seqs, self._limits.num_tokens, self._max_length)
+        return LoadedEncoder(
+            encoder=Encoder(runner, head, limits, self._spec.vocab_size),
+            tokenizer=texts,
+            placement=placement,
+            formats=self._model.formats,
+            sentence=self._sentence,
+            core_lines=self._core_lines,
+            limits=limits,
+            notes=self._notes,
+        )
 
     def _longest(self) -> int:
         """Tokens of a text: what is asked for, or what the files state, and no more than the model has positions."""
@@ -138,7 +148,7 @@ class _Loading:
             if pooling is None:
                 notes.append("no modules.json says how states become a vector: their mean is taken, normalized")
             if not self._spec.is_encoder and not last:
-                notes.append(f"{self._spec.architecture} was trained to continue texts: its vectors compare poorly")
+                notes.append(f"{self._spec.architecture} was {WEAK}")
         if pooling is not None:
             head = replace(head, pooling=(pooling,))
         if normalize is not None:
@@ -152,7 +162,8 @@ class _Loading:
         layer = whole.kv_block // self._spec.num_layers
         needed = replace(whole, kv_block=layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
-        host.require_host_memory(needed, model, host.available_bytes())
+        available, share = host.available_bytes(), self._config.host_memory_bytes
+        host.require_host_memory(needed, model, available if share is None else min(available, share))
 
     def _place(self, cores: list[NeuronCore]) -> Placement:
         model, spec, shard = self._model, self._spec, self._shard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from server.checkpoint.gguf.directory import linked_parts
@@ -11,10 +11,13 @@ from server.checkpoint.gguf.header import read_header
 from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.checkpoint.safetensors_file import LENGTH_BYTES
 from server.checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
-from server.config import Pace, WeightFormats
-from server.cost.pricer import StepPricer
+from server.config import EngineConfig, Pace, WeightFormat, WeightFormats
+from server.cost.pricer import Pricer
 from server.device.buckets import CompiledShapes
-from server.device.ledger import USES, MemoryLedger
+from server.device.core import HOST_USES, NeuronCore
+from server.device.ledger import GIB, USES, MemoryLedger
+from server.device.visible_cores import core_ranges
+from server.kernels.dispatch import linear_kernels
 from server.link.messages import CoreMemory, EngineFacts, WeightsIdentity
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
@@ -45,7 +48,7 @@ def _headers(directory: Path) -> Iterator[tuple[Path, int]]:
 
 
 def engine_facts(
-    directory: Path, spec: ModelSpec, formats: WeightFormats, pricer: StepPricer, compiled: CompiledShapes, pace: Pace
+    directory: Path, spec: ModelSpec, formats: WeightFormats, pricer: Pricer, compiled: CompiledShapes, pace: Pace
 ) -> EngineFacts:
     """Facts of an engine whose model has been loaded from `directory`."""
     return EngineFacts(
@@ -68,3 +71,25 @@ def core_memory(ledger: MemoryLedger, core: int) -> CoreMemory:
     """What one core holds by the ledger, by use."""
     used: dict[str, int] = {use: ledger.reserved_bytes(core, use) for use in USES}
     return CoreMemory(used, ledger.budget_bytes, ledger.capacity_bytes)
+
+
+def host_bytes(cores: Sequence[NeuronCore]) -> dict[str, int]:
+    """Bytes of the emulation's own buffers for all cores, by use."""
+    return {use: sum(core.used[use] for core in cores) for use in HOST_USES}
+
+
+def memory_notes(
+    config: EngineConfig,
+    core_ids: Sequence[int],
+    ledger: MemoryLedger,
+    host_memory: Mapping[str, int],
+    weights: WeightFormat,
+) -> tuple[str, str]:
+    """What is used of the part, and what of the host; lines that are shown once at start."""
+    cpus = f" on CPU {', '.join(map(str, config.cpus))}" if config.cpus else ""
+    return (
+        f"{config.device}, NeuronCore {core_ranges(core_ids)}: {ledger.reserved_bytes(0) / GIB:.2f} of "
+        f"{ledger.budget_bytes / GIB:.2f} GiB used on each",
+        f"host: {sum(host_memory.values()) / GIB:.2f} GiB for all cores, {config.cpu_threads} thread(s){cpus}, "
+        f"{linear_kernels(weights).isa} kernels",
+    )

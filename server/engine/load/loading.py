@@ -17,15 +17,16 @@ from server.cost.work import Runtime
 from server.device import host
 from server.device.buckets import BucketLists, compiled_shapes
 from server.device.catalog import Instance, instance, use_catalog
-from server.device.core import HOST_USES, NeuronCore
-from server.device.ledger import GIB, MemoryLedger
-from server.device.visible_cores import core_ranges, take_cores
+from server.device.core import NeuronCore
+from server.device.ledger import MemoryLedger
 from server.engine.adapters import AdapterBank
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.encode.beside import Beside, LayerPool, encode_beside
 from server.engine.grammar_store import GrammarStore
 from server.engine.load.adapter_slots import AdapterSlots
-from server.engine.load.inventory import core_memory, engine_facts
+from server.engine.load.cores import group_cores
+from server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
 from server.engine.load.model_source import context_length, open_model
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.engine.lowering import build_program
@@ -35,7 +36,6 @@ from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
 from server.kernels.checks import use_checks
-from server.kernels.dispatch import linear_kernels
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
@@ -63,6 +63,7 @@ class LoadedEngine:
     ledger: MemoryLedger
     info: EngineInfo
     pricer: StepPricer  # of the modelled part
+    beside: Beside  # encodes texts
     adapters: AdapterBank | None = None  # None: there is no room for any
 
 
@@ -102,7 +103,7 @@ class _Loading:
             formats.wide_modules,
         )
         require_type(formats.quantization, self._instance, config.allow_unsupported_types)
-        self._core_ids = self._take_cores()
+        self._core_ids = group_cores(config, self._instance)
         self._footprint = require_fit(
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
@@ -131,6 +132,7 @@ class _Loading:
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
         block_size, is_caching = self._config.block_size, self._config.enable_prefix_caching
+        layer = LayerPool.of(cores, self._spec, self._shard, self._shape)
         cache = CacheConfig(self._num_blocks(cores), block_size, is_caching, self._spec.widest_window)
         kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
         ledger = self._ledger(cache.num_blocks)
@@ -138,6 +140,8 @@ class _Loading:
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement, bank)
         runner.warm_up()
+        resolved = replace(self._config, max_model_len=self._max_model_len)
+        beside = encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
         self._on_progress(
             f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s"
         )
@@ -150,9 +154,10 @@ class _Loading:
             cache=cache,
             scheduler=self._scheduler(),
             ledger=ledger,
-            info=replace(self._info(cache, ledger, cores, pricer), adapters=self._loaded(bank)),
+            info=replace(self._info(cache, ledger, cores, pricer), adapters=self._loaded(bank), pooling=beside.facts),
             pricer=pricer,
             adapters=bank,
+            beside=beside,
         )
 
     def _require_host(self) -> None:
@@ -178,14 +183,6 @@ class _Loading:
         ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
         self._footprint.enter(ledger, num_blocks)
         return ledger
-
-    def _take_cores(self) -> tuple[int, ...]:
-        """Indices on the instance; the engines of a server take the visible cores one after the other."""
-        tp, group, part = self._config.tensor_parallel_size, self._config.data_parallel, self._instance
-        part.check_tp(tp)
-        part.check_groups(tp, group.size)
-        cores = take_cores(self._config.runtime_cores, part, tp, group.size)
-        return cores[group.rank * tp : (group.rank + 1) * tp]
 
     def _num_blocks(self, cores: Sequence[NeuronCore]) -> int:
         """KV blocks that the part has room for, or the override; no more than the host can back or the limits use."""
@@ -266,18 +263,14 @@ class _Loading:
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
-        config = self._config
-        weights, cpus = main_format(self._spec, self._model.formats), ", ".join(map(str, config.cpus))
-        cpus = f" on CPU {cpus}" if cpus else ""
-        host_memory: dict[str, int] = {use: sum(core.used[use] for core in cores) for use in HOST_USES}
-        notes = [
-            f"{self._spec.architecture}, {num_params(self._spec) / 1e6:,.1f}M parameters in {weights}, "
+        config, spec = self._config, self._spec
+        weights = main_format(spec, self._model.formats)
+        host_memory = host_bytes(cores)
+        notes = (
+            f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, "
             f"context {self._max_model_len}",
-            f"{config.device}, NeuronCore {core_ranges(self._core_ids)}: {ledger.reserved_bytes(0) / GIB:.2f} of "
-            f"{ledger.budget_bytes / GIB:.2f} GiB used on each",
-            f"host: {sum(host_memory.values()) / GIB:.2f} GiB for all cores, {config.cpu_threads} thread(s){cpus}, "
-            f"{linear_kernels(weights).isa} kernels",
-        ]
+            *memory_notes(config, self._core_ids, ledger, host_memory, weights),
+        )
         return EngineInfo(
             max_model_len=self._max_model_len,
             num_blocks=cache.num_blocks,

@@ -84,7 +84,9 @@ def open_states(directory: Path, requested: RequestedFormats, tp: int, num_threa
 def require_generator(spec: ModelSpec) -> None:
     """Raises SettingsError for a model without an output layer."""
     if not decoder_graph(spec).has_head:
-        raise SettingsError(f"{spec.architecture} generates no text: `neuronserve embed` runs it")
+        raise SettingsError(
+            f"{spec.architecture} generates no text: `neuronserve embed` runs it, and `serve` with --runner auto"
+        )
 
 
 def describe_checkpoint(directory: Path, requested: RequestedFormats) -> tuple[ModelSpec, WeightFormats, Stored | None]:

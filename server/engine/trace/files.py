@@ -12,7 +12,7 @@ from typing import Protocol
 
 from server.clock import MonotonicClock
 from server.config import TraceConfig
-from server.cost.pricer import StepPricer
+from server.cost.pricer import Pricer
 from server.engine.loop import Inbox, Outbox, Runner
 from server.engine.trace.events import Lanes
 from server.engine.trace.tracer import DeviceRunner, Tracer
@@ -36,7 +36,7 @@ class Traceable(Protocol):
     @property
     def info(self) -> EngineInfo: ...
     @property
-    def pricer(self) -> StepPricer: ...
+    def pricer(self) -> Pricer: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from server import __version__
 from server.clock import Clock
-from server.cost.pricer import StepCharge, StepPricer
+from server.cost.pricer import Pricer, StepCharge
 from server.engine.loop import Inbox, Outbox, Runner
 from server.engine.trace.events import (
     REQUEST_EVENTS,
@@ -111,7 +111,7 @@ class Tracer:
     """Tracer of one engine, whose loop gets the wrapped `inbox`, `runner` and `outbox`."""
 
     def __init__(
-        self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None, pricer: StepPricer | None = None
+        self, lanes: Lanes, clock: Clock, max_events: int, device: DeviceRunner | None, pricer: Pricer | None = None
     ) -> None:
         self._lanes, self._clock, self._max_events, self._device = lanes, clock, max_events, device
         self._pricer = pricer

@@ -1,0 +1,62 @@
+"""POST /v1/embeddings: texts or token ids in, a vector for each out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.http.body import body_of
+from server.api.http.event_stream import until_disconnect
+from server.api.http.openapi import OF_BODIES, documented, errors_of
+from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import answered, shown
+from server.api.pipeline.texts import given_texts, tokenized
+from server.api.service import Service, ServiceOf
+from server.api.wire.pooling import EmbeddingItem, EmbeddingList, EmbeddingRequest
+from server.errors import InvalidRequest
+from server.link.messages import PoolingFacts
+from server.types import PoolingParams
+
+router = APIRouter()
+RESPONSES = errors_of(401, 429, *OF_BODIES)
+
+
+@router.post(
+    "/v1/embeddings",
+    response_model=EmbeddingList,
+    responses=RESPONSES,
+    openapi_extra=documented(EmbeddingRequest),
+)
+async def create_embeddings(
+    request: Request, body: Annotated[EmbeddingRequest, Depends(body_of(EmbeddingRequest))], service: ServiceOf
+) -> Response:
+    """Encode every text."""
+    return await until_disconnect(request.receive, _embed(origin_of(request), body, service))
+
+
+async def _embed(origin: Origin, body: EmbeddingRequest, service: Service) -> Response:
+    name, facts = require_pooling(service, body.model)
+    require_kind(service, is_classifier=False)
+    params = embedding_params(body, facts)
+    given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
+    texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
+    pooling = Pooling(service, origin, Work(texts, params, body.priority or 0))
+    rows = await pooling.rows()
+
+    def make() -> EmbeddingList:
+        items = [
+            EmbeddingItem.model_construct(index=i, embedding=shown(row, body.encoding_format))
+            for i, row in enumerate(rows)
+        ]
+        return EmbeddingList.model_construct(data=items, model=name, usage=pooling.usage())
+
+    return await answered(make, rows, facts)
+
+
+def embedding_params(body: EmbeddingRequest, facts: PoolingFacts) -> PoolingParams:
+    """Raises InvalidRequest for more dimensions than there are."""
+    if body.dimensions is not None and body.dimensions > facts.size:
+        raise InvalidRequest(f"dimensions is {body.dimensions}: an embedding has {facts.size}.", "dimensions")
+    return PoolingParams(is_raw=body.normalize is False, dimensions=body.dimensions)

@@ -1,0 +1,115 @@
+"""POST /pooling and /classify in vLLM's shapes: rows as the model makes them, the states of tokens, or classes."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.dialects.embeddings import embedding_params
+from server.api.http.body import body_of
+from server.api.http.event_stream import until_disconnect
+from server.api.http.openapi import OF_BODIES, documented, errors_of
+from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import answered, new_id, shown
+from server.api.pipeline.texts import given_texts, tokenized
+from server.api.service import Service, ServiceOf
+from server.api.wire.pooling import (
+    ClassifyItem,
+    ClassifyList,
+    ClassifyRequest,
+    InputBody,
+    PoolingItem,
+    PoolingList,
+    TextPoolingRequest,
+)
+from server.errors import InvalidRequest
+from server.link.messages import PoolingFacts
+from server.types import PoolingParams
+
+router = APIRouter()
+RESPONSES = errors_of(401, 429, *OF_BODIES)
+MAX_TOKEN_WISE = 32  # texts whose tokens' states are in one answer: a row for each token is large
+
+
+@router.post("/pooling", response_model=PoolingList, responses=RESPONSES, openapi_extra=documented(TextPoolingRequest))
+async def create_pooling(
+    request: Request, body: Annotated[TextPoolingRequest, Depends(body_of(TextPoolingRequest))], service: ServiceOf
+) -> Response:
+    """Encode every text: embeddings, scores of classes, or the last state of each of its tokens."""
+    return await until_disconnect(request.receive, _pool(origin_of(request), body, service))
+
+
+@router.post("/classify", response_model=ClassifyList, responses=RESPONSES, openapi_extra=documented(ClassifyRequest))
+async def classify(
+    request: Request, body: Annotated[ClassifyRequest, Depends(body_of(ClassifyRequest))], service: ServiceOf
+) -> Response:
+    """The scores of each text's classes, and the best of them."""
+    return await until_disconnect(request.receive, _classify(origin_of(request), body, service))
+
+
+async def _pool(origin: Origin, body: TextPoolingRequest, service: Service) -> Response:
+    name, facts = require_pooling(service, body.model)
+    pooling = await _pooling(origin, body, service, _params(body, facts, service))
+    rows = await pooling.rows()
+    if body.task == "token_embed":
+        rows = [row.reshape(length, -1) for row, length in zip(rows, pooling.lengths, strict=True)]
+
+    def make() -> PoolingList:
+        items = [
+            PoolingItem.model_construct(index=i, data=shown(row, body.encoding_format)) for i, row in enumerate(rows)
+        ]
+        return PoolingList.model_construct(
+            id=new_id("pool"), created=int(time.time()), model=name, data=items, usage=pooling.usage()
+        )
+
+    return await answered(make, rows, facts)
+
+
+async def _classify(origin: Origin, body: ClassifyRequest, service: Service) -> Response:
+    name, facts = require_pooling(service, body.model)
+    require_kind(service, is_classifier=True)
+    is_raw = False in (body.use_activation, body.activation)
+    pooling = await _pooling(origin, body, service, PoolingParams(is_raw=is_raw))
+    rows = await pooling.rows()
+
+    def make() -> ClassifyList:
+        items = [_class(i, row, facts) for i, row in enumerate(rows)]
+        return ClassifyList(
+            id=new_id("classify"), created=int(time.time()), model=name, data=items, usage=pooling.usage()
+        )
+
+    return await answered(make, rows, facts)
+
+
+async def _pooling(origin: Origin, body: InputBody, service: Service, params: PoolingParams) -> Pooling:
+    given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
+    if params.is_token_wise and len(given) > MAX_TOKEN_WISE:
+        what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
+        raise InvalidRequest(what, "input")
+    texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
+    return Pooling(service, origin, Work(texts, params, body.priority or 0))
+
+
+def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> PoolingParams:
+    """By default embeddings, or of a classifier the scores of its classes."""
+    is_raw = False in (body.use_activation, body.activation, body.normalize)
+    if body.task == "token_embed":
+        if body.dimensions is not None:
+            raise InvalidRequest("dimensions is for embeddings of texts, not of tokens.", "dimensions")
+        return PoolingParams(is_token_wise=True)
+    if body.task is not None:
+        require_kind(service, is_classifier=body.task == "classify")
+    if not facts.labels:
+        return embedding_params(body, facts)
+    if body.dimensions is not None:
+        raise InvalidRequest("dimensions is for embeddings: this model classifies.", "dimensions")
+    return PoolingParams(is_raw=is_raw)
+
+
+def _class(index: int, row: Float32, facts: PoolingFacts) -> ClassifyItem:
+    label = facts.labels[int(np.argmax(row))]
+    return ClassifyItem(index=index, label=label, probs=row.tolist(), num_classes=len(row))

@@ -1,0 +1,173 @@
+"""POST /rerank, as Jina and Cohere have it, and /score, as vLLM has it: how well pairs of texts belong together.
+
+A cross-encoder, whose head has one label, reads each pair as one text; of other models a pair's score is the cosine of
+the two embeddings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.http.body import body_of
+from server.api.http.event_stream import until_disconnect
+from server.api.http.openapi import OF_BODIES, documented, errors_of
+from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import answered, cosine, new_id
+from server.api.pipeline.texts import Given, tokenized
+from server.api.service import Service, ServiceOf
+from server.api.wire.pooling import (
+    ApiVersion,
+    Document,
+    PoolingBody,
+    RerankAnswer,
+    RerankItem,
+    RerankMeta,
+    RerankRequest,
+    ScoreItem,
+    ScoreList,
+    ScoreRequest,
+)
+from server.api.wire.usage import PoolingUsage
+from server.errors import InvalidRequest
+from server.link.messages import PoolingFacts
+
+router = APIRouter()
+RESPONSES = errors_of(401, 429, *OF_BODIES)
+WHOLE = -1  # `truncate_prompt_tokens`: as much as the model takes
+Version = Literal["1", "2"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two texts, each with the name of its field."""
+
+    first: Given
+    second: Given
+
+
+@router.post("/score", response_model=ScoreList, responses=RESPONSES, openapi_extra=documented(ScoreRequest))
+@router.post("/v1/score", response_model=ScoreList, responses=RESPONSES, openapi_extra=documented(ScoreRequest))
+async def score(
+    request: Request, body: Annotated[ScoreRequest, Depends(body_of(ScoreRequest))], service: ServiceOf
+) -> Response:
+    """A score for each pair: one text with many, or each with that of its place."""
+    return await until_disconnect(request.receive, _score(origin_of(request), body, service))
+
+
+@router.post("/rerank", response_model=RerankAnswer, responses=RESPONSES, openapi_extra=documented(RerankRequest))
+@router.post("/v1/rerank", response_model=RerankAnswer, responses=RESPONSES, openapi_extra=documented(RerankRequest))
+async def rerank(
+    request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
+) -> Response:
+    """The documents in the order of how well they answer the query; with their texts, unless they are not wanted."""
+    return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "1"))
+
+
+@router.post("/v2/rerank", response_model=RerankAnswer, responses=RESPONSES, openapi_extra=documented(RerankRequest))
+async def rerank_v2(
+    request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
+) -> Response:
+    """As Cohere's second version has it: without texts, unless they are wanted."""
+    return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "2"))
+
+
+async def _score(origin: Origin, body: ScoreRequest, service: Service) -> Response:
+    name, facts = require_pooling(service, body.model)
+    pairs = _pairs(_given(body.text_1, "text_1"), _given(body.text_2, "text_2"))
+    scores, usage = await _Scorer(service, origin, body).scores(pairs, facts)
+
+    def make() -> ScoreList:
+        items = [ScoreItem(index=i, score=each) for i, each in enumerate(scores)]
+        return ScoreList(id=new_id("score"), created=int(time.time()), model=name, data=items, usage=usage)
+
+    return await answered(make, (), facts)
+
+
+async def _rerank(origin: Origin, body: RerankRequest, service: Service, version: Version) -> Response:
+    name, facts = require_pooling(service, body.model)
+    _check_length(body, facts)
+    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    query = Given("query", body.query)
+    pairs = [_Pair(query, _not_empty(Given(f"documents[{i}]", text))) for i, text in enumerate(texts)]
+    scores, usage = await _Scorer(service, origin, body).scores(pairs, facts)
+    order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
+    has_texts = version == "1" if body.return_documents is None else body.return_documents
+
+    def make() -> RerankAnswer:
+        results = [
+            RerankItem(index=i, relevance_score=scores[i], document=Document(text=texts[i]) if has_texts else None)
+            for i in order
+        ]
+        meta = RerankMeta(api_version=ApiVersion(version=version))
+        return RerankAnswer(id=new_id("rerank"), model=name, results=results, usage=usage, meta=meta)
+
+    return await answered(make, (), facts)
+
+
+def _given(texts: str | list[str], param: str) -> list[Given]:
+    if isinstance(texts, str):
+        return [_not_empty(Given(param, texts))]
+    return [_not_empty(Given(f"{param}[{i}]", text)) for i, text in enumerate(texts)]
+
+
+def _not_empty(given: Given) -> Given:
+    if not given.text:
+        raise InvalidRequest(f"{given.param} is empty.", given.param)
+    return given
+
+
+def _pairs(first: Sequence[Given], second: Sequence[Given]) -> list[_Pair]:
+    if len(first) not in (1, len(second)):
+        raise InvalidRequest(
+            f"text_1 has {len(first)} texts and text_2 {len(second)}: one, or as many as text_2, are taken.", "text_1"
+        )
+    return [_Pair(first[i % len(first)], text) for i, text in enumerate(second)]
+
+
+def _check_length(body: RerankRequest, facts: PoolingFacts) -> None:
+    """Documents lose what is beyond the model's length; a lower limit of their own is not offered."""
+    if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < facts.max_length:
+        raise InvalidRequest(
+            f"max_tokens_per_doc is {body.max_tokens_per_doc}: documents are held to the model's length of "
+            f"{facts.max_length} tokens, query included; truncate_prompt_tokens makes that less.",
+            "max_tokens_per_doc",
+            "unsupported_parameter",
+        )
+
+
+class _Scorer:
+    """Scores pairs for one request."""
+
+    def __init__(self, service: Service, origin: Origin, body: PoolingBody) -> None:
+        self._service, self._origin, self._priority = service, origin, body.priority or 0
+        is_whole = body.truncate_prompt_tokens is None and isinstance(body, RerankRequest)
+        self._truncate = WHOLE if is_whole else body.truncate_prompt_tokens
+
+    async def scores(self, pairs: Sequence[_Pair], facts: PoolingFacts) -> tuple[list[float], PoolingUsage]:
+        """The score of each pair. Raises InvalidRequest for a model that has several classes."""
+        if not facts.labels:
+            return await self._compare(pairs)
+        if len(facts.labels) > 1:
+            require_kind(self._service, is_classifier=False)
+        read = [Given(pair.second.param, (str(pair.first.text), str(pair.second.text))) for pair in pairs]
+        rows, usage = await self._encode(read)
+        return [float(row[0]) for row in rows], usage
+
+    async def _compare(self, pairs: Sequence[_Pair]) -> tuple[list[float], PoolingUsage]:
+        """Cosines; a text that stands in several pairs is encoded once."""
+        prompt = self._service.model.sentences.prompt(None)
+        texts = {each.text: each for pair in pairs for each in (pair.first, pair.second)}
+        rows, usage = await self._encode([Given(each.param, prompt + str(text)) for text, each in texts.items()])
+        found = dict(zip(texts, rows, strict=True))
+        return [cosine(found[pair.first.text], found[pair.second.text]) for pair in pairs], usage
+
+    async def _encode(self, given: Sequence[Given]) -> tuple[list[Float32], PoolingUsage]:
+        texts = await tokenized(self._service.model, given, self._truncate)
+        pooling = Pooling(self._service, self._origin, Work(texts, priority=self._priority))
+        return await pooling.rows(), pooling.usage()

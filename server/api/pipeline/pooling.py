@@ -1,0 +1,131 @@
+"""The texts of one HTTP request, from tokens to rows: what every endpoint that encodes stands on.
+
+A request has at most `MAX_OPEN` texts open at a time, so that a long list neither fills the queue nor is refused for
+its length. Whatever has not ended when the collection ends, for whichever reason, is aborted in the engine.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from server.api.errors import GenerationFailed
+from server.api.http.origin import Origin
+from server.api.pipeline.generation import require_room
+from server.api.pipeline.validate import paths_of
+from server.api.service import Service
+from server.api.wire.usage import DeviceUsage, PoolingUsage
+from server.clock import NS
+from server.errors import InvalidRequest, Unavailable
+from server.link.messages import PoolingFacts
+from server.types import Charge, PoolingParams, Request, SamplingParams, TokenEvent, TokenizedText
+
+MAX_OPEN = 256
+NO_SAMPLING = SamplingParams(max_tokens=0)
+AS_IT_IS = PoolingParams()
+UNSUPPORTED = "unsupported_endpoint"
+Float32 = npt.NDArray[np.float32]
+
+
+def require_pooling(service: Service, name: str | None) -> tuple[str, PoolingFacts]:
+    """The model name for the answer, and what rows are. Raises RequestError where the model encodes nothing."""
+    info = service.model.info
+    found = service.require_name(name)
+    if info.pooling is None or found not in service.config.model_names:
+        what = "The model" if info.pooling is None else f"The adapter {found[:200]!r}"
+        raise InvalidRequest(f"{what} encodes no texts here: ask {paths_of(info)}.", "model", UNSUPPORTED)
+    return found, info.pooling
+
+
+def require_kind(service: Service, is_classifier: bool) -> None:
+    """Raise InvalidRequest unless rows are scores of classes, or embeddings."""
+    info = service.model.info
+    if info.pooling is not None and bool(info.pooling.labels) != is_classifier:
+        what = "embeds and has no classes" if is_classifier else "classifies and makes no embeddings"
+        raise InvalidRequest(f"{info.facts.architecture} {what}: ask {paths_of(info)}.", "model", UNSUPPORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is asked of the engine: texts, what is made of each, and how soon."""
+
+    texts: Sequence[TokenizedText]
+    params: PoolingParams = AS_IT_IS
+    priority: int = 0
+
+
+class Pooling:
+    """The texts of one request, checked and ready to be encoded; `rows` does so once."""
+
+    def __init__(self, service: Service, origin: Origin, work: Work) -> None:
+        require_room(service, min(MAX_OPEN, len(work.texts)))
+        service.engine.check_rank(origin.data_parallel_rank)
+        self._service, self._origin = service, origin
+        self._charge = Charge()
+        prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
+        now = service.clock.now()
+        self._requests = [
+            Request(
+                request_id=f"{prefix}-{i}",
+                prompt_token_ids=text.token_ids,
+                sampling=NO_SAMPLING,
+                arrival_time=now,
+                priority=work.priority,
+                received_time=origin.arrival_time,
+                pooling=replace(work.params, token_types=text.token_types, group=prefix),
+            )
+            for i, text in enumerate(work.texts)
+        ]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text."""
+        return [len(request.prompt_token_ids) for request in self._requests]
+
+    async def rows(self) -> list[Float32]:
+        """The row of each text, in their order."""
+        engine, rank = self._service.engine, self._origin.data_parallel_rank
+        found: dict[str, Float32] = {}
+        with self._service.model.requests.watch(self._origin, 1, self._requests) as watch:
+            for first in range(0, len(self._requests), MAX_OPEN):
+                with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
+                    watch.placed(stream.engines)
+                    while stream.is_open:
+                        for event, charge in await stream.next():
+                            watch.take(event)
+                            found[event.request_id] = _row(event)
+                            watch.end(event.request_id, "stop")
+                            self._add(charge)
+        return [found[request.request_id] for request in self._requests]
+
+    def usage(self) -> PoolingUsage:
+        """Token counts, and device time where it was asked for."""
+        num_tokens = sum(self.lengths)
+        device = self._device_usage() if self._origin.has_device_usage else None
+        return PoolingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens, neuronserve=device)
+
+    def _add(self, charge: Charge) -> None:
+        total = self._charge
+        is_extrapolated = total.is_extrapolated or charge.is_extrapolated
+        self._charge = Charge(total.device_ns + charge.device_ns, is_extrapolated)
+
+    def _device_usage(self) -> DeviceUsage:
+        return DeviceUsage(
+            device_seconds=self._charge.device_ns / NS,
+            prefill_device_seconds=self._charge.device_ns / NS,
+            decode_device_seconds=0.0,
+            cost_usd=self._service.model.rate.usd(self._charge.device_ns),
+            is_extrapolated=self._charge.is_extrapolated,
+        )
+
+
+def _row(event: TokenEvent) -> Float32:
+    if event.error is not None:
+        raise GenerationFailed(f"The model failed on this request: {event.error}.")
+    if event.row is None:
+        raise Unavailable("The engine has ended this request.", code="aborted")
+    return np.frombuffer(event.row, "<f4")

@@ -1,0 +1,103 @@
+"""Texts of a body as the tokens that an encoder reads. Whatever is wrong with one is refused with its field."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
+from server.api.service import ServedModel
+from server.api.wire.completions import Prompts
+from server.errors import InvalidRequest
+from server.link.messages import PoolingFacts
+from server.text.encoder_tokenizer import TextOrPair
+from server.types import TokenizedText
+
+TRUNCATE = "truncate_prompt_tokens"
+TOO_LONG = "context_length_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One text, or a pair of them, with the name of its field; or token ids, which are taken as they are."""
+
+    param: str
+    text: TextOrPair | None = None
+    token_ids: tuple[int, ...] = ()
+
+    @property
+    def num_chars(self) -> int:
+        if self.text is None:
+            return 0
+        return len(self.text) if isinstance(self.text, str) else sum(map(len, self.text))
+
+
+def given_texts(inputs: Prompts, prefix: str = "") -> list[Given]:
+    """Each text of `input`, after `prefix`, a prompt of the model's. Raises InvalidRequest for one that is empty."""
+    items = cast(Sequence[Any], inputs)
+    if isinstance(inputs, str) or isinstance(items[0], int):
+        return [_given("input", inputs, prefix)]
+    return [_given(f"input[{i}]", item, prefix) for i, item in enumerate(items)]
+
+
+def _given(param: str, item: Any, prefix: str) -> Given:
+    if not item:
+        raise InvalidRequest(f"{param} is empty.", param)
+    return Given(param, prefix + item) if isinstance(item, str) else Given(param, token_ids=tuple(item))
+
+
+async def tokenized(model: ServedModel, given: Sequence[Given], truncate: int | None) -> list[TokenizedText]:
+    """Tokens of each; `truncate` holds them to so many, -1 to what the model takes. Texts lose their end.
+
+    Raises InvalidRequest for one that is too long, or has no token.
+    """
+    facts = model.info.pooling
+    assert facts is not None
+    if truncate is None:
+        for each in given:
+            if each.num_chars > facts.max_length * MAX_CHARS_PER_TOKEN:
+                raise _too_long(each, f"{each.num_chars} characters", facts)
+    texts = await asyncio.to_thread(_encode, model, given, truncate)
+    return [_checked(model, each, text) for each, text in zip(given, texts, strict=True)]
+
+
+def _encode(model: ServedModel, given: Sequence[Given], truncate: int | None) -> list[TokenizedText]:
+    """In a thread: a tokenizer is made when it is asked for first, and a long text takes its time."""
+    tokenizer = model.sentences.tokenizer
+    limit = _limit(truncate, tokenizer.num_special, tokenizer.max_length)
+    texts = [each.text for each in given if each.text is not None]
+    encoded = iter(tokenizer.whole(texts) if limit is None else tokenizer.encode(texts, limit))
+    return [TokenizedText(each.token_ids[:limit]) if each.text is None else next(encoded) for each in given]
+
+
+def _limit(truncate: int | None, num_special: int, max_length: int) -> int | None:
+    if truncate is None or truncate == -1:
+        return None if truncate is None else max_length
+    if not num_special < truncate <= max_length:
+        raise InvalidRequest(
+            f"{TRUNCATE} is {truncate}; it must be -1, or from {num_special + 1} to the {max_length} of the model.",
+            TRUNCATE,
+        )
+    return truncate
+
+
+def _checked(model: ServedModel, given: Given, text: TokenizedText) -> TokenizedText:
+    facts, num_tokens = model.info.pooling, len(text.token_ids)
+    assert facts is not None
+    if num_tokens > facts.max_length:
+        raise _too_long(given, f"{num_tokens} tokens", facts)
+    if not num_tokens:
+        raise InvalidRequest(f"{given.param} has no token.", given.param)
+    check_ids(text.token_ids, model.vocab_size if given.text is None else model.info.vocab_size, given.param)
+    return text
+
+
+def _too_long(given: Given, what: str, facts: PoolingFacts) -> InvalidRequest:
+    return InvalidRequest(
+        f"{given.param} has {what}; this server encodes texts of up to {facts.max_length} tokens. "
+        f"{TRUNCATE}: -1 leaves out the end.",
+        given.param,
+        TOO_LONG,
+    )

@@ -1,0 +1,35 @@
+"""Texts to be encoded as the checkpoint wants them: after its own prompts, with its special tokens, in its length."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from server.checkpoint.sentence import SentenceModel, read_sentence_model
+from server.errors import InvalidRequest
+from server.link.messages import EngineInfo
+from server.text.encoder_tokenizer import EncoderTokenizer
+from server.text.tokenizer import Tokenizer
+
+
+class Sentences:
+    """Of one served model. Tokenizing may be asked of in threads."""
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer, info: EngineInfo) -> None:
+        """Raises CheckpointError. What stands beside a model that generates is not read: it is not pooled by that."""
+        self._tokenizer, self._facts = tokenizer, info.pooling
+        self._files = SentenceModel() if info.generates else read_sentence_model(directory)
+
+    @cached_property
+    def tokenizer(self) -> EncoderTokenizer:
+        """Made when it is asked for first, which takes a second for a large vocabulary."""
+        assert self._facts is not None
+        return EncoderTokenizer(self._tokenizer, self._facts.max_length, self._files.is_lower_case)
+
+    def prompt(self, name: str | None) -> str:
+        """What is put before a text: the prompt of that name, or the default one. Raises InvalidRequest."""
+        name = self._files.default_prompt_name if name is None else name
+        if name is not None and name not in self._files.prompts:
+            known = ", ".join(self._files.prompts) or "none"
+            raise InvalidRequest(f"prompt_name is {name[:80]!r}: the model's prompts are {known}.", "prompt_name")
+        return "" if name is None else self._files.prompts[name]

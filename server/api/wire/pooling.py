@@ -1,0 +1,176 @@
+"""/v1/embeddings, /pooling, /classify, /score and /rerank on the wire: OpenAI's, vLLM's, Cohere's and Jina's shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from server.api.config import MAX_PROMPTS
+from server.api.wire.completions import Prompts
+from server.api.wire.generation import INT32
+from server.api.wire.usage import PoolingUsage, optional
+
+EncodingFormat = Literal["float", "base64"]
+PoolingTask = Literal["embed", "classify", "token_embed"]
+
+
+class PoolingBody(BaseModel):
+    """Fields of every request whose texts are encoded. Unknown fields are harmless here: none changes a row."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    model: str | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
+    priority: int | None = Field(None, ge=-INT32, le=INT32)
+    user: str | None = None
+
+
+class InputBody(PoolingBody):
+    """A body with texts, or token ids, in `input`."""
+
+    input: Prompts
+    prompt_name: str | None = None  # of the model's own prompts
+
+
+class EmbeddingRequest(InputBody):
+    encoding_format: EncodingFormat | None = None
+    dimensions: int | None = Field(None, ge=1, le=INT32)
+    normalize: bool | None = None
+
+
+class ClassifyRequest(InputBody):
+    use_activation: bool | None = None
+    activation: bool | None = None  # as vLLM called it before
+
+
+class TextPoolingRequest(EmbeddingRequest):
+    task: PoolingTask | None = None
+    use_activation: bool | None = None
+    activation: bool | None = None
+
+
+def _kind_of_text(value: Any) -> str:
+    return "a text" if isinstance(value, str) else "list of texts"
+
+
+Texts = Annotated[
+    Annotated[str, Tag("a text")]
+    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("list of texts")],
+    Discriminator(_kind_of_text),
+]
+
+
+class ScoreRequest(PoolingBody):
+    """Pairs: each text of `text_2` with the one of `text_1`, or with that of its place."""
+
+    text_1: Texts
+    text_2: Texts
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    text: str
+
+
+def _kind_of_document(value: Any) -> str:
+    return "a text" if isinstance(value, str) else "a document"
+
+
+AnyDocument = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[Document, Tag("a document")], Discriminator(_kind_of_document)
+]
+
+
+class RerankRequest(PoolingBody):
+    query: str = Field(min_length=1)
+    documents: Annotated[list[AnyDocument], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+    top_n: int | None = Field(None, ge=1, le=INT32)
+    return_documents: bool | None = None
+    max_tokens_per_doc: int | None = Field(None, ge=1, le=INT32)
+
+
+class EmbeddingItem(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[EmbeddingItem]
+    model: str
+    usage: PoolingUsage
+
+
+class PoolingItem(BaseModel):
+    object: Literal["pooling"] = "pooling"
+    index: int
+    data: list[float] | list[list[float]] | str
+
+
+class ClassifyItem(BaseModel):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ScoreItem(BaseModel):
+    object: Literal["score"] = "score"
+    index: int
+    score: float
+
+
+class ItemList(BaseModel):
+    """vLLM's frame of a list."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    usage: PoolingUsage
+
+
+class PoolingList(ItemList):
+    data: list[PoolingItem]
+
+
+class ClassifyList(ItemList):
+    data: list[ClassifyItem]
+
+
+class ScoreList(ItemList):
+    data: list[ScoreItem]
+
+
+class RerankItem(BaseModel):
+    index: int
+    relevance_score: float
+    document: Document | None = optional()
+
+
+class ApiVersion(BaseModel):
+    version: Literal["1", "2"]
+
+
+class BilledUnits(BaseModel):
+    search_units: int = 1
+
+
+class RerankMeta(BaseModel):
+    """Cohere's."""
+
+    api_version: ApiVersion
+    billed_units: BilledUnits = BilledUnits()
+
+
+class RerankAnswer(BaseModel):
+    """What Jina's and Cohere's answers have, together."""
+
+    id: str
+    model: str
+    results: list[RerankItem]
+    usage: PoolingUsage
+    meta: RerankMeta

@@ -1,0 +1,80 @@
+"""Texts encoded by a model that generates: a second program over its weights and activations, run between its steps.
+
+It ends with the last states instead of logits, and keeps no cache: keys and values of one layer at a time lie in a pool
+of its own, in the cache's type, so that no kernel is compiled for it. What it leaves is pooled by the mean and
+normalized, unless another mode is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from server.config import CacheConfig, EngineConfig, PoolingLimits
+from server.device.core import NeuronCore
+from server.engine.attention_work import AttentionWork
+from server.engine.buffers import KVPool
+from server.engine.encode.encoder import StateRunner
+from server.engine.encode.head import HeadLayers, normalized
+from server.engine.encode.runner import PoolingRunner
+from server.engine.load.weights import OnProgress
+from server.engine.lowering import build_program
+from server.engine.operands import Placement
+from server.engine.step_inputs import StepInputs
+from server.kernels.isa.jit import compile_kernels
+from server.kernels.workers import WorkerPool
+from server.link.messages import PoolingFacts
+from server.models.heads import Head, Normalize
+from server.models.spec import ModelSpec
+from server.placement.footprint import ServingShape
+from server.placement.shard import ShardSpec
+
+WEAK = "trained to continue texts: its vectors compare poorly"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What encodes texts beside a model's generation, and its limits."""
+
+    runner: PoolingRunner
+    limits: PoolingLimits
+    facts: PoolingFacts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPool:
+    """Keys and values of one layer, for the largest step of texts."""
+
+    pool: KVPool
+    cache: CacheConfig
+
+    @classmethod
+    def of(cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> LayerPool:
+        """Allocated on `cores`. Raises HostMemoryError when the host cannot map it."""
+        num_blocks = shape.limits.num_tokens // shape.block_size + shape.limits.num_samples
+        cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
+        return cls(KVPool.allocate(cores, replace(spec, num_layers=1), shard, cache, shape.kv_dtype), cache)
+
+
+def encode_beside(
+    placement: Placement, layer: LayerPool, config: EngineConfig, pool: WorkerPool, on_progress: OnProgress
+) -> Beside:
+    """The second program of a placed model, on the threads of the first. Compiles what the first does not need."""
+    spec, buffers, block_size = placement.spec, placement.buffers, config.block_size
+    at = replace(placement, kv=layer.pool, cache=layer.cache)
+    program = build_program(at, leaves_states=True)
+    compile_kernels(program.kernels, on_progress)
+    max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.max_position)
+    limits = PoolingLimits(config.max_num_seqs, config.max_num_batched_tokens, max_length)
+    work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
+    inputs = StepInputs(limits.max_num_tokens, limits.max_num_texts, max_length, block_size, work)
+    hidden = buffers.hidden, buffers.widths.hidden, spec.hidden_size
+    head = Head((config.pooling or "mean",), () if config.normalize is False else (Normalize(),))
+    steps = (normalized,) if head.is_normalized else ()
+    layers = HeadLayers(head, spec.hidden_size, steps, is_last_optional=head.is_normalized)
+    runner = PoolingRunner(StateRunner(pool, program, inputs, block_size, hidden), layers)
+    runner.warm_up()
+    facts = PoolingFacts(
+        spec.hidden_size, max_length, head.pooling, head.is_normalized, notice=f"{spec.architecture} was {WEAK}"
+    )
+    return Beside(runner, limits, facts)

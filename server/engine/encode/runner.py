@@ -1,0 +1,79 @@
+"""Executes plans of texts: every text of a step at once, a row of float32 for each."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from server.engine.encode.encoder import StateRunner
+from server.engine.encode.head import Float32, HeadLayers
+from server.engine.runner import ModelRunner
+from server.kernels.program import Program
+from server.types import PoolingParams, StepPlan, StepResult, TokenizedText
+
+Timed = tuple[Program, npt.NDArray[np.float64]]
+
+
+class PoolingRunner:
+    """Implements server.engine.loop.Runner for plans with `is_pooled`. Not thread-safe."""
+
+    def __init__(self, states: StateRunner, layers: HeadLayers) -> None:
+        self._states, self._layers = states, layers
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """The rows of all texts whose states are finite."""
+        begin = time.perf_counter()
+        asked = [seq.pooling or PoolingParams() for seq in plan.prefill]
+        texts = [
+            TokenizedText(seq.token_ids, params.token_types) for seq, params in zip(plan.prefill, asked, strict=True)
+        ]
+        rows: dict[str, bytes] = {}
+        for seq, params, states in zip(plan.prefill, asked, self._states.run(texts), strict=True):
+            row = self._row(states, params)
+            if np.isfinite(row).all():
+                rows[seq.request_id] = row.astype("<f4", copy=False).tobytes()
+        return StepResult(plan.step_id, {}, time.perf_counter() - begin, rows=rows)
+
+    def _row(self, states: Float32, params: PoolingParams) -> Float32:
+        if params.is_token_wise:
+            return states
+        row = self._layers.apply(states, params.is_raw)
+        return row if params.dimensions is None else self._layers.shortened(row, params.dimensions, params.is_raw)
+
+    def time_instructions(self, is_on: bool) -> None:
+        """As ModelRunner's."""
+        self._states.time_instructions(is_on)
+
+    @property
+    def timed(self) -> Timed | None:
+        """As ModelRunner's."""
+        return self._states.timed
+
+    def warm_up(self) -> None:
+        """Run every kernel once, so that the first request is not slower."""
+        self._states.run([TokenizedText((0,))])
+
+
+class SharedRunner:
+    """A runner of sequences and one of texts, over the same weights and threads."""
+
+    def __init__(self, generation: ModelRunner, pooling: PoolingRunner) -> None:
+        self._generation, self._pooling = generation, pooling
+        self._last: ModelRunner | PoolingRunner = generation
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """A step of the kind that the plan is."""
+        self._last = self._pooling if plan.is_pooled else self._generation
+        return self._last.execute(plan)
+
+    def time_instructions(self, is_on: bool) -> None:
+        """Of both."""
+        for each in (self._generation, self._pooling):
+            each.time_instructions(is_on)
+
+    @property
+    def timed(self) -> Timed | None:
+        """Of the step before."""
+        return self._last.timed

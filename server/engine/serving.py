@@ -1,0 +1,190 @@
+"""What an engine's process serves: a model that generates, and encodes beside it, or one that only encodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.checkpoint.manifest import is_artifact
+from server.checkpoint.model_config import read_model_spec
+from server.checkpoint.sentence import MODULES
+from server.config import CacheConfig, EncodeConfig, EngineConfig, PoolingLimits, SchedulerConfig
+from server.cost.calibration import use_calibration
+from server.cost.encode_pricer import EncodePricer
+from server.cost.model import CostModel
+from server.cost.pricer import Pricer
+from server.cost.shape import stored_dtype
+from server.cost.work import Runtime
+from server.device.buckets import CompiledShapes, powers_of_two
+from server.device.catalog import instance, use_catalog
+from server.device.ledger import MemoryLedger
+from server.engine.adapters import Adapters
+from server.engine.encode.loading import LoadedEncoder, load_encoder
+from server.engine.encode.runner import PoolingRunner, SharedRunner
+from server.engine.grammar_queue import Grammars
+from server.engine.load.cores import group_cores
+from server.engine.load.inventory import core_memory, engine_facts, host_bytes, memory_notes
+from server.engine.load.loading import load_engine
+from server.engine.load.weights import OnProgress
+from server.engine.loop import Runner
+from server.errors import SettingsError
+from server.link.messages import EngineInfo, PoolingFacts
+from server.models.decoder import decoder_graph
+from server.models.heads import CLASSIFIES
+from server.models.tensors import num_params
+from server.placement.fit import require_type
+from server.placement.matrices import main_format
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEngine:
+    """Implements server.engine.process.LoadedEngine."""
+
+    runner: Runner
+    scheduler: SchedulerConfig
+    info: EngineInfo
+    pricer: Pricer
+    pooling: PoolingLimits
+    cache: CacheConfig | None = None
+    grammars: Grammars | None = None
+    adapters: Adapters | None = None
+
+
+def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
+    """Load what `config` names as what its files say that it is. Raises StartError."""
+    if is_pooling(config):
+        return _Encoder(config, on_progress).run()
+    loaded = load_engine(config, on_progress)
+    runner = SharedRunner(loaded.runner, loaded.beside.runner)
+    return ServedEngine(
+        runner=runner,
+        scheduler=loaded.scheduler,
+        info=loaded.info,
+        pricer=loaded.pricer,
+        pooling=loaded.beside.limits,
+        cache=loaded.cache,
+        grammars=loaded.grammars,
+        adapters=loaded.adapters,
+    )
+
+
+def is_pooling(config: EngineConfig) -> bool:
+    """Whether the model only encodes: it is asked to, or it has no output layer, classifies, or has a modules.json."""
+    directory = Path(config.model_path)
+    if config.runner != "auto" or is_artifact(directory):
+        return config.runner == "pooling"
+    spec = read_model_spec(directory)
+    classifies = spec.architecture.endswith(CLASSIFIES)
+    return classifies or not decoder_graph(spec).has_head or (directory / MODULES).exists()
+
+
+class _Encoder:
+    """The steps of the start of an engine that only encodes."""
+
+    def __init__(self, config: EngineConfig, on_progress: OnProgress) -> None:
+        if config.lora is not None or config.enable_expert_parallel:
+            what = "enable_expert_parallel" if config.lora is None else "enable_lora"
+            raise SettingsError(f"{what} is for models that generate: {config.model_path} only encodes")
+        self._config, self._on_progress = config, on_progress
+        use_catalog(config.catalog)
+        use_calibration(config.calibration)
+        self._part = instance(config.device)
+        self._core_ids = group_cores(config, self._part)
+
+    def run(self) -> ServedEngine:
+        config = self._config
+        loaded = load_encoder(_encode_config(config), self._on_progress)
+        require_type(loaded.formats.quantization, self._part, config.allow_unsupported_types)
+        limits, encoder = loaded.limits, loaded.encoder
+        compiled = CompiledShapes(config.batching, limits.max_num_texts, self._buckets(limits.max_length), ())
+        pricer = self._pricer(loaded, compiled)
+        return ServedEngine(
+            runner=PoolingRunner(encoder.runner, encoder.layers),
+            scheduler=SchedulerConfig(limits.max_length, max_num_queued_reqs=config.max_num_queued_reqs),
+            info=self._info(loaded, pricer, compiled),
+            pricer=pricer,
+            pooling=limits,
+        )
+
+    def _buckets(self, longest: int) -> tuple[int, ...]:
+        """Compiled lengths. Raises SettingsError for one that no text can have."""
+        asked = tuple(sorted(set(self._config.context_encoding_buckets)))
+        if any(length > longest for length in asked):
+            raise SettingsError(f"context_encoding_buckets has {asked[-1]}: 1 to max_model_len {longest} can be")
+        return tuple(sorted({*asked, longest})) if asked else powers_of_two(longest)
+
+    def _pricer(self, loaded: LoadedEncoder, compiled: CompiledShapes) -> EncodePricer:
+        formats, tp = loaded.formats, self._config.tensor_parallel_size
+        runtime = Runtime(stored_dtype(formats.quantization, formats.dtype))
+        model = CostModel.of(loaded.placement.spec, self._part, tp, runtime)
+        return EncodePricer(model, compiled.slots, compiled.context_encoding)
+
+    def _ledger(self, loaded: LoadedEncoder) -> MemoryLedger:
+        """The account of what the part would hold on each core of the group."""
+        part, tp, utilization = self._part, self._config.tensor_parallel_size, self._config.device_memory_utilization
+        ledger = MemoryLedger(part.core_memory_bytes, tp, part.chip.cores_per_chip, utilization, self._core_ids)
+        for core in range(tp):
+            for line in loaded.core_lines:
+                ledger.reserve(core, *line)
+        return ledger
+
+    def _info(self, loaded: LoadedEncoder, pricer: EncodePricer, compiled: CompiledShapes) -> EngineInfo:
+        config, spec, limits = self._config, loaded.placement.spec, loaded.limits
+        encoder, ledger = loaded.encoder, self._ledger(loaded)
+        weights, host_memory = main_format(spec, loaded.formats), host_bytes(loaded.placement.cores)
+        notes = (
+            f"{spec.architecture}, {num_params(spec) / 1e6:,.1f}M parameters in {weights}, texts of up to "
+            f"{limits.max_length} tokens, {limits.max_num_tokens} in a step",
+            *memory_notes(config, self._core_ids, ledger, host_memory, weights),
+            *loaded.notes,
+        )
+        return EngineInfo(
+            max_model_len=limits.max_length,
+            num_blocks=0,
+            block_size=loaded.placement.cache.block_size,
+            max_num_queued_reqs=config.max_num_queued_reqs,
+            device=config.device,
+            tensor_parallel_size=config.tensor_parallel_size,
+            dtype=config.dtype,
+            vocab_size=spec.vocab_size,
+            facts=engine_facts(Path(config.model_path), spec, loaded.formats, pricer, compiled, config.pace),
+            enable_prefix_caching=False,
+            core_ids=self._core_ids,
+            kv_cache_dtype=loaded.placement.kv_dtype,
+            core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
+            memory=tuple(core_memory(ledger, core) for core in range(ledger.num_cores)),
+            host_memory=host_memory,
+            notes=notes,
+            generates=False,
+            pooling=PoolingFacts(
+                encoder.size,
+                limits.max_length,
+                encoder.head.pooling,
+                encoder.head.is_normalized,
+                encoder.head.labels,
+                "; ".join(loaded.notes),
+            ),
+        )
+
+
+def _encode_config(config: EngineConfig) -> EncodeConfig:
+    """The slice of an engine's configuration that an encoder has."""
+    return EncodeConfig(
+        model_path=config.model_path,
+        device=config.device,
+        tensor_parallel_size=config.tensor_parallel_size,
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        device_memory_utilization=config.device_memory_utilization,
+        cpu_threads=config.cpu_threads,
+        kernel_cache_dir=config.kernel_cache_dir,
+        requested_formats=config.requested_formats,
+        pooling=config.pooling,
+        normalize=config.normalize,
+        kernel_checks=config.kernel_checks,
+        cpus=config.cpus,
+        catalog=config.catalog,
+        host_memory_bytes=config.data_parallel.host_memory_bytes,
+    )
