@@ -23,6 +23,7 @@ MAX_STOP_CHARS = 1024  # of one stop string
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024  # entries; OpenAI's own limit is 300
 MAX_BAD_WORDS = 128
+MAX_LOGPROB_TOKEN_IDS = 128
 MAX_ALLOWED_TOKEN_IDS = 8192
 MAX_ADAPTER_NAME = 200
 MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt

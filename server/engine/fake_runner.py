@@ -58,7 +58,7 @@ def expected_prompt_logprobs(prompt: Sequence[int]) -> tuple[TokenLogprobs, ...]
 
 
 class FakeRunner:
-    """Executes plans over a KV of one integer a slot. Ignores sampling parameters, except those about log-probabilities.
+    """Executes plans over a KV of one integer a slot. Of sampling parameters it heeds those about logprobs.
 
     A window must be 2 at least: each key follows from the one before. Raises LookupError when a plan reads a slot that
     nobody wrote, and AssertionError when it reads or writes the null block.

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts through the real scheduler, chunked, beside others and with their prefix in the cache."""
+"""Log-probabilities of prompts through the real scheduler: chunked, beside others, with their prefix in the cache."""
 
 from __future__ import annotations
 

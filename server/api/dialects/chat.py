@@ -12,7 +12,7 @@ from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import TokenNames, chat_logprobs
+from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
 from server.api.pipeline.prompts import chat_prompt, content_text, template_source
 from server.api.pipeline.respond import respond
@@ -33,6 +33,7 @@ from server.api.wire.chat import (
     ChatMessage,
     ChatRequest,
 )
+from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
 
 router = APIRouter()
@@ -120,6 +121,7 @@ class ChatAdapter:
             choices=[self._choice(delta) for delta in deltas],
             usage=self.generation.usage(),
             prompt_token_ids=self._prompt_ids(),
+            prompt_logprobs=self._prompt_logprobs(deltas[0]),
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
@@ -194,7 +196,13 @@ class ChatAdapter:
         return self._tools.finish_reason(delta.finish_reason, self._readers[delta.index].num_calls)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return chat_logprobs(self._names, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
+        num_top = num_shown(self._body, self._body.top_logprobs)
+        return chat_logprobs(self._names, delta, num_top) if self._body.logprobs else None
+
+    def _prompt_logprobs(self, delta: Delta) -> PromptLogprobs | None:
+        num_top = self._body.prompt_logprobs
+        prompt = self.generation.prompts[0]
+        return None if num_top is None else prompt_logprobs(self._names, prompt, delta, num_top)
 
     def _prompt_ids(self) -> list[int] | None:
         return list(self.generation.prompts[0].token_ids) if self._body.return_token_ids else None

@@ -27,12 +27,16 @@ from server.types import Charge, FinishReason, Request, SamplingParams, TokenEve
 
 @dataclass(slots=True)
 class Delta:
-    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`."""
+    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`.
+
+    `prompt_logprobs` are those of the prompt's tokens after its first, in the first delta alone.
+    """
 
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
@@ -48,7 +52,7 @@ class PlannedSequence:
 class _Choice:
     """Detokenizer and counts of one sequence while it is generated."""
 
-    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool) -> None:
+    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool, is_mute: bool) -> None:
         self.index = index
         self.num_tokens = 0
         self.num_cached_tokens = 0
@@ -56,6 +60,7 @@ class _Choice:
         self.prefill_ns = 0  # of it, up to the first token
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
+        self._is_mute = is_mute  # only the prompt was asked about: the token that the engine adds is not given
 
     def take(self, event: TokenEvent, charge: Charge, delta: Delta) -> None:
         """Add one event, and the charge of its step, to `delta`.
@@ -70,6 +75,10 @@ class _Choice:
         self.charge = charge
         if event.index == 0:
             self.prefill_ns = charge.device_ns
+        delta.prompt_logprobs = event.prompt_logprobs or delta.prompt_logprobs
+        if self._is_mute:
+            delta.finish_reason = "length"
+            return
         if event.token_id is not None:
             self._take_token(event.token_id, event, delta)
         if event.finish_reason is not None and delta.finish_reason is None:
@@ -195,4 +204,4 @@ def _choice(tokenizer: Tokenizer, index: int, body: GenerationRequest, sequence:
     keeps_stop = bool(body.include_stop_str_in_output)
     text = TextStream(tokenizer, sequence.prompt.token_ids, body.skip_special_tokens is not False)
     detokenizer = Detokenizer(text, StopStrings(body.stop_strings, keeps_stop), body.min_tokens or 0)
-    return _Choice(index, detokenizer, keeps_stop)
+    return _Choice(index, detokenizer, keeps_stop, is_mute=body.max_tokens == 0)

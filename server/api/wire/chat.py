@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.wire.generation import INT32, GenerationRequest
 from server.api.wire.tools import ToolCall, ToolCallDelta, ToolChoice, Tools
-from server.api.wire.usage import Usage, optional
+from server.api.wire.usage import PromptLogprobs, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
 
@@ -105,6 +105,7 @@ class ChatCompletion(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = optional()
+    prompt_logprobs: PromptLogprobs | None = optional()
 
 
 class ChatDelta(BaseModel):
