@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, sagemaker
+from server.api.dialects.messages import routes as messages
 from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
@@ -19,11 +20,14 @@ from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
+from server.api.wire.messages import CountTokensRequest, MessagesRequest
 
-MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory, adapters)
+MODULES = (chat, completions, messages, sagemaker, models, tokenize, status, admin, inventory, adapters)
 BODIES = (
     ChatRequest,
     CompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
     TokenizeRequest,
     DetokenizeRequest,
     LoadLoraAdapterRequest,

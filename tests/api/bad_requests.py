@@ -101,8 +101,21 @@ GENERATION: list[Case] = [
     ({"logprob_token_ids": []}, "logprob_token_ids"),
     ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids"),
     ({"logprob_token_ids": [1] * 129}, "logprob_token_ids"),
-    ({"best_of": 3}, "best_of"),
-    ({"use_beam_search": True}, "use_beam_search"),
+    ({"best_of": 0}, "best_of"),
+    ({"best_of": 2, "n": 3}, "best_of"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    ({"best_of": 2, "use_beam_search": True}, "best_of"),
+    ({"use_beam_search": 1}, "use_beam_search"),
+    ({"use_beam_search": True, "stream": True}, "stream"),
+    ({"use_beam_search": True, "stop": "a"}, "stop"),
+    ({"use_beam_search": True, "logit_bias": {"1": 5}}, "logit_bias"),
+    ({"use_beam_search": True, "guided_regex": "a"}, "use_beam_search"),
+    ({"length_penalty": 2.0}, "length_penalty"),
+    ({"length_penalty": 101, "use_beam_search": True}, "length_penalty"),
+    ({"early_stopping": True}, "early_stopping"),
+    ({"early_stopping": "soon", "use_beam_search": True}, "early_stopping"),
+    ({"timeout": 0}, "timeout"),
+    ({"timeout": "1s"}, "timeout"),
 ]
 
 CHAT_ONLY: list[Case] = [
@@ -166,7 +179,6 @@ TEXT_ONLY: list[Case] = [
     ({"prompt": "a", "logprobs": -1}, "logprobs"),
     ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
     ({"prompt": "a", "suffix": "b"}, "suffix"),
-    ({"prompt": "a", "best_of": 2}, "best_of"),
     ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
 ]
 

@@ -17,9 +17,9 @@ from tools.golden.oracle import Oracle
 SHAPE = "tiny-qwen3"
 TOLERANCE = 1e-4
 TEXTS = [
-    ("the sea is ", "blue and the sky is too"),
+    ("the sea is", " blue and the sky is too"),
     ("one two three", " four"),
-    ("the rest of the tale, ", "when the rain had ended, was told in another place and at another time" * 2),
+    ("the rest of the tale,", " when the rain had ended, was told in another place and at another time" * 2),
 ]
 
 

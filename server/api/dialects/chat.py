@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import Delta, Generation, require_room
+from server.api.pipeline.generation import AnyGeneration, Delta, require_room
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
 from server.api.pipeline.prompts import chat_prompt, content_text, template_source
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
@@ -38,7 +40,7 @@ from server.errors import InvalidRequest
 
 router = APIRouter()
 TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat template, which may know them
-RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
+RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
 @router.post(
@@ -52,21 +54,39 @@ async def create_chat_completion(
     return await respond(request.receive, adapter, bool(body.stream))
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation that is checked and rendered, whichever dialect it came in."""
+
+    name: str  # of the model, for the answer
+    generation: AnyGeneration
+    plan: OutputPlan
+
+
 async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    conversation = await prepare_conversation(origin, body, service)
+    return ChatAdapter(service, conversation, body, f"chatcmpl-{origin.request_id}")
+
+
+async def prepare_conversation(origin: Origin, body: ChatRequest, service: Service) -> Conversation:
+    """`prepare` without the shapes of the answer."""
     name = validate(service, body)
     model = service.model
-    require_room(service, body.n or 1)
-    extra = {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
+    require_room(service, num_choices(body))
     sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs))
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     plan = output_plan(service.config, template_source(model, body), body, tools)
     body = keep_tags(model, plan, body)
-    prompt = await chat_prompt(model, body, extra, list(tools.offered))
+    prompt = await chat_prompt(model, body, template_fields(body), list(tools.offered))
     grammar = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    generation = Generation(service, origin, body, sampling.sequences([prompt], most, grammar))
-    return ChatAdapter(service, generation, body, plan, f"chatcmpl-{origin.request_id}", name)
+    return Conversation(name, generation_of(service, origin, body, sampling, ([prompt], most, grammar)), plan)
+
+
+def template_fields(body: ChatRequest) -> dict[str, Any]:
+    """The fields of a request that its chat template may know."""
+    return {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
 
 
 def _num_logprobs(body: ChatRequest, most: int) -> int | None:
@@ -87,16 +107,9 @@ def _echo(body: ChatRequest) -> str:
 class ChatAdapter:
     """Puts deltas into OpenAI's chat shapes."""
 
-    def __init__(
-        self,
-        service: Service,
-        generation: Generation,
-        body: ChatRequest,
-        plan: OutputPlan,
-        answer_id: str,
-        name: str,
-    ) -> None:
-        self.generation = generation
+    def __init__(self, service: Service, conversation: Conversation, body: ChatRequest, answer_id: str) -> None:
+        self.generation: AnyGeneration = conversation.generation
+        generation, plan, name = conversation.generation, conversation.plan, conversation.name
         self._body = body
         self._usage = stream_usage(body)
         self._tools = plan.tools

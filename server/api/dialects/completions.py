@@ -12,12 +12,13 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import Delta, Generation, require_room
+from server.api.pipeline.generation import AnyGeneration, Delta, require_room
 from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
@@ -26,7 +27,7 @@ from server.api.wire.usage import PromptLogprobs
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
-RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
+RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
 @router.post(
@@ -45,14 +46,14 @@ async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> 
     name = validate(service, body)
     model = service.model
     given = split_prompts(body.prompt)
-    require_room(service, len(given) * (body.n or 1))
+    require_room(service, len(given) * num_choices(body))
     num_logprobs = check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs")
     sampling = SamplingBuilder(service, body, num_logprobs, bool(body.echo))
     output_format = requested_format(model, body)
     prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
     grammar = "" if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    generation = Generation(service, origin, body, sampling.sequences(prompts, most, grammar))
+    generation = generation_of(service, origin, body, sampling, (prompts, most, grammar))
     return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", name)
 
 
@@ -60,9 +61,9 @@ class CompletionAdapter:
     """Puts deltas into OpenAI's text completion shape, which its stream has too."""
 
     def __init__(
-        self, service: Service, generation: Generation, body: CompletionRequest, answer_id: str, name: str
+        self, service: Service, generation: AnyGeneration, body: CompletionRequest, answer_id: str, name: str
     ) -> None:
-        self.generation = generation
+        self.generation: AnyGeneration = generation
         self._tokenizer = service.model.tokenizer
         self._body = body
         self._usage = stream_usage(body)

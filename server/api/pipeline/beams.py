@@ -18,8 +18,9 @@ EarlyStopping = bool | Literal["never"]
 
 @dataclass(frozen=True, slots=True)
 class BeamParams:
-    """`early_stopping`: as soon as `width` beams have ended; False: when none that runs, at its present length, is better
-    than those; "never": when none could be at any length."""
+    """When a search ends before `max_tokens`: by `early_stopping` as soon as `width` beams have ended; without it when
+    no beam that runs would be among those at its present length; by "never" when none could be at any length.
+    """
 
     width: int
     max_tokens: int
@@ -90,4 +91,4 @@ class BeamSearch:
         return self._score(self.running[0], params.max_tokens if is_patient else length) <= self.ended[-1].score
 
     def _score(self, beam: Beam, length: int) -> float:
-        return beam.logprob / length**self.params.length_penalty
+        return beam.logprob / float(length**self.params.length_penalty)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from server.api.errors import GenerationFailed
+from server.api.errors import GenerationFailed, RequestTimeout
 from server.api.http.origin import Origin
 from server.api.pipeline.prompts import Prompt
+from server.api.pipeline.timing import Deadline
 from server.api.service import Service
 from server.api.telemetry.request_observer import RequestWatch
 from server.api.wire.generation import GenerationRequest
 from server.api.wire.usage import DeviceUsage, PromptTokensDetails, Usage
 from server.clock import NS
-from server.errors import QueueFull, Unavailable
+from server.errors import QueueFull, RequestError, Unavailable
 from server.link.stream import Stream
 from server.scheduler.admission import check_queue
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
@@ -49,6 +51,20 @@ class PlannedSequence:
     sampling: SamplingParams
 
 
+class AnyGeneration(Protocol):
+    """What a dialect sees of a generation, whichever way its choices come about."""
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """One prompt for each choice index."""
+
+    def deltas(self) -> AsyncGenerator[list[Delta], None]:
+        """Batches of output as it comes; ends when every choice has ended."""
+
+    def usage(self, has_output: bool = True) -> Usage:
+        """Token counts and device time so far."""
+
+
 class _Choice:
     """Detokenizer and counts of one sequence while it is generated."""
 
@@ -56,6 +72,7 @@ class _Choice:
         self.index = index
         self.num_tokens = 0
         self.num_cached_tokens = 0
+        self.has_ended = False
         self.charge = Charge()
         self.prefill_ns = 0  # of it, up to the first token
         self._detokenizer = detokenizer
@@ -67,10 +84,8 @@ class _Choice:
 
         Raises GenerationFailed or Unavailable when the engine gave the sequence up.
         """
-        if event.finish_reason == "error":
-            raise GenerationFailed(f"The model failed on this request: {event.error}")
-        if event.finish_reason == "abort":
-            raise Unavailable("The engine has ended this request.", code="aborted")
+        if (error := failure_of(event)) is not None:
+            raise error
         self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
         self.charge = charge
         if event.index == 0:
@@ -86,6 +101,11 @@ class _Choice:
             delta.finish_reason, delta.stop_reason = event.finish_reason, event.stop_reason
             self._check_stop(delta)
 
+    def time_out(self, delta: Delta) -> None:
+        """End where it is, because the client's time is over."""
+        delta.text += self._detokenizer.finish()
+        delta.finish_reason, delta.stop_reason = "length", "timeout"
+
     def _take_token(self, token_id: int, event: TokenEvent, delta: Delta) -> None:
         self.num_tokens += 1
         delta.token_ids.append(token_id)
@@ -98,6 +118,26 @@ class _Choice:
     def _check_stop(self, delta: Delta) -> None:
         if self._detokenizer.matched_stop is not None:
             delta.finish_reason, delta.stop_reason = "stop", self._detokenizer.matched_stop
+
+
+def failure_of(event: TokenEvent) -> RequestError | None:
+    """The error of a sequence that the engine gave up with this event."""
+    if event.finish_reason == "error":
+        return GenerationFailed(f"The model failed on this request: {event.error}")
+    if event.finish_reason == "abort":
+        return Unavailable("The engine has ended this request.", code="aborted")
+    return None
+
+
+def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsage:
+    """`charge` on the wire; `prefill_ns` of it was up to the first token of each choice."""
+    return DeviceUsage(
+        device_seconds=charge.device_ns / NS,
+        prefill_device_seconds=prefill_ns / NS,
+        decode_device_seconds=(charge.device_ns - prefill_ns) / NS,
+        cost_usd=service.model.rate.usd(charge.device_ns),
+        is_extrapolated=charge.is_extrapolated,
+    )
 
 
 def require_room(service: Service, count: int) -> None:
@@ -123,6 +163,7 @@ class Generation:
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
         self._n = body.n or 1
+        self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage
         tokenizer = service.model.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
@@ -158,7 +199,14 @@ class Generation:
         ):
             watch.placed(stream.engines)
             while stream.is_open:
-                yield self._merge(stream, watch, await stream.next())
+                try:
+                    events = await self._deadline.limit(stream.next(), self._service.clock)
+                except RequestTimeout:
+                    if not any(choice.num_tokens for choice in self._choices.values()):
+                        raise
+                    yield self._time_out()
+                    return
+                yield self._merge(stream, watch, events)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far; without output, as it was before the first token was sent."""
@@ -175,15 +223,19 @@ class Generation:
         )
 
     def _device_usage(self) -> DeviceUsage:
-        device_ns = sum(choice.charge.device_ns for choice in self._choices.values())
-        prefill_ns = sum(choice.prefill_ns for choice in self._choices.values())
-        return DeviceUsage(
-            device_seconds=device_ns / NS,
-            prefill_device_seconds=prefill_ns / NS,
-            decode_device_seconds=(device_ns - prefill_ns) / NS,
-            cost_usd=self._service.model.rate.usd(device_ns),
-            is_extrapolated=any(choice.charge.is_extrapolated for choice in self._choices.values()),
-        )
+        choices = self._choices.values()
+        device_ns = sum(choice.charge.device_ns for choice in choices)
+        charge = Charge(device_ns, any(choice.charge.is_extrapolated for choice in choices))
+        return device_usage(self._service, charge, sum(choice.prefill_ns for choice in choices))
+
+    def _time_out(self) -> list[Delta]:
+        """The end of every choice that has none."""
+        deltas = []
+        for choice in self._choices.values():
+            if not choice.has_ended:
+                choice.time_out(delta := Delta(choice.index))
+                deltas.append(delta)
+        return deltas
 
     def _merge(self, stream: Stream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
@@ -195,6 +247,7 @@ class Generation:
             watch.take(event)
             choice.take(event, charge, delta)
             if delta.finish_reason is not None:
+                choice.has_ended = True
                 watch.end(event.request_id, delta.finish_reason)
                 stream.abort(event.request_id)
         return list(deltas.values())

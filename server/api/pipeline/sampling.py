@@ -42,9 +42,11 @@ class SamplingBuilder:
             raise InvalidRequest("logprob_token_ids needs logprobs.", "logprob_token_ids")
         _check_ids("stop_token_ids", body.stop_token_ids or (), model.info.vocab_size)
 
-    def sequences(self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str) -> list[PlannedSequence]:
-        """`n` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
-        children = range(self._body.n or 1)
+    def sequences(
+        self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str, num_choices: int
+    ) -> list[PlannedSequence]:
+        """`num_choices` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
+        children = range(num_choices)
         asked = self._body.truncate_prompt_tokens
         kept = [truncated(prompt, asked, self._model.info.max_model_len, max_tokens or 1) for prompt in prompts]
         return [
@@ -89,7 +91,7 @@ class SamplingBuilder:
             stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
             ignore_eos=bool(body.ignore_eos),
             seed=(self._seed + child) & SEED_MASK,
-            logprobs=self._logprobs,
+            logprobs=0 if self._logprobs is None and body.best_of else self._logprobs,  # to choose by
             prompt_logprobs=self._prompt_logprobs,
             logprob_token_ids=tuple(body.logprob_token_ids or ()),
             grammar=grammar,

@@ -31,8 +31,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "modalities": (["text"],),
     "web_search_options": (),
-    "use_beam_search": (),
-    "length_penalty": (1, 1.0),
     "prompt_embeds": (),
     "documents": (),
     "thinking_token_budget": (),
@@ -51,23 +49,16 @@ def validate(service: Service, body: GenerationRequest) -> str:
     """The model name for the answer. Raises RequestError when the request cannot be served, whatever its prompt."""
     _ = service.model  # raises while it loads, drains or is dead
     name = service.require_name(body.model)
-    refuse_unsupported(body.model_extra, body.n or 1)
+    refuse_unsupported(body.model_extra)
     stream_usage(body)
     return name
 
 
-def refuse_unsupported(extra: dict[str, Any] | None, n: int) -> None:
+def refuse_unsupported(extra: dict[str, Any] | None) -> None:
     """Raise InvalidRequest naming the first unsupported field of a request's unknown fields."""
     for name, value in (extra or {}).items():
         if name in _REFUSED and not _is_empty(value) and value not in _REFUSED[name]:
             raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
-    best_of = (extra or {}).get("best_of")
-    if best_of is not None and best_of != n:
-        raise InvalidRequest(
-            f"best_of must be equal to n ({n}) or absent; choosing among more is not supported.",
-            "best_of",
-            "unsupported_parameter",
-        )
 
 
 def _is_empty(value: Any) -> bool:

@@ -98,6 +98,11 @@ class GenerationRequest(BaseModel):
     return_token_ids: bool | None = None
     priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARS)
+    timeout: float | None = Field(None, gt=0, le=86400)  # seconds
+    best_of: int | None = Field(None, ge=1, le=MAX_N)
+    use_beam_search: bool | None = None
+    length_penalty: float | None = Field(None, ge=-100, le=100)
+    early_stopping: bool | Literal["never"] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
     allowed_token_ids: AllowedTokenIds | None = None
     bad_words: Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
