@@ -14,6 +14,7 @@ from server.api.dialects.messages import routes as messages
 from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from server.api.http.load_report import LoadReports, load_of
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.service import Service
@@ -46,6 +47,7 @@ def build_app(service: Service) -> FastAPI:
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     app.add_middleware(HeadAsGet)
+    app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if config.api_keys:
         app.add_middleware(ApiKeys, keys=config.api_keys)

@@ -216,9 +216,7 @@ class Scheduler:
         """Back to waiting, its tokens kept, its blocks freed: what the prefix cache keeps need not be recomputed."""
         self._running.remove(seq)
         self._cache.free(seq.blocks)
-        seq.num_computed_tokens = 0
-        seq.prompt_logprobs = []
-        seq.is_running = False
+        seq.rewind()
         self._waiting.add(seq)
         step.preempted.append(seq.request.request_id)
 
@@ -287,11 +285,8 @@ class Scheduler:
         if finish is not None:
             self._close(seq)
         reason, stop_reason = finish or (None, None)
-        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs)
-        event = TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
-        if seq.prompt_logprobs:
-            event, seq.prompt_logprobs = event._replace(prompt_logprobs=tuple(seq.prompt_logprobs)), []
-        return event
+        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs, None, seq.take_prompt_logprobs())
+        return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:
         """End with no token."""

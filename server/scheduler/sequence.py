@@ -50,6 +50,17 @@ class Sequence:
         """True while every token of the prompt must be computed: what the prefix cache has leaves no logits."""
         return self.request.sampling.prompt_logprobs is not None and self.num_generated == 0
 
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Those that wait to be sent; they do no more."""
+        if not self.prompt_logprobs:
+            return ()
+        taken, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        return taken
+
+    def rewind(self) -> None:
+        """Nothing of it is computed any more, and it does not run."""
+        self.num_computed_tokens, self.prompt_logprobs, self.is_running = 0, [], False
+
     @property
     def num_pending(self) -> int:
         """Known tokens still to be computed; at least 1 while the request is open."""

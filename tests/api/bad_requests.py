@@ -122,6 +122,8 @@ CHAT_ONLY: list[Case] = [
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template": ["{{ 1 }}"]}, "chat_template"),
     ({"echo": "yes"}, "echo"),
+    ({"documents": [{"text": "a"}]}, "documents"),  # its chat template knows none
+    ({"documents": ["a"]}, "documents[0]"),
     ({"include_reasoning": "yes"}, "include_reasoning"),
     ({"thinking_token_budget": -2}, "thinking_token_budget"),
     ({"thinking_token_budget": 5}, "thinking_token_budget"),
@@ -178,7 +180,9 @@ TEXT_ONLY: list[Case] = [
     ({"prompt": "a", "logprobs": 21}, "logprobs"),
     ({"prompt": "a", "logprobs": -1}, "logprobs"),
     ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
-    ({"prompt": "a", "suffix": "b"}, "suffix"),
+    ({"prompt": "a", "suffix": "b"}, "suffix"),  # its tokenizer has no tokens for that
+    ({"prompt": "a", "suffix": 5}, "suffix"),
+    ({"prompt": "a", "suffix": "b", "echo": True}, "echo"),
     ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
 ]
 
@@ -219,6 +223,40 @@ OTHERS: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("/detokenize", {"tokens": [-1]}, 400, "tokens[0]"),
     ("/detokenize", {"tokens": [10**9]}, 400, "tokens"),
     ("/detokenize", {"tokens": "abc"}, 400, "tokens"),
+]
+
+# Of Anthropic's API, whose errors have no field for the name: their message begins with it.
+MESSAGES = "/v1/messages"
+NAMED: list[Case] = [
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": None}, "max_tokens"),
+    ({"model": None}, "model"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].input"),
+    ({"system": [{"type": "image"}]}, "system[0].type"),
+    ({"system": 5}, "system"),
+    ({"temperature": 1.5}, "temperature"),
+    ({"top_p": -1}, "top_p"),
+    ({"top_k": -1}, "top_k"),
+    ({"stop_sequences": [""]}, "stop_sequences[0]"),
+    ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+    ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 8}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "deep"}}, "thinking.type"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+    ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+    ({"tools": [{"name": "a", "input_schema": {}}]}, "tools"),  # its chat template knows none
+    ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+    ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"stream": "yes"}, "stream"),
 ]
 
 BAD_REQUESTS = [

@@ -27,7 +27,7 @@ NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param"
 # What this server adds, under vLLM's names.
 EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
-    | {"reasoning_content", "prompt_logprobs"}
+    | {"reasoning_content", "prompt_logprobs", "metrics"}
 )
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations")
 

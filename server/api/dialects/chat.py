@@ -135,6 +135,7 @@ class ChatAdapter:
             usage=self.generation.usage(),
             prompt_token_ids=self._prompt_ids(),
             prompt_logprobs=self._prompt_logprobs(deltas[0]),
+            metrics=self.generation.times(),
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:

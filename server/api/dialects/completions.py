@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.generation import AnyGeneration, Delta, require_room
 from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
@@ -24,6 +25,7 @@ from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from server.api.wire.usage import PromptLogprobs
+from server.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
@@ -50,7 +52,13 @@ async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> 
     num_logprobs = check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs")
     sampling = SamplingBuilder(service, body, num_logprobs, bool(body.echo))
     output_format = requested_format(model, body)
-    prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
+    has_specials = body.add_special_tokens is not False
+    if body.suffix:
+        if body.echo:
+            raise InvalidRequest("echo and suffix exclude each other.", "echo")
+        prompts = await fill_in_prompts(model, given, body.suffix, has_specials)
+    else:
+        prompts = await completion_prompts(model, given, has_specials)
     grammar = "" if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     generation = generation_of(service, origin, body, sampling, (prompts, most, grammar))
@@ -78,7 +86,7 @@ class CompletionAdapter:
 
     def whole(self, deltas: list[Delta]) -> Completion:
         completion = self._completion([self._choice(delta) for delta in deltas])
-        completion.usage = self.generation.usage()
+        completion.usage, completion.metrics = self.generation.usage(), self.generation.times()
         return completion
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:

@@ -85,6 +85,9 @@ class BeamGeneration:
             neuronserve=device_usage(self._service, self._charge, self._prefill_ns) if shows_device else None,
         )
 
+    def times(self) -> None:
+        """Steps of beams are several sequences, which have none."""
+
     async def _step(self) -> None:
         """One more token for each beam that runs."""
         is_first = not any(search.running[0].token_ids for search in self._searches if search.running)

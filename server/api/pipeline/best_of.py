@@ -39,6 +39,9 @@ class BestOf:
         """Of all choices that were generated."""
         return self._generation.usage(has_output)
 
+    def times(self) -> None:
+        """Several sequences have none."""
+
 
 def _mean_logprob(delta: Delta) -> float:
     return sum(entry.sampled for entry in delta.logprobs) / len(delta.logprobs) if delta.logprobs else -math.inf

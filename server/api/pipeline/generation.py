@@ -17,7 +17,7 @@ from server.api.pipeline.timing import Deadline
 from server.api.service import Service
 from server.api.telemetry.request_observer import RequestWatch
 from server.api.wire.generation import GenerationRequest
-from server.api.wire.usage import DeviceUsage, PromptTokensDetails, Usage
+from server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from server.clock import NS
 from server.errors import QueueFull, RequestError, Unavailable
 from server.link.stream import Stream
@@ -63,6 +63,9 @@ class AnyGeneration(Protocol):
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far."""
+
+    def times(self) -> RequestTimes | None:
+        """How long it took, where the server says so and it is one sequence."""
 
 
 class _Choice:
@@ -221,6 +224,11 @@ class Generation:
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
             neuronserve=self._device_usage() if self._has_device_usage else None,
         )
+
+    def times(self) -> RequestTimes | None:
+        """How long it took, where the server says so and it is one sequence."""
+        is_shown = self._service.config.enable_per_request_metrics and len(self._choices) == 1
+        return self._watch.times if is_shown else None
 
     def _device_usage(self) -> DeviceUsage:
         choices = self._choices.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,6 +22,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.
 MAX_CHARS_PER_TOKEN = 256
+_DOCUMENTS = re.compile(r"\bdocuments\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,12 @@ async def chat_prompt(
     model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
 ) -> Prompt:
     """The prompt of a conversation with `tools`, whose special tokens the template writes."""
+    if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
+        raise InvalidRequest(
+            "documents is not supported: the chat template of this model knows none.",
+            "documents",
+            "unsupported_parameter",
+        )
     text = await asyncio.to_thread(_renderer(model, chat), _conversation(chat, extra, tools))
     return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
 
@@ -140,7 +148,7 @@ def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -
             "continue_final_message and add_generation_prompt exclude each other.", "continue_final_message"
         )
     described = [tool.model_dump(exclude_unset=True) for tool in tools or ()]
-    return Conversation(messages, generates, continues, kwargs, described or None)
+    return Conversation(messages, generates, continues, kwargs, described or None, chat.documents or None)
 
 
 def _message(message: Message, param: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class StreamUsage:
         """`chunk`, which has no choices, with the usage of the whole request; nothing unless usage was requested."""
         if not self.has_usage:
             return []
-        chunk.usage = generation.usage()
+        chunk.usage, chunk.metrics = generation.usage(), generation.times()
         return [frame(chunk.model_dump_json().encode())]
 
 

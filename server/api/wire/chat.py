@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.wire.generation import INT32, GenerationRequest
 from server.api.wire.tools import ToolCall, ToolCallDelta, ToolChoice, Tools
-from server.api.wire.usage import PromptLogprobs, Usage, optional
+from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
+MAX_DOCUMENTS = 1024
 
 
 class ContentPart(BaseModel):
@@ -37,6 +38,7 @@ class ChatInput(BaseModel):
     continue_final_message: bool | None = None
     chat_template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)] | None = None
 
 
 class Prediction(BaseModel):
@@ -106,6 +108,7 @@ class ChatCompletion(BaseModel):
     usage: Usage
     prompt_token_ids: list[int] | None = optional()
     prompt_logprobs: PromptLogprobs | None = optional()
+    metrics: RequestTimes | None = optional()
 
 
 class ChatDelta(BaseModel):
@@ -133,4 +136,5 @@ class ChatChunk(BaseModel):
     service_tier: Literal["default"] | None = optional()
     choices: list[ChatChunkChoice]
     usage: Usage | None = optional()
+    metrics: RequestTimes | None = optional()
     prompt_token_ids: list[int] | None = optional()

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from server.api.config import MAX_PROMPTS
 from server.api.wire.generation import INT32, GenerationRequest, TokenId
-from server.api.wire.usage import PromptLogprobs, Usage, optional
+from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
 
@@ -42,6 +42,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0)
     add_special_tokens: bool | None = None
+    suffix: str | None = None
 
 
 class CompletionLogprobs(BaseModel):
@@ -72,3 +73,4 @@ class Completion(BaseModel):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = optional()
+    metrics: RequestTimes | None = optional()

@@ -12,6 +12,16 @@ def optional() -> Any:
     return Field(None, exclude_if=lambda value: value is None)
 
 
+class RequestTimes(BaseModel):
+    """Times of a request with one choice, as vLLM has them (`--enable-per-request-metrics`)."""
+
+    time_to_first_token_ms: float | None = optional()  # from its first step
+    generation_time_ms: float | None = optional()  # after the first token
+    queue_time_ms: float | None = optional()  # before its first step
+    mean_itl_ms: float | None = optional()  # between tokens
+    tokens_per_second: float | None = optional()  # from its first step to its last token
+
+
 class PromptLogprob(BaseModel):
     """Of one token of the vocabulary at one place of the prompt, as vLLM has it."""
 
