@@ -161,6 +161,11 @@ CHAT_ONLY: list[Case] = [
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+    ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a b"}}]}, "tools[0].custom.name"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a", "format": {}}}]}, "tools[0].custom.format.type"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]}, "messages[0].tool_calls[0].custom"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),  # its chat template knows none
 ]
 

@@ -44,6 +44,8 @@ def check_payload(payload: Any) -> None:
     if payload["object"] == "text_completion":
         payload = {**payload, "choices": [_predicted(choice) for choice in payload["choices"]]}
     _check_nulls(_predicted(payload))
+    if payload["object"] == "chat.completion.chunk":
+        payload = {**payload, "choices": [_of_functions(choice) for choice in payload["choices"]]}
     if payload["object"] == "text_completion":
         # OpenAI's own text chunks have null here until the last one; its package's type knows none.
         payload = {**payload, "choices": [_finished(choice) for choice in payload["choices"]]}
@@ -101,6 +103,17 @@ def _predicted(choice: dict[str, Any]) -> dict[str, Any]:
         shown = {**shown, "token_logprobs": [0.0, *shown["token_logprobs"][1:]]}
         choice = {**choice, "logprobs": {**shown, "top_logprobs": [{}, *shown["top_logprobs"][1:]]}}
     return {**choice, "prompt_logprobs": choice["prompt_logprobs"][1:]} if "prompt_logprobs" in choice else choice
+
+
+def _of_functions(choice: dict[str, Any]) -> dict[str, Any]:
+    """The choice without calls of custom tools, which OpenAI streams and its package's type does not know."""
+    calls = choice["delta"].get("tool_calls")
+    for call in calls or ():
+        if call.get("type") == "custom":
+            assert set(call) == {"index", "id", "type", "custom"}
+            assert set(call["custom"]) == {"name", "input"}
+    kept = {"tool_calls": [call for call in calls if call.get("type") != "custom"]} if calls else {}
+    return {**choice, "delta": {**choice["delta"], **kept}}
 
 
 def _finished(choice: dict[str, Any]) -> dict[str, Any]:

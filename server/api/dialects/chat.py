@@ -114,7 +114,9 @@ class ChatAdapter:
         self._usage = stream_usage(body)
         self._tools = plan.tools
         has_reasoning = body.include_reasoning is not False
-        self._readers = [MessageReader(plan.parser(each.text or ""), has_reasoning) for each in generation.prompts]
+        self._readers = [
+            MessageReader(plan.parser(each.text or ""), has_reasoning, plan.tools.custom) for each in generation.prompts
+        ]
         self._id = answer_id
         self._model = name
         self._fingerprint = service.fingerprint_of(name)
@@ -188,14 +190,15 @@ class ChatAdapter:
         """None when no chunk is due: text may be held back, but requested logprobs and ids are not."""
         part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
         has_more = delta.finish_reason or self._body.logprobs or self._body.return_token_ids
-        if not (part.content or part.reasoning or part.calls or has_more):
+        calls = [*part.calls, *part.custom_calls]
+        if not (part.content or part.reasoning or calls or has_more):
             return None
         return ChatChunkChoice(
             index=delta.index,
             delta=ChatDelta(
                 content=part.content or None,
                 reasoning_content=part.reasoning or None,
-                tool_calls=part.calls or None,
+                tool_calls=calls or None,
             ),
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta),

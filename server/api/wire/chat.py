@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.wire.generation import INT32, GenerationRequest
-from server.api.wire.tools import ToolCall, ToolCallDelta, ToolChoice, Tools
+from server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
 from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
@@ -26,7 +26,7 @@ class Message(BaseModel):
 
     role: str
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[AnyToolCall], Field(fail_fast=True)] | None = None
 
 
 class ChatInput(BaseModel):
@@ -85,7 +85,7 @@ class ChatMessage(BaseModel):
     content: str | None
     reasoning_content: str | None = optional()
     refusal: None = None
-    tool_calls: list[ToolCall] | None = optional()
+    tool_calls: list[AnyToolCall] | None = optional()
 
 
 class ChatChoice(BaseModel):
@@ -115,7 +115,7 @@ class ChatDelta(BaseModel):
     role: Literal["assistant"] | None = optional()
     content: str | None = optional()
     reasoning_content: str | None = optional()
-    tool_calls: list[ToolCallDelta] | None = optional()
+    tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
 
 
 class ChatChunkChoice(BaseModel):
