@@ -44,7 +44,7 @@ class ApiConfig:
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
     enable_per_request_metrics: bool = False  # answers say how long they took
-    context_overflow: ContextOverflow = "clip"  # what becomes of max_tokens beyond the context that is left
+    context_overflow: ContextOverflow = "refuse"  # what becomes of max_tokens beyond the context that is left
     enable_auto_tool_choice: bool = True
     tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
     reasoning_parser: ReasoningParser = "auto"  # the same

@@ -69,7 +69,7 @@ class ServeSettings(EngineSettings):
         False, description="answers say how long they took, in `metrics`, as vLLM's do"
     )
     context_overflow: ContextOverflow = Field(
-        "clip", description="max_tokens beyond the context that is left: cut it, or refuse the request"
+        "refuse", description="max_tokens beyond the context that is left: cut it, or refuse the request"
     )
     enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool it is given")
     tool_call_parser: ToolCallParser = Field(

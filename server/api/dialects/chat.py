@@ -69,12 +69,14 @@ async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAd
     return ChatAdapter(service, conversation, body, f"chatcmpl-{origin.request_id}")
 
 
-async def prepare_conversation(origin: Origin, body: ChatRequest, service: Service) -> Conversation:
-    """`prepare` without the shapes of the answer."""
+async def prepare_conversation(
+    origin: Origin, body: ChatRequest, service: Service, clips: bool = False
+) -> Conversation:
+    """`prepare` without the shapes of the answer. `clips`: more tokens than there is room for are never refused."""
     name = validate(service, body)
     model = service.model
     require_room(service, num_choices(body))
-    sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs))
+    sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs), clips=clips)
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     plan = output_plan(service.config, template_source(model, body), body, tools)
     body = keep_tags(model, plan, body)

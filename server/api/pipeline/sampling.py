@@ -24,15 +24,21 @@ class SamplingBuilder:
     """Builds the sequences of one request, whose parameters differ in seed and room for tokens only."""
 
     def __init__(
-        self, service: Service, body: GenerationRequest, logprobs: int | None, is_echoed: bool = False
+        self,
+        service: Service,
+        body: GenerationRequest,
+        logprobs: int | None,
+        is_echoed: bool = False,
+        clips: bool = False,
     ) -> None:
         """`logprobs` is how many alternatives the output has, None for no log-probabilities.
 
-        `is_echoed`: the prompt is a part of the output.
+        `is_echoed`: the prompt is a part of the output. `clips`: more tokens than there is room for are cut,
+        whatever the settings say.
         """
         self._body = body
         self._model = model = service.model
-        self._refuses_overflow = service.config.context_overflow == "refuse"
+        self._refuses_overflow = service.config.context_overflow == "refuse" and not clips
         self._logprobs = logprobs
         self._prompt_logprobs = _prompt_logprobs(body, service.config.max_logprobs, logprobs if is_echoed else None)
         self._bias = _logit_bias(body, model.info.vocab_size)

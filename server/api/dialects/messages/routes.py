@@ -39,7 +39,7 @@ async def create_message(
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
     origin = origin_of(request)
-    conversation = await prepare_conversation(origin, _chat(service, body), service)
+    conversation = await prepare_conversation(origin, _chat(service, body), service, clips=True)  # it says so
     writer = MessageWriter(conversation, body, f"msg_{origin.request_id}")
     if body.stream:
         return await stream(request.receive, _events(writer), end=b"")
