@@ -19,7 +19,7 @@ from server.api.wire.generation import GenerationRequest
 from server.api.wire.usage import PromptTokensDetails, Usage
 from server.errors import InvalidRequest
 from server.text.detokenizer import TextStream
-from server.types import Charge, Request, SamplingParams, TokenEvent, TokenLogprobs
+from server.types import Charge, Request, SamplingParams, TokenEvent
 
 # Each changes which tokens come, ends a text elsewhere, or is about tokens as they are drawn: beams have none of it.
 EXCLUDED = (
@@ -97,7 +97,7 @@ class BeamGeneration:
         self._count([charge for _, charge in found], is_first)
         if is_first:
             self._num_cached = [event.num_cached_tokens for event, _ in found]
-        logprobs = iter([event.logprobs or TokenLogprobs(0.0) for event, _ in found])
+        logprobs = iter([event.logprobs for event, _ in found if event.logprobs is not None])
         for _, search in open_searches:
             search.advance(list(itertools.islice(logprobs, len(search.running))))
 
