@@ -59,7 +59,7 @@ class RawLogprobs:
         self._raw = row.astype(np.float64)
         peak = self._raw.max()
         self._log_total = peak + math.log(np.exp(self._raw - peak).sum())
-        self._shown = np.array(token_ids, np.int64) if token_ids else self._best(min(num_top, len(row)))
+        self._shown = np.array(token_ids, np.int64) if token_ids else best_of(self._raw, min(num_top, len(row)))
 
     def of(self, token: int) -> TokenLogprobs:
         """The log-probabilities of `token` and of those to be shown beside it."""
@@ -70,9 +70,13 @@ class RawLogprobs:
             rank=int(np.count_nonzero(self._raw >= self._raw[token])),
         )
 
-    def _best(self, count: int) -> npt.NDArray[np.int64]:
-        best = np.argpartition(self._raw, -count)[-count:] if count else np.empty(0, np.int64)
-        return best[np.lexsort((best, -self._raw[best]))]
+
+def best_of(row: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
+    """The `count` tokens of the largest values, best first and the lower token before its equals."""
+    if count == 1:
+        return np.array([row.argmax()])  # what scorers ask for, at a tenth of the time
+    best = np.argpartition(row, -count)[-count:] if count else np.empty(0, np.int64)
+    return best[np.lexsort((best, -row[best]))]
 
 
 class PromptRow(NamedTuple):
@@ -98,8 +102,26 @@ def prompt_rows(seqs: Sequence[ScheduledSeq]) -> list[PromptRow]:
     return rows
 
 
-def logprobs_of(row: Row, token: int, num_top: int) -> TokenLogprobs:
-    """Log-probabilities of `token` and the `num_top` best by `row` [vocab]; minus infinity where it is not finite."""
-    if not np.isfinite(row).all():
-        return TokenLogprobs(-math.inf)
-    return RawLogprobs(row, num_top).of(token)
+def prompt_logprobs(rows: Row, targets: Sequence[PromptRow]) -> list[TokenLogprobs]:
+    """Log-probabilities of each target by its row of `rows` [len(targets), vocab]; minus infinity by one not finite.
+
+    Exponentials are float32, their sums float64: a prompt has many rows, and 1e-7 is less than float32 logits tell.
+    """
+    with np.errstate(invalid="ignore"):
+        peaks = rows.max(axis=1)
+        log_totals = peaks + np.log(np.exp(rows - peaks[:, None]).sum(axis=1, dtype=np.float64))
+    found = []
+    for row, target, log_total in zip(rows, targets, log_totals.tolist(), strict=True):
+        if not math.isfinite(log_total):
+            found.append(TokenLogprobs(-math.inf))
+            continue
+        shown = best_of(row, min(target.num_top, len(row)))
+        found.append(
+            TokenLogprobs(
+                sampled=float(row[target.token_id]) - log_total,
+                top_token_ids=tuple(shown.tolist()),
+                top_logprobs=tuple((row[shown].astype(np.float64) - log_total).tolist()),
+                rank=int(np.count_nonzero(row >= row[target.token_id])),
+            )
+        )
+    return found

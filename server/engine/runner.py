@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig
-from server.engine.logits import logprobs_of, prompt_rows
+from server.engine.logits import prompt_logprobs, prompt_rows
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.kernels.isa.jit import Kernel
@@ -83,9 +83,9 @@ class ModelRunner:
             part = targets[first : first + self._sampler.num_rows]
             self._inputs.sample([target.row for target in part])
             self._pool.run(program, self._inputs.address, program.head)
-            for i, target in enumerate(part):
-                row = self._sampler.logits[i, : self._sampler.vocab_size]
-                found.setdefault(target.request_id, []).append(logprobs_of(row, target.token_id, target.num_top))
+            rows = self._sampler.logits[: len(part), : self._sampler.vocab_size]
+            for target, logprobs in zip(part, prompt_logprobs(rows, part), strict=True):
+                found.setdefault(target.request_id, []).append(logprobs)
         return {request_id: tuple(logprobs) for request_id, logprobs in found.items()}
 
     def logits(self, token_ids: Sequence[int], lora: str = "") -> npt.NDArray[np.float32]:
