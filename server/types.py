@@ -35,6 +35,8 @@ class SamplingParams:
     ignore_eos: bool = False
     seed: int = 0  # always set: the API draws one when the client gives none
     logprobs: int | None = None  # None = not wanted; k = the sampled token's and the k best
+    prompt_logprobs: int | None = None  # the same of each token of the prompt but the first
+    logprob_token_ids: tuple[int, ...] = ()  # where logprobs are wanted: of these tokens, in place of the best
     grammar: str = ""  # what the output must follow, in llguidance's form (engine/grammar.py); "" = anything
 
 
@@ -86,6 +88,16 @@ class ScheduledSeq(NamedTuple):
     lora: str = ""  # digest of its adapter, "" = none
     pooling: PoolingParams | None = None  # None: it is continued
 
+    @property
+    def prompt_targets(self) -> range:
+        """Positions of the prompt's tokens whose log-probabilities this step gives, each by the token before it.
+
+        None once a token was generated: what is computed then is computed again.
+        """
+        if self.sampling.prompt_logprobs is None or len(self.history) > self.num_prompt_tokens:
+            return range(0)
+        return range(self.start + 1, min(self.start + len(self.token_ids) + 1, self.num_prompt_tokens))
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -121,9 +133,10 @@ class TokenLogprobs:
     Where a grammar rules, among the tokens it allows.
     """
 
-    sampled: float
+    sampled: float  # of the token that is there: drawn, or the prompt's own
     top_token_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
+    rank: int = 0  # that token's place among all, from 1; ties share the last of their places
 
 
 class SampledToken(NamedTuple):
@@ -167,6 +180,7 @@ class StepResult:
     seconds: float  # host time the step took
     device: DeviceStep | None = None  # None: nothing is modelled
     rows: dict[str, bytes] = field(default_factory=dict)  # float32, of texts whose states are all finite
+    prompt_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)  # of `prompt_targets`, in order
 
 
 class TokenEvent(NamedTuple):
@@ -185,6 +199,7 @@ class TokenEvent(NamedTuple):
     logprobs: TokenLogprobs | None = None
     error: str | None = None
     row: bytes | None = None  # float32, of a text that was encoded; with it the request ends
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens after its first
 
 
 class Charge(NamedTuple):

@@ -10,22 +10,27 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
+from server.api.dialects.messages import routes as messages
 from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from server.api.http.load_report import LoadReports, load_of
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
+from server.api.wire.messages import CountTokensRequest, MessagesRequest
 from server.api.wire.pooling import ClassifyRequest, EmbeddingRequest, RerankRequest, ScoreRequest, TextPoolingRequest
 
 ENCODING = (embeddings, pooling, rerank)
-MODULES = (chat, completions, *ENCODING, sagemaker, models, tokenize, status, admin, inventory, adapters)
+MODULES = (chat, completions, messages, *ENCODING, sagemaker, models, tokenize, status, admin, inventory, adapters)
 BODIES = (
     ChatRequest,
     CompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
     TokenizeRequest,
     DetokenizeRequest,
     LoadLoraAdapterRequest,
@@ -49,6 +54,7 @@ def build_app(service: Service) -> FastAPI:
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     app.add_middleware(HeadAsGet)
+    app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
     if config.api_keys:
         app.add_middleware(ApiKeys, keys=config.api_keys)

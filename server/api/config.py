@@ -23,6 +23,7 @@ MAX_STOP_CHARS = 1024  # of one stop string
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024  # entries; OpenAI's own limit is 300
 MAX_BAD_WORDS = 128
+MAX_LOGPROB_TOKEN_IDS = 128
 MAX_ALLOWED_TOKEN_IDS = 8192
 MAX_ADAPTER_NAME = 200
 MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
@@ -42,7 +43,8 @@ class ApiConfig:
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
-    context_overflow: ContextOverflow = "clip"  # what becomes of max_tokens beyond the context that is left
+    enable_per_request_metrics: bool = False  # answers say how long they took
+    context_overflow: ContextOverflow = "refuse"  # what becomes of max_tokens beyond the context that is left
     enable_auto_tool_choice: bool = True
     tool_call_parser: ToolCallParser = "auto"  # auto = as the chat template writes calls
     reasoning_parser: ReasoningParser = "auto"  # the same

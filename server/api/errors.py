@@ -19,6 +19,18 @@ from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestErr
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
 NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "video", "/v1/moderations": "moderations"}
+ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
 
@@ -37,6 +49,14 @@ class Unauthorized(RequestError):
     status = 401
     kind = "authentication_error"
     code = "invalid_api_key"
+
+
+class RequestTimeout(RequestError):
+    """The time that the request gave itself is over, and nothing of its answer is there."""
+
+    status = 408
+    kind = "timeout_error"
+    code = "timeout"
 
 
 class UnsupportedMediaType(RequestError):
@@ -79,16 +99,25 @@ def error_bytes(error: RequestError) -> bytes:
     return json.dumps(error_object(error)).encode()
 
 
-def error_response(error: RequestError) -> Response:
-    """The whole HTTP answer of an error."""
+def anthropic_error_bytes(error: RequestError) -> bytes:
+    """The error as Anthropic has it."""
+    kind = ANTHROPIC_KINDS.get(error.status, "api_error")
+    return json.dumps({"type": "error", "error": {"type": kind, "message": error.message}}).encode()
+
+
+def error_response(error: RequestError, path: str = "") -> Response:
+    """The whole HTTP answer of an error, in the shape of the API that has `path`."""
     headers = {}
     if isinstance(error, QueueFull) or error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
+    if isinstance(error, RequestTimeout):
+        headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients would: they asked for no more time
     if isinstance(error, PayloadTooLarge):
         headers["Connection"] = "close"  # what is left of the body is not read
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(error_bytes(error), error.status, headers, media_type="application/json")
+    data = anthropic_error_bytes(error) if path.startswith(ANTHROPIC_PATH) else error_bytes(error)
+    return Response(data, error.status, headers, media_type="application/json")
 
 
 def as_request_error(error: Exception) -> RequestError:
@@ -123,17 +152,17 @@ def install(app: FastAPI, offered: Sequence[str]) -> None:
     `offered` are the paths that a client is told of that asks for another one under /v1.
     """
 
-    async def refused(_: Request, error: Exception) -> Response:
-        return error_response(as_request_error(error))
+    async def refused(request: Request, error: Exception) -> Response:
+        return error_response(as_request_error(error), request.url.path)
 
-    async def invalid(_: Request, error: Exception) -> Response:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return error_response(invalid_body(error))
+        return error_response(invalid_body(error), request.url.path)
 
     async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         wrong = _wrong_route(error, request, offered)
-        response = error_response(wrong)
+        response = error_response(wrong, request.url.path)
         response.headers.update(error.headers or {})  # Allow, with a 405
         return response
 

@@ -49,7 +49,7 @@ class CostModel:
         self.calibration, self.step_work, self.instance = calibration, step_work, instance
         self._billions = matrix_billions(step_work.model)
         self._decoded: dict[tuple[int, int], StepCost] = {}
-        self._prefilled: dict[tuple[int, int], StepCost] = {}
+        self._prefilled: dict[tuple[int, int, bool], StepCost] = {}
 
     @classmethod
     def of(
@@ -80,16 +80,17 @@ class CostModel:
             self._decoded[key] = self._price(work, batch, self.point("decode", batch, bucket))
         return self._decoded[key]
 
-    def prefill(self, tokens: int, bucket: int, behind: int = 0) -> StepCost:
+    def prefill(self, tokens: int, bucket: int, behind: int = 0, has_all_logits: bool = False) -> StepCost:
         """One prompt of `tokens` tokens in a graph compiled for `bucket`, which it costs whatever it fills.
 
         Prompts of a batch follow each other. What is `behind` `tokens` in the cache is read and attended to.
+        `has_all_logits`: the graph gives those of every position, not of the last alone.
         """
         if not 1 <= tokens <= bucket:
             raise ValueError(f"cannot prefill {tokens} tokens in a bucket of {bucket}")
-        key = (bucket, behind)
+        key = (bucket, behind, has_all_logits)
         if key not in self._prefilled:
-            work = self.step_work.prefill(bucket, behind=behind)
+            work = self.step_work.prefill(bucket, behind=behind, has_all_logits=has_all_logits)
             self._prefilled[key] = self._price(work, bucket, self.point("prefill", 1, bucket))
         return self._prefilled[key]
 

@@ -17,6 +17,7 @@ from server.cost.stacks import HostWork, Stack
 from server.device.buckets import smallest
 from server.types import StepPlan
 
+LOGITS_REASON = "logits of every position of a prompt are priced by formula alone"
 PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced by formula alone"
 
 
@@ -139,13 +140,15 @@ class StepPricer:
         self._model, self._slots, self._host = model, slots, host or HostOfSteps()
         self._prefill_buckets, self.decode_buckets = prefill_buckets, decode_buckets
         self._prefix_buckets = tuple(sorted({*prefill_buckets, decode_buckets[-1]}))
-        self._prefills: dict[tuple[int, int], tuple[int, StepCost]] = {}
+        self._prefills: dict[tuple[int, int, bool], tuple[int, StepCost]] = {}
         self._decodes: dict[tuple[int, int], tuple[int, StepCost]] = {}
         self.extrapolated: dict[str, None] = {}  # reasons met so far, in order
 
     def charge(self, plan: StepPlan) -> StepCharge:
         """All graphs of a step, in the order in which they run."""
-        prefills = tuple(self._prefill_run(seq.start, len(seq.token_ids)) for seq in plan.prefill)
+        prefills = tuple(
+            self._prefill_run(seq.start, len(seq.token_ids), bool(seq.prompt_targets)) for seq in plan.prefill
+        )
         if not plan.decode:
             return StepCharge(prefills, None)
         return StepCharge(prefills, self._decode_run(max(seq.start for seq in plan.decode) + 1, len(plan.decode)))
@@ -207,19 +210,20 @@ class StepPricer:
             return next((slots for slots in self._host.batches if slots >= busy), self._slots)
         return min(self._slots, 1 << (busy - 1).bit_length()) if self._host.pads_slots else self._slots
 
-    def _prefill_run(self, start: int, num_tokens: int) -> GraphRun:
+    def _prefill_run(self, start: int, num_tokens: int, has_all_logits: bool) -> GraphRun:
         bucket = smallest(self._prefill_buckets, num_tokens)
-        ns, cost = self._prefill(start, num_tokens)
+        ns, cost = self._prefill(start, num_tokens, has_all_logits)
         return GraphRun(ns, bucket, num_tokens, bucket - num_tokens, cost)
 
-    def _prefill(self, start: int, num_tokens: int) -> tuple[int, StepCost]:
+    def _prefill(self, start: int, num_tokens: int, has_all_logits: bool = False) -> tuple[int, StepCost]:
         bucket = smallest(self._prefill_buckets, num_tokens)
         behind = smallest(self._prefix_buckets, start) if start else 0
-        found = self._prefills.get((bucket, behind))
+        key = bucket, behind, has_all_logits
+        found = self._prefills.get(key)
         if found is None:
-            cost = self._model.prefill(bucket, bucket, behind)
-            reason = "; ".join(filter(None, (cost.extrapolated, PREFIX_REASON))) if behind else cost.extrapolated
-            found = self._prefills[bucket, behind] = self._priced(replace(cost, extrapolated=reason))
+            cost = self._model.prefill(bucket, bucket, behind, has_all_logits)
+            reasons = cost.extrapolated, PREFIX_REASON if behind else "", LOGITS_REASON if has_all_logits else ""
+            found = self._prefills[key] = self._priced(replace(cost, extrapolated="; ".join(filter(None, reasons))))
         return found
 
     def _priced(self, cost: StepCost) -> tuple[int, StepCost]:

@@ -120,16 +120,20 @@ class StepWork:
         }
         return work | self._old_software(positions if is_gathered else 0)
 
-    def prefill(self, bucket: int, prompts: int = 1, behind: int = 0) -> Work:
-        """`prompts` prompts padded to `bucket` tokens, in one call, with `behind` positions cached before each."""
+    def prefill(self, bucket: int, prompts: int = 1, behind: int = 0, has_all_logits: bool = False) -> Work:
+        """`prompts` prompts padded to `bucket` tokens, in one call, with `behind` positions cached before each.
+
+        `has_all_logits`: of every position, not of each prompt's last alone.
+        """
         model, tokens = self.model, prompts * bucket
+        sampled = tokens if has_all_logits else prompts
         weights = self.weights_read(tokens)
         pairs = prompts * float(bucket) * (bucket + behind)
         return {
             "weights": self._stored_bytes(weights, prompts) * self.byte_s,
             "kv": self.kv_bytes(prompts * behind) * self.byte_s,
             "dequant": self._widened(weights),
-            "prefill_matmul": self.matmul_flops(tokens, prompts) * self.flop_s,
+            "prefill_matmul": self.matmul_flops(tokens, sampled) * self.flop_s,
             "activation": self._token_layers(tokens),
             "attention": self.attention_flops(pairs) * self.flop_s,
             "prefill_launch": float(model.num_layers),

@@ -7,6 +7,7 @@ shared block changes what comes out, and `expected_tokens` computes what should 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from server.config import CacheConfig
@@ -46,8 +47,18 @@ def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int, window: int 
     return known[len(prompt) :]
 
 
+def prompt_logprob(key: int) -> TokenLogprobs:
+    """Of a prompt's token that follows a position with this key."""
+    return TokenLogprobs(-(key % 4096) / 1024, rank=1 + key % 7)
+
+
+def expected_prompt_logprobs(prompt: Sequence[int]) -> tuple[TokenLogprobs, ...]:
+    """Of all tokens of a prompt but the first."""
+    return tuple(prompt_logprob(key) for key in itertools.accumulate(prompt[:-1], _key, initial=0))[1:]
+
+
 class FakeRunner:
-    """Executes plans over a KV of one integer a slot. Ignores sampling parameters, except `logprobs`.
+    """Executes plans over a KV of one integer a slot. Of sampling parameters it heeds those about logprobs.
 
     A window must be 2 at least: each key follows from the one before. Raises LookupError when a plan reads a slot that
     nobody wrote, and AssertionError when it reads or writes the null block.
@@ -62,7 +73,8 @@ class FakeRunner:
         for seq in plan.seqs:
             self._write(seq)
         sampled = {seq.request_id: self._sample(seq) for seq in plan.seqs if seq.needs_sample}
-        return StepResult(plan.step_id, sampled, seconds=0.0)
+        prompts = {seq.request_id: self._prompt_logprobs(seq) for seq in plan.prefill if seq.prompt_targets}
+        return StepResult(plan.step_id, sampled, seconds=0.0, prompt_logprobs=prompts)
 
     def _slot(self, seq: ScheduledSeq, position: int) -> int:
         block = seq.block_table[position // self._block_size]
@@ -87,6 +99,10 @@ class FakeRunner:
         total = sum(_value(self._read(seq, position), position) for position in range(first, length)) & _MASK
         token_id = _mix(total) % self._vocab_size
         return SampledToken(token_id, self._logprobs(token_id, seq.sampling.logprobs))
+
+    def _prompt_logprobs(self, seq: ScheduledSeq) -> tuple[TokenLogprobs, ...]:
+        keys = [self._read(seq, position - 1) for position in seq.prompt_targets]
+        return tuple(prompt_logprob(key) for key in keys)
 
     def _logprobs(self, token_id: int, count: int | None) -> TokenLogprobs | None:
         """The sampled token has probability 1/2, the next id 1/4, and so on around the vocabulary."""

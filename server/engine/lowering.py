@@ -288,6 +288,8 @@ class _Lowering:
         """Add the output layer."""
         buffers, head = self._buffers, self._at.weights.matrix(linear)
         kernels = self._kernels(head)
+        self._stream.settle(kernels.reduce_norm)
+        self._program.head = len(self._program)
         inputs = self._stream.read_sampled(linear.name, kernels.reduce_norm)
         outputs = [buffers.logits.address + core * head.n * FLOAT32_BYTES for core in range(self._num_cores)]
         operands = self._operands.matmul(head, inputs, outputs, buffers.logits_width)

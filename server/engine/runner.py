@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig
+from server.engine.logits import prompt_logprobs, prompt_rows
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.kernels.isa.jit import Kernel
 from server.kernels.program import Program
 from server.kernels.workers import WorkerPool
-from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult
+from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
@@ -65,9 +66,27 @@ class ModelRunner:
             self._pool.run(program, self._inputs.address)
         decoded = time.perf_counter()
         sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
+        prompts = self._prompt_logprobs(program, seqs) if any(seq.prompt_targets for seq in plan.prefill) else {}
         now = time.perf_counter()
         self.sampling_s += now - decoded
-        return StepResult(plan.step_id, sampled, now - begin)
+        return StepResult(plan.step_id, sampled, now - begin, prompt_logprobs=prompts)
+
+    def _prompt_logprobs(self, program: Program, seqs: Sequence[ScheduledSeq]) -> dict[str, tuple[TokenLogprobs, ...]]:
+        """Log-probabilities of the prompts' tokens that `program` has just computed, for which it goes on from there.
+
+        Its head runs once more for as many rows as there is room for, and never twice for one: it adds a row's partial
+        sums to the stream. No row of these is a sampled one.
+        """
+        targets = prompt_rows(seqs)
+        found: dict[str, list[TokenLogprobs]] = {}
+        for first in range(0, len(targets), self._sampler.num_rows):
+            part = targets[first : first + self._sampler.num_rows]
+            self._inputs.sample([target.row for target in part])
+            self._pool.run(program, self._inputs.address, program.head)
+            rows = self._sampler.logits[: len(part), : self._sampler.vocab_size]
+            for target, logprobs in zip(part, prompt_logprobs(rows, part), strict=True):
+                found.setdefault(target.request_id, []).append(logprobs)
+        return {request_id: tuple(logprobs) for request_id, logprobs in found.items()}
 
     def logits(self, token_ids: Sequence[int], lora: str = "") -> npt.NDArray[np.float32]:
         """Logits [T, vocab] of one sequence at every position, prefilled in chunks through the paged cache.
@@ -83,7 +102,7 @@ class ModelRunner:
             chunk = tuple(token_ids[start : start + rows])
             seq = ScheduledSeq("logits", chunk, start, table, True, _GREEDY, token_ids, len(token_ids), lora)
             program = self._programs.of(self._inputs.fill([seq]))
-            self._inputs.sample_all()
+            self._inputs.sample(range(len(chunk)))
             self._pool.run(program, self._inputs.address)
             out[start : start + len(chunk)] = self._sampler.logits[: len(chunk), :vocab]
         return out

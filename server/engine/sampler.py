@@ -70,7 +70,7 @@ class Sampler:
             row = self.logits[i, : self.vocab_size]
             if seq.sampling.logprobs is not None and np.isfinite(row).all():
                 self._masks.forbid(i, row)
-                raw[i] = RawLogprobs(row, min(seq.sampling.logprobs, self.vocab_size))
+                raw[i] = RawLogprobs(row, seq.sampling.logprobs, seq.sampling.logprob_token_ids)
             if changes_logits(seq):
                 adjust(row, seq)
         self._pool.run(self.program, step)

@@ -145,8 +145,7 @@ class StepInputs:
         self.positions[row:end] = positions
         self.slots[row:end] = self.block_tables[b, positions // size] * size + positions % size
 
-    def sample_all(self) -> None:
-        """Sample every row of the step just filled."""
-        num_tokens = int(self._record[STEP.num_tokens // WORD])
-        self.sample_rows[:num_tokens] = np.arange(num_tokens)
-        self._set(STEP.num_samples, num_tokens)
+    def sample(self, rows: Sequence[int]) -> None:
+        """Sample these rows of the step just filled, and no others."""
+        self.sample_rows[: len(rows)] = rows
+        self._set(STEP.num_samples, len(rows))

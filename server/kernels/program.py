@@ -23,6 +23,7 @@ class Program:
         self.collectives: list[bool] = []  # whether it adds up what the cores have left for each other
         self.operands: list[npt.NDArray[np.int64]] = []  # [cores, words] of each
         self.fields: list[tuple[str, ...]] = []  # names of the words, where operands are records
+        self.head = 0  # the instruction from which on only the sampled rows are computed
         self._table: npt.NDArray[np.int64] | None = None
 
     def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]], is_collective: bool = False) -> None:

@@ -59,12 +59,13 @@ class WorkerPool:
     def _set(self, offset: int, value: int) -> None:
         self._fields[offset // 8] = value
 
-    def run(self, program: Program, step: int) -> None:
-        """Run `program` on the step record at address `step`; returns when every worker is done. Releases the GIL.
+    def run(self, program: Program, step: int, first: int = 0) -> None:
+        """Run `program` from instruction `first` on, on the step record at address `step`; returns when every worker is
+        done. Releases the GIL.
 
         In checked mode raises KernelAccessError after the instruction that has left its operands' memory.
         """
-        self._run(program, step, None)
+        self._run(program, step, None, first)
 
     def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
         """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""
@@ -72,13 +73,13 @@ class WorkerPool:
         self._run(program, step, times)
         return times[:, 0] + times[:, 1] * 1e-9
 
-    def _run(self, program: Program, step: int, times: npt.NDArray[np.int64] | None) -> None:
+    def _run(self, program: Program, step: int, times: npt.NDArray[np.int64] | None, first: int = 0) -> None:
         self._set(executor.CONTROL.step, step)
         begin, checks = time.perf_counter(), AccessChecks.active
         if checks is None:
-            self._run_part(program, 0, len(program), times)
+            self._run_part(program, first, len(program) - first, times)
         else:
-            for i in range(len(program)):
+            for i in range(first, len(program)):
                 with checks.guard(program, i, step):
                     self._run_part(program, i, 1, times)
         self.busy_s += time.perf_counter() - begin

@@ -110,6 +110,8 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
         """Record what the step computed. Returns one event for each token, and each end, of this step."""
         assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
+        for request_id, logprobs in result.prompt_logprobs.items():
+            self._open[request_id].prompt_logprobs += logprobs
         return self._apply(plan.seqs, result.sampled, now)
 
     @property
@@ -214,8 +216,7 @@ class Scheduler:
         """Back to waiting, its tokens kept, its blocks freed: what the prefix cache keeps need not be recomputed."""
         self._running.remove(seq)
         self._cache.free(seq.blocks)
-        seq.num_computed_tokens = 0
-        seq.is_running = False
+        seq.rewind()
         self._waiting.add(seq)
         step.preempted.append(seq.request.request_id)
 
@@ -247,7 +248,7 @@ class Scheduler:
         attempt = (seq, cache.pool.num_gains)
         if attempt == self._stuck:
             return False
-        hit = cache.lookup(seq.blocks, seq.token_ids)
+        hit = [] if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
         num_spare = len(self._running)
         if self._is_underway(seq, len(hit)) or not cache.allocate(seq.blocks, len(seq.token_ids), hit, num_spare):
             self._stuck = attempt
@@ -284,7 +285,7 @@ class Scheduler:
         if finish is not None:
             self._close(seq)
         reason, stop_reason = finish or (None, None)
-        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs)
+        index, tail = num_generated - 1, (seq.num_cached_tokens, sampled.logprobs, None, seq.take_prompt_logprobs())
         return TokenEvent(request.request_id, token_id, index, now, reason, stop_reason, *tail)
 
     def _end(self, seq: Sequence, now: float, reason: FinishReason, error: str | None = None) -> TokenEvent:

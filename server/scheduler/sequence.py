@@ -7,7 +7,7 @@ and recompute after a preemption differ only in how far behind it is.
 from __future__ import annotations
 
 from server.kv_cache.manager import SequenceBlocks
-from server.types import Request
+from server.types import Request, TokenLogprobs
 
 
 class Sequence:
@@ -21,6 +21,7 @@ class Sequence:
         "num_computed_tokens",
         "num_prompt_tokens",
         "order",
+        "prompt_logprobs",
         "request",
         "token_ids",
         "was_admitted",
@@ -34,6 +35,7 @@ class Sequence:
         self.most_tokens = self.num_prompt_tokens + request.sampling.max_tokens  # that it may have, by its request
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
+        self.prompt_logprobs: list[TokenLogprobs] = []  # of the prompt's tokens computed so far, until they are sent
         self.was_admitted = False
         self.is_running = False
         # The one order of service, among the running and the waiting alike; ids make it total.
@@ -42,6 +44,22 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def needs_prompt_logits(self) -> bool:
+        """True while every token of the prompt must be computed: what the prefix cache has leaves no logits."""
+        return self.request.sampling.prompt_logprobs is not None and self.num_generated == 0
+
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Those that wait to be sent; they do no more."""
+        if not self.prompt_logprobs:
+            return ()
+        taken, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        return taken
+
+    def rewind(self) -> None:
+        """Nothing of it is computed any more, and it does not run."""
+        self.num_computed_tokens, self.prompt_logprobs, self.is_running = 0, [], False
 
     @property
     def num_pending(self) -> int:

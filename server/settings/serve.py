@@ -69,8 +69,11 @@ class ServeSettings(EngineSettings, PoolingSettings):
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
+    enable_per_request_metrics: CliToggleFlag[bool] = Field(
+        False, description="answers say how long they took, in `metrics`, as vLLM's do"
+    )
     context_overflow: ContextOverflow = Field(
-        "clip", description="max_tokens beyond the context that is left: cut it, or refuse the request"
+        "refuse", description="max_tokens beyond the context that is left: cut it, or refuse the request"
     )
     enable_auto_tool_choice: bool = Field(True, description="let the model decide whether to call a tool it is given")
     tool_call_parser: ToolCallParser = Field(

@@ -30,6 +30,7 @@ class Conversation(msgspec.Struct, frozen=True):
     continue_final_message: bool = False  # leave the last message open, so that the model writes on
     extra: dict[str, Any] = {}
     tools: list[dict[str, Any]] | None = None  # in OpenAI's form
+    documents: list[dict[str, Any]] | None = None  # to answer from
 
 
 class _NamedTemplate(msgspec.Struct):
@@ -71,7 +72,7 @@ class ChatTemplate:
             **conversation.extra,
             "messages": [self._message(message) for message in conversation.messages],
             "tools": conversation.tools,
-            "documents": None,
+            "documents": conversation.documents,
             "add_generation_prompt": conversation.add_generation_prompt,
         }
         try:

@@ -42,7 +42,6 @@ GENERATION: list[Case] = [
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-    ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": 1.5}, "max_tokens"),
     ({"max_tokens": "5"}, "max_tokens"),
@@ -94,15 +93,37 @@ GENERATION: list[Case] = [
     ({"guided_regex": "(a+)+\\b"}, "guided_regex"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"modalities": ["audio"]}, "modalities"),
-    ({"prompt_logprobs": 0}, "prompt_logprobs"),
-    ({"best_of": 3}, "best_of"),
-    ({"use_beam_search": True}, "use_beam_search"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ({"prompt_logprobs": True}, "prompt_logprobs"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+    ({"logprob_token_ids": []}, "logprob_token_ids"),
+    ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids"),
+    ({"logprob_token_ids": [1] * 129}, "logprob_token_ids"),
+    ({"best_of": 0}, "best_of"),
+    ({"best_of": 2, "n": 3}, "best_of"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    ({"best_of": 2, "use_beam_search": True}, "best_of"),
+    ({"use_beam_search": 1}, "use_beam_search"),
+    ({"use_beam_search": True, "stream": True}, "stream"),
+    ({"use_beam_search": True, "stop": "a"}, "stop"),
+    ({"use_beam_search": True, "logit_bias": {"1": 5}}, "logit_bias"),
+    ({"use_beam_search": True, "guided_regex": "a"}, "use_beam_search"),
+    ({"length_penalty": 2.0}, "length_penalty"),
+    ({"length_penalty": 101, "use_beam_search": True}, "length_penalty"),
+    ({"early_stopping": True}, "early_stopping"),
+    ({"early_stopping": "soon", "use_beam_search": True}, "early_stopping"),
+    ({"timeout": 0}, "timeout"),
+    ({"timeout": "1s"}, "timeout"),
 ]
 
 CHAT_ONLY: list[Case] = [
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template": ["{{ 1 }}"]}, "chat_template"),
     ({"echo": "yes"}, "echo"),
+    ({"documents": [{"text": "a"}]}, "documents"),  # its chat template knows none
+    ({"documents": ["a"]}, "documents[0]"),
     ({"include_reasoning": "yes"}, "include_reasoning"),
     ({"thinking_token_budget": -2}, "thinking_token_budget"),
     ({"thinking_token_budget": 5}, "thinking_token_budget"),
@@ -114,6 +135,7 @@ CHAT_ONLY: list[Case] = [
     ({"prediction": {"type": "guess", "content": "a"}}, "prediction.type"),
     ({"service_tier": 5}, "service_tier"),
     ({"service_tier": "x" * 33}, "service_tier"),
+    ({"max_tokens": 0}, "max_tokens"),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"content": "hi"}]}, "messages[0].role"),
@@ -139,6 +161,11 @@ CHAT_ONLY: list[Case] = [
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+    ({"tools": [{"type": "custom"}]}, "tools[0].custom"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a b"}}]}, "tools[0].custom.name"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a", "format": {}}}]}, "tools[0].custom.format.type"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]}, "messages[0].tool_calls[0].custom"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),  # its chat template knows none
 ]
 
@@ -157,9 +184,10 @@ TEXT_ONLY: list[Case] = [
     ({"prompt": ["a"] * 2049}, "prompt"),
     ({"prompt": "a", "logprobs": 21}, "logprobs"),
     ({"prompt": "a", "logprobs": -1}, "logprobs"),
-    ({"prompt": "a", "logprobs": 1, "echo": True}, "echo"),
-    ({"prompt": "a", "suffix": "b"}, "suffix"),
-    ({"prompt": "a", "best_of": 2}, "best_of"),
+    ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
+    ({"prompt": "a", "suffix": "b"}, "suffix"),  # its tokenizer has no tokens for that
+    ({"prompt": "a", "suffix": 5}, "suffix"),
+    ({"prompt": "a", "suffix": "b", "echo": True}, "echo"),
     ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
 ]
 
@@ -200,6 +228,40 @@ OTHERS: list[tuple[str, dict[str, Any], int, str | None]] = [
     ("/detokenize", {"tokens": [-1]}, 400, "tokens[0]"),
     ("/detokenize", {"tokens": [10**9]}, 400, "tokens"),
     ("/detokenize", {"tokens": "abc"}, 400, "tokens"),
+]
+
+# Of Anthropic's API, whose errors have no field for the name: their message begins with it.
+MESSAGES = "/v1/messages"
+NAMED: list[Case] = [
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": None}, "max_tokens"),
+    ({"model": None}, "model"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0].tool_use_id"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].input"),
+    ({"system": [{"type": "image"}]}, "system[0].type"),
+    ({"system": 5}, "system"),
+    ({"temperature": 1.5}, "temperature"),
+    ({"top_p": -1}, "top_p"),
+    ({"top_k": -1}, "top_k"),
+    ({"stop_sequences": [""]}, "stop_sequences[0]"),
+    ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+    ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 8}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "deep"}}, "thinking.type"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+    ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+    ({"tools": [{"name": "a", "input_schema": {}}]}, "tools"),  # its chat template knows none
+    ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+    ({"mcp_servers": [{}]}, "mcp_servers"),
+    ({"stream": "yes"}, "stream"),
 ]
 
 BAD_REQUESTS = [

@@ -27,7 +27,7 @@ NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param"
 # What this server adds, under vLLM's names.
 EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
-    | {"reasoning_content", "tasks", "dimensions", "notice"}
+    | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice"}
 )
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations")
 
@@ -41,7 +41,11 @@ def check_payload(payload: Any) -> None:
         for item in payload["data"]:
             check_payload(item)
         return
-    _check_nulls(payload)
+    if payload["object"] == "text_completion":
+        payload = {**payload, "choices": [_predicted(choice) for choice in payload["choices"]]}
+    _check_nulls(_predicted(payload))
+    if payload["object"] == "chat.completion.chunk":
+        payload = {**payload, "choices": [_of_functions(choice) for choice in payload["choices"]]}
     if payload["object"] == "text_completion":
         # OpenAI's own text chunks have null here until the last one; its package's type knows none.
         payload = {**payload, "choices": [_finished(choice) for choice in payload["choices"]]}
@@ -90,6 +94,26 @@ def _check_nulls(value: Any, name: str = "") -> None:
         for inner in value:
             _check_nulls(inner, name)
     assert value is not None or name in NULLABLE, f"{name} is null"
+
+
+def _predicted(choice: dict[str, Any]) -> dict[str, Any]:
+    """The choice without the nulls of a prompt's first token, which nothing predicts."""
+    shown = choice.get("logprobs")
+    if shown and shown["token_logprobs"][:1] == [None] == shown["top_logprobs"][:1]:
+        shown = {**shown, "token_logprobs": [0.0, *shown["token_logprobs"][1:]]}
+        choice = {**choice, "logprobs": {**shown, "top_logprobs": [{}, *shown["top_logprobs"][1:]]}}
+    return {**choice, "prompt_logprobs": choice["prompt_logprobs"][1:]} if "prompt_logprobs" in choice else choice
+
+
+def _of_functions(choice: dict[str, Any]) -> dict[str, Any]:
+    """The choice without calls of custom tools, which OpenAI streams and its package's type does not know."""
+    calls = choice["delta"].get("tool_calls")
+    for call in calls or ():
+        if call.get("type") == "custom":
+            assert set(call) == {"index", "id", "type", "custom"}
+            assert set(call["custom"]) == {"name", "input"}
+    kept = {"tool_calls": [call for call in calls if call.get("type") != "custom"]} if calls else {}
+    return {**choice, "delta": {**choice["delta"], **kept}}
 
 
 def _finished(choice: dict[str, Any]) -> dict[str, Any]:

@@ -245,7 +245,9 @@ def running_server(
     The program `server` has the real engine, which may have to compile its kernels first.
     """
     argv = command("serve", str(model), "--port", "0", "--served-model-name", "fake", *args, program=program)
-    process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env or environment())
+    # Most tests ask for more tokens than they need; what the default does with that is in `test_parameters.py`.
+    env = {"NEURONSERVE_CONTEXT_OVERFLOW": "clip", **(env or environment())}
+    process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env)
     try:
         log = read_until(
             process, rb"ready: (http://[^\s\"]+)", PATIENCE_S if program == "tests.api.serve_fake" else 600

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.bad_requests import BAD_REQUESTS, CHAT, HELLO, TEXT
+from tests.api.bad_requests import BAD_REQUESTS, CHAT, HELLO, MESSAGES, NAMED, TEXT
 from tests.api.serving import Server
 
 LIMIT = 8 * 2**20
@@ -67,6 +67,14 @@ def test_a_bad_request_is_named(
     assert (response.status_code, error["param"], error["type"]) == (status, param, "invalid_request_error")
     if "post" in pages.get(path, {}):
         assert str(status) in pages[path]["post"]["responses"]
+
+
+@pytest.mark.parametrize(("body", "param"), NAMED, ids=lambda value: json.dumps(value)[:80])
+def test_a_bad_message_is_named_in_anthropics_shape(http: httpx.Client, body: dict[str, Any], param: str) -> None:
+    answer = http.post(MESSAGES, json={"model": "fake", "max_tokens": 8, "messages": HELLO} | body)
+    assert (answer.status_code, answer.json()["type"]) == (400, "error")
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert answer.json()["error"]["message"].split(":")[0].split(" ")[0] == param
 
 
 def test_more_sequences_than_the_queue_takes_are_refused_at_once(http: httpx.Client) -> None:

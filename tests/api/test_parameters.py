@@ -10,6 +10,8 @@ import httpx
 import openai
 import pytest
 
+from server.api.config import ApiConfig
+from server.settings.serve import ServeSettings
 from tests.api.bad_requests import CHAT, HELLO, TEXT
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server
 
@@ -63,6 +65,14 @@ def test_what_changes_nothing_here_is_accepted(http: httpx.Client) -> None:
     same = http.post(CHAT, json={**body, "prediction": guess, "verbosity": "low", "service_tier": "flex"}).json()
     assert same["choices"] == plain["choices"]
     assert (same["service_tier"], "service_tier" in plain) == ("default", False)
+
+
+def test_a_server_is_strict_unless_it_is_told_otherwise() -> None:
+    assert (
+        ServeSettings.model_fields["context_overflow"].default
+        == ApiConfig.__dataclass_fields__["context_overflow"].default
+        == "refuse"
+    )
 
 
 @pytest.fixture(scope="module")

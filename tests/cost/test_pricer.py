@@ -87,6 +87,17 @@ def test_what_lies_behind_a_chunk_adds_attention_and_a_stream_of_kv() -> None:
     assert behind.cost.hbm_bytes - alone.cost.hbm_bytes == pytest.approx(read)
 
 
+def test_logits_of_a_whole_prompt_are_priced_for_its_whole_graph() -> None:
+    (plain,) = PRICER.charge(plan([(0, 100)], [])).prefills
+    wanted = seq("p", 0, 100)._replace(sampling=SamplingParams(1, prompt_logprobs=0), history=(0,) * 100)
+    (priced,) = PRICER.charge(StepPlan(1, (wanted,), ())).prefills
+    assert priced.ns > plain.ns
+    head = 2 * SMALL.hidden_size * SMALL.vocab_size
+    assert priced.cost.flops - plain.cost.flops == pytest.approx((priced.bucket - 1) * head)
+    assert "logits of every position" in priced.cost.extrapolated
+    assert "logits of every position" not in plain.cost.extrapolated
+
+
 def test_only_what_lies_behind_a_chunk_of_a_measured_model_is_extrapolated() -> None:
     measured = CostModel.of(NAMED["llama-8b"], instance("inf2.48xlarge"), 8)
     pricer = StepPricer(measured, SLOTS, (128, LONGEST), (LONGEST,))

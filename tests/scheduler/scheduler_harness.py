@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from server.config import Batching, CacheConfig, SchedulerConfig
-from server.engine.fake_runner import FakeRunner, expected_tokens
+from server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.batching import POLICIES
 from server.scheduler.scheduler import Scheduler
@@ -132,7 +132,14 @@ class Bench:
             assert event.index == len(before)
             assert event.token_id is not None or event.finish_reason is not None
             assert (event.finish_reason is None) == (event.request_id in self.scheduler.open_ids)
+            self.check_prompt_logprobs(event)
             before.append(event)
+
+    def check_prompt_logprobs(self, event: TokenEvent) -> None:
+        request = self.requests[event.request_id]
+        is_due = request.sampling.prompt_logprobs is not None and event.index == 0 and event.token_id is not None
+        expected = expected_prompt_logprobs(request.prompt_token_ids) if is_due else ()
+        assert event.prompt_logprobs == expected, "not once, with the first token"
 
     def tokens(self, request_id: str) -> list[int]:
         return [event.token_id for event in self.events[request_id] if event.token_id is not None]

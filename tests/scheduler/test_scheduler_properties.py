@@ -54,6 +54,7 @@ def requests(draw: st.DrawFn, index: int, cache: CacheConfig, now: float) -> Req
         eos_token_ids=draw(st.sampled_from([(), (3,)])),
         stop_token_ids=draw(st.sampled_from([(), (5, 6)])),
         ignore_eos=draw(st.booleans()),
+        prompt_logprobs=draw(st.sampled_from([None, None, 0])),
         arrival_time=now - draw(st.integers(0, 2)),
         priority=draw(st.sampled_from([0, 0, 0, -1, 1])),
         cache_salt=draw(st.sampled_from(["", "", "salt"])),

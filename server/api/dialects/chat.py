@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import TokenNames, chat_logprobs
+from server.api.pipeline.generation import AnyGeneration, Delta, require_room
+from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
 from server.api.pipeline.prompts import chat_prompt, content_text, template_source
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
@@ -33,11 +35,12 @@ from server.api.wire.chat import (
     ChatMessage,
     ChatRequest,
 )
+from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
 
 router = APIRouter()
 TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat template, which may know them
-RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
+RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
 @router.post(
@@ -51,21 +54,41 @@ async def create_chat_completion(
     return await respond(request.receive, adapter, bool(body.stream))
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation that is checked and rendered, whichever dialect it came in."""
+
+    name: str  # of the model, for the answer
+    generation: AnyGeneration
+    plan: OutputPlan
+
+
 async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    conversation = await prepare_conversation(origin, body, service)
+    return ChatAdapter(service, conversation, body, f"chatcmpl-{origin.request_id}")
+
+
+async def prepare_conversation(
+    origin: Origin, body: ChatRequest, service: Service, clips: bool = False
+) -> Conversation:
+    """`prepare` without the shapes of the answer. `clips`: more tokens than there is room for are never refused."""
     name = validate(service, body)
     model = service.model
-    require_room(service, body.n or 1)
-    extra = {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
-    sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs))
+    require_room(service, num_choices(body))
+    sampling = SamplingBuilder(service, body, _num_logprobs(body, service.config.max_logprobs), clips=clips)
     tools, output_format = tool_plan(model, service.config, body), requested_format(model, body)
     plan = output_plan(service.config, template_source(model, body), body, tools)
     body = keep_tags(model, plan, body)
-    prompt = await chat_prompt(model, body, extra, list(tools.offered))
+    prompt = await chat_prompt(model, body, template_fields(body), list(tools.offered))
     grammar = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    generation = Generation(service, origin, body, sampling.sequences([prompt], most, grammar))
-    return ChatAdapter(service, generation, body, plan, f"chatcmpl-{origin.request_id}", name)
+    return Conversation(name, generation_of(service, origin, body, sampling, ([prompt], most, grammar)), plan)
+
+
+def template_fields(body: ChatRequest) -> dict[str, Any]:
+    """The fields of a request that its chat template may know."""
+    return {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}
 
 
 def _num_logprobs(body: ChatRequest, most: int) -> int | None:
@@ -86,21 +109,16 @@ def _echo(body: ChatRequest) -> str:
 class ChatAdapter:
     """Puts deltas into OpenAI's chat shapes."""
 
-    def __init__(
-        self,
-        service: Service,
-        generation: Generation,
-        body: ChatRequest,
-        plan: OutputPlan,
-        answer_id: str,
-        name: str,
-    ) -> None:
-        self.generation = generation
+    def __init__(self, service: Service, conversation: Conversation, body: ChatRequest, answer_id: str) -> None:
+        self.generation: AnyGeneration = conversation.generation
+        generation, plan, name = conversation.generation, conversation.plan, conversation.name
         self._body = body
         self._usage = stream_usage(body)
         self._tools = plan.tools
         has_reasoning = body.include_reasoning is not False
-        self._readers = [MessageReader(plan.parser(each.text or ""), has_reasoning) for each in generation.prompts]
+        self._readers = [
+            MessageReader(plan.parser(each.text or ""), has_reasoning, plan.tools.custom) for each in generation.prompts
+        ]
         self._id = answer_id
         self._model = name
         self._fingerprint = service.fingerprint_of(name)
@@ -120,6 +138,8 @@ class ChatAdapter:
             choices=[self._choice(delta) for delta in deltas],
             usage=self.generation.usage(),
             prompt_token_ids=self._prompt_ids(),
+            prompt_logprobs=self._prompt_logprobs(deltas[0]),
+            metrics=self.generation.times(),
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
@@ -172,14 +192,15 @@ class ChatAdapter:
         """None when no chunk is due: text may be held back, but requested logprobs and ids are not."""
         part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
         has_more = delta.finish_reason or self._body.logprobs or self._body.return_token_ids
-        if not (part.content or part.reasoning or part.calls or has_more):
+        calls = [*part.calls, *part.custom_calls]
+        if not (part.content or part.reasoning or calls or has_more):
             return None
         return ChatChunkChoice(
             index=delta.index,
             delta=ChatDelta(
                 content=part.content or None,
                 reasoning_content=part.reasoning or None,
-                tool_calls=part.calls or None,
+                tool_calls=calls or None,
             ),
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta),
@@ -194,7 +215,13 @@ class ChatAdapter:
         return self._tools.finish_reason(delta.finish_reason, self._readers[delta.index].num_calls)
 
     def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
-        return chat_logprobs(self._names, delta, self._body.top_logprobs or 0) if self._body.logprobs else None
+        num_top = num_shown(self._body, self._body.top_logprobs)
+        return chat_logprobs(self._names, delta, num_top) if self._body.logprobs else None
+
+    def _prompt_logprobs(self, delta: Delta) -> PromptLogprobs | None:
+        num_top = self._body.prompt_logprobs
+        prompt = self.generation.prompts[0]
+        return None if num_top is None else prompt_logprobs(self._names, prompt, delta, num_top)
 
     def _prompt_ids(self) -> list[int] | None:
         return list(self.generation.prompts[0].token_ids) if self._body.return_token_ids else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable
 from typing import Annotated
@@ -11,21 +12,24 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import Delta, Generation, require_room
-from server.api.pipeline.logprobs import TokenNames, completion_logprobs
+from server.api.pipeline.fill_in import fill_in_prompts
+from server.api.pipeline.generation import AnyGeneration, Delta, require_room
+from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
+from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
-RESPONSES = STREAM | errors_of(401, 429, *OF_BODIES)
+RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
 @router.post(
@@ -43,16 +47,21 @@ async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> 
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     name = validate(service, body)
     model = service.model
-    if body.echo and body.logprobs is not None:
-        raise InvalidRequest("echo with logprobs needs prompt logprobs, which this server does not compute.", "echo")
     given = split_prompts(body.prompt)
-    require_room(service, len(given) * (body.n or 1))
-    sampling = SamplingBuilder(service, body, check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs"))
+    require_room(service, len(given) * num_choices(body))
+    num_logprobs = check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs")
+    sampling = SamplingBuilder(service, body, num_logprobs, bool(body.echo))
     output_format = requested_format(model, body)
-    prompts = await completion_prompts(model, given, body.add_special_tokens is not False)
+    has_specials = body.add_special_tokens is not False
+    if body.suffix:
+        if body.echo:
+            raise InvalidRequest("echo and suffix exclude each other.", "echo")
+        prompts = await fill_in_prompts(model, given, body.suffix, has_specials)
+    else:
+        prompts = await completion_prompts(model, given, has_specials)
     grammar = "" if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    generation = Generation(service, origin, body, sampling.sequences(prompts, most, grammar))
+    generation = generation_of(service, origin, body, sampling, (prompts, most, grammar))
     return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", name)
 
 
@@ -60,9 +69,9 @@ class CompletionAdapter:
     """Puts deltas into OpenAI's text completion shape, which its stream has too."""
 
     def __init__(
-        self, service: Service, generation: Generation, body: CompletionRequest, answer_id: str, name: str
+        self, service: Service, generation: AnyGeneration, body: CompletionRequest, answer_id: str, name: str
     ) -> None:
-        self.generation = generation
+        self.generation: AnyGeneration = generation
         self._tokenizer = service.model.tokenizer
         self._body = body
         self._usage = stream_usage(body)
@@ -77,7 +86,7 @@ class CompletionAdapter:
 
     def whole(self, deltas: list[Delta]) -> Completion:
         completion = self._completion([self._choice(delta) for delta in deltas])
-        completion.usage = self.generation.usage()
+        completion.usage, completion.metrics = self.generation.usage(), self.generation.times()
         return completion
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
@@ -105,11 +114,12 @@ class CompletionAdapter:
         return CompletionChoice(
             index=delta.index,
             text=self._echoes[delta.index] + delta.text if is_first else delta.text,
-            logprobs=self._logprobs(delta),
+            logprobs=self._logprobs(delta, is_first),
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if has_ids else None,
             prompt_token_ids=list(prompt.token_ids) if has_ids and is_first else None,
+            prompt_logprobs=self._prompt_logprobs(delta),
         )
 
     def _has_news(self, delta: Delta) -> bool:
@@ -122,10 +132,24 @@ class CompletionAdapter:
             return ""
         return self._tokenizer.decode(prompt.token_ids) if prompt.text is None else prompt.text
 
-    def _logprobs(self, delta: Delta) -> CompletionLogprobs | None:
+    def _logprobs(self, delta: Delta, is_first: bool) -> CompletionLogprobs | None:
+        """Of the delta's tokens, behind those of the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
-        offset = self._offsets[delta.index]
-        entry = completion_logprobs(self._names, delta, self._body.logprobs, offset)
-        self._offsets[delta.index] = offset + sum(map(self._names.num_chars, delta.token_ids))
-        return entry
+        entries: list[Entry] = list(zip(delta.token_ids, delta.logprobs, strict=True))
+        *offsets, self._offsets[delta.index] = self._names.offsets(delta.token_ids, self._offsets[delta.index])
+        if is_first and self._body.echo:
+            prompt = self.generation.prompts[delta.index]
+            entries = [*echoed(prompt, delta), *entries]
+            offsets = [*self._prompt_offsets(prompt, len(self._echoes[delta.index])), *offsets]
+        return completion_logprobs(self._names, entries, num_shown(self._body, self._body.logprobs), offsets)
+
+    def _prompt_offsets(self, prompt: Prompt, num_chars: int) -> list[int]:
+        """Where each token of an echoed prompt begins; special tokens that the echo leaves out take no room."""
+        lengths = [0 if self._tokenizer.is_silent(i) else len(self._names.text(i)) for i in prompt.token_ids]
+        return [min(offset, num_chars) for offset in itertools.accumulate(lengths[:-1], initial=0)]
+
+    def _prompt_logprobs(self, delta: Delta) -> PromptLogprobs | None:
+        num_top = self._body.prompt_logprobs
+        prompt = self.generation.prompts[delta.index]
+        return None if num_top is None else prompt_logprobs(self._names, prompt, delta, num_top)

@@ -25,7 +25,7 @@ MAX_LINES = 1024  # of one body; a batch transform sends 6 MiB at most by defaul
 router = APIRouter()
 _SCHEMAS = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in (ChatRequest, CompletionRequest)]
 _BODY = {"required": True, "content": {JSON: {"schema": {"anyOf": _SCHEMAS}}, LINES: TEXT}}
-RESPONSES = {200: {"content": {**STREAM[200]["content"], LINES: TEXT}}} | errors_of(401, 429, *OF_BODIES)
+RESPONSES = {200: {"content": {**STREAM[200]["content"], LINES: TEXT}}} | errors_of(401, 408, 429, *OF_BODIES)
 
 
 @router.post(

@@ -14,7 +14,7 @@ from server.api.service import ServedModel, ServiceOf
 from server.api.tools.plan import require_template
 from server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
 from server.api.wire.generation import TokenId
-from server.api.wire.tools import Tools
+from server.api.wire.tools import Tools, functions_of
 from server.api.wire.usage import optional
 from server.errors import InvalidRequest
 from server.text.tokenizer import read_json
@@ -108,5 +108,6 @@ async def _prompt(model: ServedModel, body: TokenizeRequest) -> Prompt:
         chat_template=body.chat_template,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    require_template(template_source(model, chat), chat.messages, chat.tools or ())
-    return await chat_prompt(model, chat, {}, body.tools, bool(body.add_special_tokens))
+    tools = functions_of(chat.tools)
+    require_template(template_source(model, chat), chat.messages, tools)
+    return await chat_prompt(model, chat, {}, tools, bool(body.add_special_tokens))

@@ -93,10 +93,12 @@ class ApiKeys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._is_guarded(scope):
-            number = self._number(header(scope, b"authorization") or b"")
+            number = self._number(scope)
             if number is None:
-                error = Unauthorized("A valid API key is needed: send it as 'Authorization: Bearer KEY'.")
-                await error_response(error)(scope, receive, send)
+                error = Unauthorized(
+                    "A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+                )
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
             scope.setdefault("state", {})["api_key"] = str(number)
         await self._app(scope, receive, send)
@@ -107,12 +109,16 @@ class ApiKeys:
         path: str = scope["path"]
         return path == "/v1" or path.startswith("/v1/") or path in GUARDED
 
-    def _number(self, authorization: bytes) -> int | None:
-        """Position of the key among those that are set, from 1; None when it is not one of them."""
-        scheme, _, key = authorization.partition(b" ")
-        digest = hashlib.sha256(key.strip()).digest()
+    def _number(self, scope: Scope) -> int | None:
+        """Position of the key among those that are set, from 1; None when it is not one of them.
+
+        Anthropic's clients send it in a header of its own.
+        """
+        scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
+        given = key if scheme.lower() == b"bearer" else header(scope, b"x-api-key")
+        digest = hashlib.sha256((given or b"").strip()).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return matches.index(True) + 1 if scheme.lower() == b"bearer" and any(matches) else None
+        return matches.index(True) + 1 if given is not None and any(matches) else None
 
 
 class BodyLimit:
@@ -130,7 +136,7 @@ class BodyLimit:
         if declared is not None and int(declared) > self._max:
             if int(declared) <= POLITE_FACTOR * self._max and header(scope, b"expect") is None:
                 await self._discard(receive)
-            await error_response(self._refusal(f"{int(declared)} bytes"))(scope, receive, send)
+            await error_response(self._refusal(f"{int(declared)} bytes"), scope["path"])(scope, receive, send)
             return
         await self._app(scope, self._counting(receive), send)
 

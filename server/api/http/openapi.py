@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ STATUSES = {
     401: "No valid API key, where the server has keys",
     403: "The server does not offer this",
     404: "No such model",
+    408: "The request's own timeout has passed and there is no output",
     409: "Not possible in the present state",
     413: "The body is larger than --max-body-bytes",
     415: "The body is not declared as application/json",
@@ -45,6 +46,25 @@ class ErrorAnswer(BaseModel):
 def errors_of(*statuses: int) -> Responses:
     """The `responses` of a route that may answer with these errors."""
     return {status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in statuses}
+
+
+class AnthropicErrorObject(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicErrorAnswer(BaseModel):
+    """The body of every error of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorObject
+
+
+def anthropic_errors_of(*statuses: int) -> Responses:
+    """As `errors_of`, of a route of Anthropic's API, with the errors that all routes have."""
+    return {
+        status: {"model": AnthropicErrorAnswer, "description": STATUSES[status]} for status in (*statuses, *EVERYWHERE)
+    }
 
 
 def documented(model: type[BaseModel]) -> dict[str, Any]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from server.api.errors import GenerationFailed
+from server.api.errors import GenerationFailed, RequestTimeout
 from server.api.http.origin import Origin
 from server.api.pipeline.prompts import Prompt
+from server.api.pipeline.timing import Deadline
 from server.api.service import Service
 from server.api.telemetry.request_observer import RequestWatch
 from server.api.wire.generation import GenerationRequest
-from server.api.wire.usage import DeviceUsage, PromptTokensDetails, Usage
+from server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from server.clock import NS
-from server.errors import QueueFull, Unavailable
+from server.errors import QueueFull, RequestError, Unavailable
 from server.link.stream import Stream
 from server.scheduler.admission import check_queue
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
@@ -27,12 +29,16 @@ from server.types import Charge, FinishReason, Request, SamplingParams, TokenEve
 
 @dataclass(slots=True)
 class Delta:
-    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`."""
+    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`.
+
+    `prompt_logprobs` are those of the prompt's tokens after its first, in the first delta alone.
+    """
 
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
@@ -45,37 +51,63 @@ class PlannedSequence:
     sampling: SamplingParams
 
 
+class AnyGeneration(Protocol):
+    """What a dialect sees of a generation, whichever way its choices come about."""
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """One prompt for each choice index."""
+
+    def deltas(self) -> AsyncGenerator[list[Delta], None]:
+        """Batches of output as it comes; ends when every choice has ended."""
+
+    def usage(self, has_output: bool = True) -> Usage:
+        """Token counts and device time so far."""
+
+    def times(self) -> RequestTimes | None:
+        """How long it took, where the server says so and it is one sequence."""
+
+
 class _Choice:
     """Detokenizer and counts of one sequence while it is generated."""
 
-    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool) -> None:
+    def __init__(self, index: int, detokenizer: Detokenizer, keeps_stop: bool, is_mute: bool) -> None:
         self.index = index
         self.num_tokens = 0
         self.num_cached_tokens = 0
+        self.has_ended = False
         self.charge = Charge()
         self.prefill_ns = 0  # of it, up to the first token
         self._detokenizer = detokenizer
         self._keeps_stop = keeps_stop
+        self._is_mute = is_mute  # only the prompt was asked about: the token that the engine adds is not given
 
     def take(self, event: TokenEvent, charge: Charge, delta: Delta) -> None:
         """Add one event, and the charge of its step, to `delta`.
 
         Raises GenerationFailed or Unavailable when the engine gave the sequence up.
         """
-        if event.finish_reason == "error":
-            raise GenerationFailed(f"The model failed on this request: {event.error}")
-        if event.finish_reason == "abort":
-            raise Unavailable("The engine has ended this request.", code="aborted")
+        if (error := failure_of(event)) is not None:
+            raise error
         self.num_cached_tokens = max(self.num_cached_tokens, event.num_cached_tokens)
         self.charge = charge
         if event.index == 0:
             self.prefill_ns = charge.device_ns
+        delta.prompt_logprobs = event.prompt_logprobs or delta.prompt_logprobs
+        if self._is_mute:
+            delta.finish_reason = "length"
+            return
         if event.token_id is not None:
             self._take_token(event.token_id, event, delta)
         if event.finish_reason is not None and delta.finish_reason is None:
             delta.text += self._detokenizer.finish()
             delta.finish_reason, delta.stop_reason = event.finish_reason, event.stop_reason
             self._check_stop(delta)
+
+    def time_out(self, delta: Delta) -> None:
+        """End where it is, because the client's time is over."""
+        delta.text += self._detokenizer.finish()
+        delta.finish_reason, delta.stop_reason = "length", "timeout"
 
     def _take_token(self, token_id: int, event: TokenEvent, delta: Delta) -> None:
         self.num_tokens += 1
@@ -89,6 +121,26 @@ class _Choice:
     def _check_stop(self, delta: Delta) -> None:
         if self._detokenizer.matched_stop is not None:
             delta.finish_reason, delta.stop_reason = "stop", self._detokenizer.matched_stop
+
+
+def failure_of(event: TokenEvent) -> RequestError | None:
+    """The error of a sequence that the engine gave up with this event."""
+    if event.finish_reason == "error":
+        return GenerationFailed(f"The model failed on this request: {event.error}")
+    if event.finish_reason == "abort":
+        return Unavailable("The engine has ended this request.", code="aborted")
+    return None
+
+
+def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsage:
+    """`charge` on the wire; `prefill_ns` of it was up to the first token of each choice."""
+    return DeviceUsage(
+        device_seconds=charge.device_ns / NS,
+        prefill_device_seconds=prefill_ns / NS,
+        decode_device_seconds=(charge.device_ns - prefill_ns) / NS,
+        cost_usd=service.model.rate.usd(charge.device_ns),
+        is_extrapolated=charge.is_extrapolated,
+    )
 
 
 def require_room(service: Service, count: int) -> None:
@@ -114,6 +166,7 @@ class Generation:
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
         self._n = body.n or 1
+        self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage
         tokenizer = service.model.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
@@ -149,7 +202,14 @@ class Generation:
         ):
             watch.placed(stream.engines)
             while stream.is_open:
-                yield self._merge(stream, watch, await stream.next())
+                try:
+                    events = await self._deadline.limit(stream.next(), self._service.clock)
+                except RequestTimeout:
+                    if not any(choice.num_tokens for choice in self._choices.values()):
+                        raise
+                    yield self._time_out()
+                    return
+                yield self._merge(stream, watch, events)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far; without output, as it was before the first token was sent."""
@@ -165,16 +225,25 @@ class Generation:
             neuronserve=self._device_usage() if self._has_device_usage else None,
         )
 
+    def times(self) -> RequestTimes | None:
+        """How long it took, where the server says so and it is one sequence."""
+        is_shown = self._service.config.enable_per_request_metrics and len(self._choices) == 1
+        return self._watch.times if is_shown else None
+
     def _device_usage(self) -> DeviceUsage:
-        device_ns = sum(choice.charge.device_ns for choice in self._choices.values())
-        prefill_ns = sum(choice.prefill_ns for choice in self._choices.values())
-        return DeviceUsage(
-            device_seconds=device_ns / NS,
-            prefill_device_seconds=prefill_ns / NS,
-            decode_device_seconds=(device_ns - prefill_ns) / NS,
-            cost_usd=self._service.model.rate.usd(device_ns),
-            is_extrapolated=any(choice.charge.is_extrapolated for choice in self._choices.values()),
-        )
+        choices = self._choices.values()
+        device_ns = sum(choice.charge.device_ns for choice in choices)
+        charge = Charge(device_ns, any(choice.charge.is_extrapolated for choice in choices))
+        return device_usage(self._service, charge, sum(choice.prefill_ns for choice in choices))
+
+    def _time_out(self) -> list[Delta]:
+        """The end of every choice that has none."""
+        deltas = []
+        for choice in self._choices.values():
+            if not choice.has_ended:
+                choice.time_out(delta := Delta(choice.index))
+                deltas.append(delta)
+        return deltas
 
     def _merge(self, stream: Stream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
@@ -186,6 +255,7 @@ class Generation:
             watch.take(event)
             choice.take(event, charge, delta)
             if delta.finish_reason is not None:
+                choice.has_ended = True
                 watch.end(event.request_id, delta.finish_reason)
                 stream.abort(event.request_id)
         return list(deltas.values())
@@ -195,4 +265,4 @@ def _choice(tokenizer: Tokenizer, index: int, body: GenerationRequest, sequence:
     keeps_stop = bool(body.include_stop_str_in_output)
     text = TextStream(tokenizer, sequence.prompt.token_ids, body.skip_special_tokens is not False)
     detokenizer = Detokenizer(text, StopStrings(body.stop_strings, keeps_stop), body.min_tokens or 0)
-    return _Choice(index, detokenizer, keeps_stop)
+    return _Choice(index, detokenizer, keeps_stop, is_mute=body.max_tokens == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from pydantic_core import from_json
 from server.api.service import ServedModel
 from server.api.wire.chat import ChatInput, Message
 from server.api.wire.completions import Prompts
-from server.api.wire.tools import ToolCall, Tools
+from server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 from server.errors import InvalidRequest
 from server.text.chat_template import RESERVED, Conversation
 
@@ -21,6 +22,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.
 MAX_CHARS_PER_TOKEN = 256
+_DOCUMENTS = re.compile(r"\bdocuments\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,15 @@ async def completion_prompts(
 
 
 async def chat_prompt(
-    model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Tools | None, add_special: bool = False
+    model: ServedModel, chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool], add_special: bool = False
 ) -> Prompt:
     """The prompt of a conversation with `tools`, whose special tokens the template writes."""
+    if chat.documents and not _DOCUMENTS.search(template_source(model, chat) or ""):
+        raise InvalidRequest(
+            "documents is not supported: the chat template of this model knows none.",
+            "documents",
+            "unsupported_parameter",
+        )
     text = await asyncio.to_thread(_renderer(model, chat), _conversation(chat, extra, tools))
     return Prompt(await encode(model, text, add_special, "messages"), text, "messages")
 
@@ -128,7 +136,7 @@ def truncated(prompt: Prompt, most: int | None, max_model_len: int, num_new: int
     return prompt if len(prompt.token_ids) <= kept else replace(prompt, token_ids=prompt.token_ids[-kept:], text=None)
 
 
-def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -> Conversation:
+def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Sequence[Tool]) -> Conversation:
     kwargs = {**extra, **(chat.chat_template_kwargs or {})}
     for name in RESERVED & set(kwargs):
         raise InvalidRequest(f"chat_template_kwargs may not set {name!r}.", "chat_template_kwargs")
@@ -139,8 +147,8 @@ def _conversation(chat: ChatInput, extra: dict[str, Any], tools: Tools | None) -
         raise InvalidRequest(
             "continue_final_message and add_generation_prompt exclude each other.", "continue_final_message"
         )
-    described = [tool.model_dump(exclude_unset=True) for tool in tools or ()]
-    return Conversation(messages, generates, continues, kwargs, described or None)
+    described = [tool.model_dump(exclude_unset=True) for tool in tools]
+    return Conversation(messages, generates, continues, kwargs, described or None, chat.documents or None)
 
 
 def _message(message: Message, param: str) -> dict[str, Any]:
@@ -160,8 +168,15 @@ def _message(message: Message, param: str) -> dict[str, Any]:
     return rendered
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
+def _tool_call(call: ToolCall | CustomToolCall) -> dict[str, Any]:
     """The call as chat templates expect it: arguments as an object, or as text where they are not a JSON object."""
+    if isinstance(call, CustomToolCall):
+        known = {} if call.id is None else {"id": call.id}
+        return {
+            **known,
+            "type": "function",
+            "function": {"name": call.custom.name, "arguments": {INPUT: call.custom.input}},
+        }
     rendered = call.model_dump(exclude_none=True)
     try:
         arguments = from_json(call.function.arguments, allow_inf_nan=False)

@@ -10,14 +10,14 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from server.api.http.event_stream import EventStream, until_disconnect
-from server.api.pipeline.generation import Delta, Generation
+from server.api.http.event_stream import DONE, EventStream, until_disconnect
+from server.api.pipeline.generation import AnyGeneration, Delta
 
 
 class Adapter(Protocol):
     """One dialect's shapes for the deltas of one generation."""
 
-    generation: Generation
+    generation: AnyGeneration
 
     def whole(self, deltas: list[Delta]) -> BaseModel:
         """The answer to a client that does not stream, from one complete delta for each choice."""
@@ -33,16 +33,20 @@ async def respond(receive: Receive, adapter: Adapter, is_stream: bool) -> Respon
     """The HTTP response; a stream's once its first event is there, so that errors before it are plain HTTP errors."""
     if not is_stream:
         return await until_disconnect(receive, _whole(adapter))
-    frames = _frames(adapter)
+    return await stream(receive, _frames(adapter))
+
+
+async def stream(receive: Receive, frames: AsyncGenerator[bytes, None], end: bytes = DONE) -> Response:
+    """The HTTP response of a stream of events, once its first is there."""
     try:
         first = await until_disconnect(receive, frames.asend(None))
     except BaseException:
         await frames.aclose()
         raise
-    return EventStream(first, frames)
+    return EventStream(first, frames, end)
 
 
-async def collect(generation: Generation) -> list[Delta]:
+async def collect(generation: AnyGeneration) -> list[Delta]:
     """Run a generation to its end; one complete delta for each choice, by index."""
     whole: dict[int, Delta] = {}
     async with contextlib.aclosing(generation.deltas()) as batches:
@@ -75,4 +79,5 @@ def _append(whole: Delta, delta: Delta) -> None:
     whole.text += delta.text
     whole.token_ids += delta.token_ids
     whole.logprobs += delta.logprobs
+    whole.prompt_logprobs = whole.prompt_logprobs or delta.prompt_logprobs
     whole.finish_reason, whole.stop_reason = delta.finish_reason, delta.stop_reason

@@ -23,18 +23,36 @@ T = TypeVar("T")
 class SamplingBuilder:
     """Builds the sequences of one request, whose parameters differ in seed and room for tokens only."""
 
-    def __init__(self, service: Service, body: GenerationRequest, logprobs: int | None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        body: GenerationRequest,
+        logprobs: int | None,
+        is_echoed: bool = False,
+        clips: bool = False,
+    ) -> None:
+        """`logprobs` is how many alternatives the output has, None for no log-probabilities.
+
+        `is_echoed`: the prompt is a part of the output. `clips`: more tokens than there is room for are cut,
+        whatever the settings say.
+        """
         self._body = body
         self._model = model = service.model
-        self._refuses_overflow = service.config.context_overflow == "refuse"
+        self._refuses_overflow = service.config.context_overflow == "refuse" and not clips
         self._logprobs = logprobs
+        self._prompt_logprobs = _prompt_logprobs(body, service.config.max_logprobs, logprobs if is_echoed else None)
         self._bias = _logit_bias(body, model.info.vocab_size)
         self._seed = secrets.randbits(63) if body.seed is None else body.seed
+        _check_ids("logprob_token_ids", body.logprob_token_ids or (), model.info.vocab_size)
+        if body.logprob_token_ids and logprobs is None:
+            raise InvalidRequest("logprob_token_ids needs logprobs.", "logprob_token_ids")
         _check_ids("stop_token_ids", body.stop_token_ids or (), model.info.vocab_size)
 
-    def sequences(self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str) -> list[PlannedSequence]:
-        """`n` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
-        children = range(self._body.n or 1)
+    def sequences(
+        self, prompts: Sequence[Prompt], max_tokens: int | None, grammar: str, num_choices: int
+    ) -> list[PlannedSequence]:
+        """`num_choices` sequences for each prompt, in order. Raises InvalidRequest when a prompt leaves no room."""
+        children = range(num_choices)
         asked = self._body.truncate_prompt_tokens
         kept = [truncated(prompt, asked, self._model.info.max_model_len, max_tokens or 1) for prompt in prompts]
         return [
@@ -47,7 +65,7 @@ class SamplingBuilder:
         body, defaults = self._body, self._model.defaults
         room = resolve_max_tokens(
             len(prompt.token_ids),
-            max_tokens,
+            None if max_tokens is None else max(1, max_tokens),  # the engine always adds one
             max_model_len=self._model.info.max_model_len,
             cache=self._model.cache,
             param=prompt.param,
@@ -57,9 +75,10 @@ class SamplingBuilder:
         if max_tokens is None and defaults.max_new_tokens is not None:
             room = min(room, defaults.max_new_tokens)
         min_tokens = body.min_tokens or 0
-        if min_tokens > room:
+        most = 0 if max_tokens == 0 else room
+        if min_tokens > most:
             raise InvalidRequest(
-                f"min_tokens is {min_tokens}, but at most {room} tokens can be generated.", "min_tokens"
+                f"min_tokens is {min_tokens}, but at most {most} tokens can be generated.", "min_tokens"
             )
         temperature = first(body.temperature, defaults.temperature, 1.0)
         top_p = first(body.top_p, defaults.top_p, 1.0)
@@ -78,7 +97,9 @@ class SamplingBuilder:
             stop_token_ids=tuple(dict.fromkeys(body.stop_token_ids or ())),
             ignore_eos=bool(body.ignore_eos),
             seed=(self._seed + child) & SEED_MASK,
-            logprobs=self._logprobs,
+            logprobs=0 if self._logprobs is None and body.best_of else self._logprobs,  # to choose by
+            prompt_logprobs=self._prompt_logprobs,
+            logprob_token_ids=tuple(body.logprob_token_ids or ()),
             grammar=grammar,
         )
 
@@ -109,6 +130,16 @@ def check_logprobs(num_top: int | None, most: int, param: str) -> int | None:
     if num_top is not None and num_top > most:
         raise InvalidRequest(f"{param} is {num_top}, but this server gives at most {most}.", param)
     return num_top
+
+
+def _prompt_logprobs(body: GenerationRequest, most: int, echoed: int | None) -> int | None:
+    """How many alternatives each token of the prompt has, `echoed` at least. Raises InvalidRequest."""
+    if body.prompt_logprobs is None:
+        return echoed
+    if body.stream:
+        raise InvalidRequest("prompt_logprobs are not available in streams; echo with logprobs is.", "prompt_logprobs")
+    check_logprobs(body.prompt_logprobs, most, "prompt_logprobs")
+    return max(body.prompt_logprobs, echoed or 0)
 
 
 def _logit_bias(body: GenerationRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:

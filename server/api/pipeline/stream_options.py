@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.api.http.event_stream import frame
-from server.api.pipeline.generation import Generation
+from server.api.pipeline.generation import AnyGeneration
 from server.api.wire.chat import ChatChunk
 from server.api.wire.completions import Completion
 from server.api.wire.generation import GenerationRequest
@@ -19,17 +19,17 @@ class StreamUsage:
     has_usage: bool = False
     is_continuous: bool = False
 
-    def encode(self, chunk: ChatChunk | Completion, generation: Generation, has_output: bool = True) -> bytes:
+    def encode(self, chunk: ChatChunk | Completion, generation: AnyGeneration, has_output: bool = True) -> bytes:
         """A chunk with choices, as an event. One without output, which has a role alone, counts the prompt alone."""
         if self.is_continuous:
             chunk.usage = generation.usage(has_output)
         return frame(chunk.model_dump_json().encode())
 
-    def last_frames(self, chunk: ChatChunk | Completion, generation: Generation) -> list[bytes]:
+    def last_frames(self, chunk: ChatChunk | Completion, generation: AnyGeneration) -> list[bytes]:
         """`chunk`, which has no choices, with the usage of the whole request; nothing unless usage was requested."""
         if not self.has_usage:
             return []
-        chunk.usage = generation.usage()
+        chunk.usage, chunk.metrics = generation.usage(), generation.times()
         return [frame(chunk.model_dump_json().encode())]
 
 

@@ -28,16 +28,10 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "ebnf": (),
     "structural_tag": (),
     "stop_regex": (),
-    "suffix": (),
     "audio": (),
     "modalities": (["text"],),
     "web_search_options": (),
-    "prompt_logprobs": (),
-    "use_beam_search": (),
-    "length_penalty": (1, 1.0),
-    "logprob_token_ids": (),
     "prompt_embeds": (),
-    "documents": (),
     "thinking_token_budget": (),
     "repetition_detection": (),
     "logits_processors": (),
@@ -54,7 +48,7 @@ def validate(service: Service, body: GenerationRequest) -> str:
     """The model name for the answer. Raises RequestError when the request cannot be served, whatever its prompt."""
     require_generator(service.model.info)
     name = service.require_name(body.model)
-    refuse_unsupported(body.model_extra, body.n or 1)
+    refuse_unsupported(body.model_extra)
     stream_usage(body)
     return name
 
@@ -79,18 +73,11 @@ def paths_of(info: EngineInfo) -> str:
     return ", ".join(paths)
 
 
-def refuse_unsupported(extra: dict[str, Any] | None, n: int) -> None:
+def refuse_unsupported(extra: dict[str, Any] | None) -> None:
     """Raise InvalidRequest naming the first unsupported field of a request's unknown fields."""
     for name, value in (extra or {}).items():
         if name in _REFUSED and not _is_empty(value) and value not in _REFUSED[name]:
             raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
-    best_of = (extra or {}).get("best_of")
-    if best_of is not None and best_of != n:
-        raise InvalidRequest(
-            f"best_of must be equal to n ({n}) or absent; choosing among more is not supported.",
-            "best_of",
-            "unsupported_parameter",
-        )
 
 
 def _is_empty(value: Any) -> bool:

@@ -10,6 +10,7 @@ from server.api.telemetry.device_account import KeyAccount
 from server.api.telemetry.lifecycle import RequestLife, SequenceLife
 from server.api.telemetry.request_metrics import RequestMetrics
 from server.api.telemetry.tracing import SpanExporter
+from server.api.wire.usage import RequestTimes
 from server.clock import Clock
 from server.errors import EngineDead
 from server.link.messages import Tokens
@@ -59,6 +60,19 @@ class RequestWatch:
         self._observer = observer
         self._metrics = observer.metrics
         self._life = life
+
+    @property
+    def times(self) -> RequestTimes:
+        """Of a request with one sequence, so far."""
+        life = self._life.whole
+        per_token_s, inference_s = life.s_per_output_token, life.inference_s
+        return RequestTimes(
+            time_to_first_token_ms=_milliseconds(life.prefill_s),
+            generation_time_ms=_milliseconds(life.decode_s),
+            queue_time_ms=_milliseconds(life.queue_s),
+            mean_itl_ms=_milliseconds(per_token_s),
+            tokens_per_second=life.num_tokens / inference_s if inference_s else None,
+        )
 
     def placed(self, engines: Mapping[str, int]) -> None:
         """Note the engine of each sequence; those not in `engines` are at the first."""
@@ -111,3 +125,7 @@ class RequestWatch:
             self._metrics[choices[0].engine].prompt_ended(choices)
         if self._observer.spans is not None:
             self._observer.spans.record(self._life)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from server.api.wire.tools import CalledFunction, FunctionDelta, ToolCall, ToolCallDelta
+from pydantic_core import from_json
+
+from server.api.wire.tools import (
+    INPUT,
+    CalledCustom,
+    CalledFunction,
+    CustomCallDelta,
+    CustomToolCall,
+    FunctionDelta,
+    ToolCall,
+    ToolCallDelta,
+)
 from server.text.parsers.output import CallPart, OutputParser, Parsed
 
 
@@ -16,17 +27,23 @@ class MessagePart:
     content: str
     reasoning: str
     calls: list[ToolCallDelta]
+    custom_calls: list[CustomCallDelta] = field(default_factory=list)  # each whole
 
 
 class MessageReader:
     """Reads the text of one choice as a message. Without a parser all of it is content.
 
-    `has_reasoning` False: reasoning is left out.
+    `has_reasoning` False: reasoning is left out. `custom` are the names of tools that take one text: their calls are
+    held back until they are whole.
     """
 
-    def __init__(self, parser: OutputParser | None, has_reasoning: bool = True) -> None:
+    def __init__(
+        self, parser: OutputParser | None, has_reasoning: bool = True, custom: frozenset[str] = frozenset()
+    ) -> None:
         self._parser = parser
         self._has_reasoning = has_reasoning
+        self._custom = custom
+        self._held: ToolCallDelta | None = None  # the custom call that is being written
 
     @property
     def num_calls(self) -> int:
@@ -46,15 +63,51 @@ class MessageReader:
             arguments.setdefault(part.index, []).append(part.arguments)
         for index, call in calls.items():
             call.function.arguments = "".join(arguments[index])
-        return MessagePart(parsed.content, parsed.reasoning if self._has_reasoning else "", list(calls.values()))
+        custom = self._custom_calls(calls, is_last) if self._custom else []
+        return MessagePart(
+            parsed.content, parsed.reasoning if self._has_reasoning else "", list(calls.values()), custom
+        )
+
+    def _custom_calls(self, calls: dict[int, ToolCallDelta], is_last: bool) -> list[CustomCallDelta]:
+        """Take the pieces of custom calls out of `calls`. Returns those that are whole: no more of them can come."""
+        whole: list[CustomCallDelta] = []
+        for index, call in list(calls.items()):
+            if self._held is not None and index == self._held.index:
+                self._held.function.arguments += calls.pop(index).function.arguments
+                continue
+            whole += self._release()
+            if call.function.name in self._custom:
+                self._held = calls.pop(index)
+        return whole + (self._release() if is_last else [])
+
+    def _release(self) -> list[CustomCallDelta]:
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        custom = CalledCustom(name=held.function.name or "", input=_text_of(held.function.arguments))
+        return [CustomCallDelta(index=held.index, id=held.id or "", custom=custom)]
 
 
-def whole_calls(part: MessagePart) -> list[ToolCall] | None:
-    """The calls of a text that was read in one part."""
-    return [
-        ToolCall(id=call.id, function=CalledFunction(name=call.function.name or "", arguments=call.function.arguments))
+def whole_calls(part: MessagePart) -> list[ToolCall | CustomToolCall] | None:
+    """The calls of a text that was read in one part, in their order."""
+    found: dict[int, ToolCall | CustomToolCall] = {
+        call.index: ToolCall(
+            id=call.id, function=CalledFunction(name=call.function.name or "", arguments=call.function.arguments)
+        )
         for call in part.calls
-    ] or None
+    }
+    found |= {call.index: CustomToolCall(id=call.id, custom=call.custom) for call in part.custom_calls}
+    return [found[index] for index in sorted(found)] or None
+
+
+def _text_of(arguments: str) -> str:
+    """The one argument of a custom tool; all that was written, where that is something else."""
+    try:
+        value = from_json(arguments, allow_partial="trailing-strings")
+    except ValueError:
+        return arguments
+    text = value.get(INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments
 
 
 def _delta(part: CallPart) -> ToolCallDelta:

@@ -13,7 +13,16 @@ from server.api.pipeline.prompts import template_source
 from server.api.service import ServedModel
 from server.api.tools.chosen import chosen_parsers
 from server.api.wire.chat import ChatRequest, Message
-from server.api.wire.tools import AllowedToolChoice, NamedToolChoice, Tool, ToolChoice
+from server.api.wire.tools import (
+    AllowedToolChoice,
+    CustomTool,
+    GrammarFormat,
+    NamedCustomChoice,
+    NamedToolChoice,
+    Tool,
+    ToolChoice,
+    functions_of,
+)
 from server.errors import InvalidRequest
 from server.text.grammar import GrammarError, json_schema
 from server.text.parsers.formats import CALLS, ToolParserName
@@ -34,6 +43,7 @@ class ToolPlan:
     offered: tuple[Tool, ...] = ()  # those that are in the prompt
     is_parallel: bool = True
     parser: ToolParserName = "none"  # of the calls
+    custom: frozenset[str] = frozenset()  # names of those that take one text, and are functions to the model alone
 
     @property
     def max_calls(self) -> int | None:
@@ -51,7 +61,8 @@ class ToolPlan:
 def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolPlan:
     """Check the fields of a request that are about tools. Raises InvalidRequest."""
     choice = body.tool_choice
-    tools = () if choice == "none" else tuple(body.tools or ())
+    tools = () if choice == "none" else tuple(functions_of(body.tools))
+    custom = _custom(body)
     template = template_source(model, body)
     require_template(template, body.messages, tools)
     if not tools:
@@ -62,7 +73,7 @@ def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolP
     names = [tool.function.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
-            param = f"tools[{index}].function.name"
+            param = f"tools[{index}].{_kind(custom, name)}.name"
             raise InvalidRequest(f"{param}: two functions are named {name!r}.", param)
     mode, callable_tools = _chosen(choice, tools)
     if mode == "auto" and not config.enable_auto_tool_choice:
@@ -72,21 +83,47 @@ def tool_plan(model: ServedModel, config: ApiConfig, body: ChatRequest) -> ToolP
             "tool_choice",
         )
     is_parallel = body.parallel_tool_calls is not False and mode != "named"
-    return ToolPlan(mode, callable_tools, tools, is_parallel, parser)
+    return ToolPlan(mode, callable_tools, tools, is_parallel, parser, custom)
 
 
 def _chosen(choice: ToolChoice | None, tools: tuple[Tool, ...]) -> tuple[Mode, tuple[Tool, ...]]:
     """Whether there must be calls, and of which tools. Raises InvalidRequest for a name that `tools` does not have."""
-    if isinstance(choice, NamedToolChoice):
-        return "named", (_named(tools, choice.function.name, "tool_choice.function.name"),)
+    if isinstance(choice, NamedToolChoice | NamedCustomChoice):
+        return "named", (_named(tools, *_name_in(choice, "tool_choice")),)
     if isinstance(choice, AllowedToolChoice):
         allowed = choice.allowed_tools
         named = [
-            _named(tools, each.function.name, f"tool_choice.allowed_tools.tools[{i}].function.name")
+            _named(tools, *_name_in(each, f"tool_choice.allowed_tools.tools[{i}]"))
             for i, each in enumerate(allowed.tools)
         ]
         return allowed.mode, tuple(tool for tool in tools if tool in named)
     return ("required" if choice == "required" else "auto"), tools
+
+
+def _name_in(choice: NamedToolChoice | NamedCustomChoice, param: str) -> tuple[str, str]:
+    """The name of a tool, and its field."""
+    if isinstance(choice, NamedToolChoice):
+        return choice.function.name, f"{param}.function.name"
+    return choice.custom.name, f"{param}.custom.name"
+
+
+def _custom(body: ChatRequest) -> frozenset[str]:
+    """Names of the custom tools. Raises InvalidRequest for a format that the text of an argument cannot be held to."""
+    for index, tool in enumerate(body.tools or ()):
+        given = tool.custom.format if isinstance(tool, CustomTool) else None
+        if isinstance(given, GrammarFormat) and given.grammar.syntax == "lark":
+            param = f"tools[{index}].custom.format.grammar.syntax"
+            raise InvalidRequest(
+                f"{param}: 'lark' is not supported, because calls have their text inside JSON; 'regex' is.",
+                param,
+                "unsupported_parameter",
+            )
+    return frozenset(tool.custom.name for tool in body.tools or () if isinstance(tool, CustomTool))
+
+
+def _kind(custom: frozenset[str], name: str) -> str:
+    """The field in which a tool of this name is described."""
+    return "custom" if name in custom else "function"
 
 
 async def compile_plan(
@@ -113,7 +150,9 @@ async def compile_plan(
         )
     except (InvalidRequest, GrammarError) as error:
         for index, tool in enumerate(plan.offered):  # which of them it was
-            await _compile_alone(model, plan, tool, f"tools[{index}].function.parameters")
+            is_custom = tool.function.name in plan.custom
+            where = "custom.format.grammar.definition" if is_custom else "function.parameters"
+            await _compile_alone(model, plan, tool, f"tools[{index}].{where}")
         if output_format is not None and not plan.is_forced:
             await compile_format(model, output_format)
         raise InvalidRequest(str(error), "tools", "invalid_grammar") from error

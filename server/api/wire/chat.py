@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.wire.generation import INT32, GenerationRequest
-from server.api.wire.tools import ToolCall, ToolCallDelta, ToolChoice, Tools
-from server.api.wire.usage import Usage, optional
+from server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
+from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
+MAX_DOCUMENTS = 1024
 
 
 class ContentPart(BaseModel):
@@ -25,7 +26,7 @@ class Message(BaseModel):
 
     role: str
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[AnyToolCall], Field(fail_fast=True)] | None = None
 
 
 class ChatInput(BaseModel):
@@ -37,6 +38,7 @@ class ChatInput(BaseModel):
     continue_final_message: bool | None = None
     chat_template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)] | None = None
 
 
 class Prediction(BaseModel):
@@ -83,7 +85,7 @@ class ChatMessage(BaseModel):
     content: str | None
     reasoning_content: str | None = optional()
     refusal: None = None
-    tool_calls: list[ToolCall] | None = optional()
+    tool_calls: list[AnyToolCall] | None = optional()
 
 
 class ChatChoice(BaseModel):
@@ -105,13 +107,15 @@ class ChatCompletion(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = optional()
+    prompt_logprobs: PromptLogprobs | None = optional()
+    metrics: RequestTimes | None = optional()
 
 
 class ChatDelta(BaseModel):
     role: Literal["assistant"] | None = optional()
     content: str | None = optional()
     reasoning_content: str | None = optional()
-    tool_calls: list[ToolCallDelta] | None = optional()
+    tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
 
 
 class ChatChunkChoice(BaseModel):
@@ -132,4 +136,5 @@ class ChatChunk(BaseModel):
     service_tier: Literal["default"] | None = optional()
     choices: list[ChatChunkChoice]
     usage: Usage | None = optional()
+    metrics: RequestTimes | None = optional()
     prompt_token_ids: list[int] | None = optional()

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from server.api.config import MAX_PROMPTS
-from server.api.wire.generation import GenerationRequest, TokenId
-from server.api.wire.usage import Usage, optional
+from server.api.wire.generation import INT32, GenerationRequest, TokenId
+from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
 
@@ -38,16 +38,18 @@ Prompts = Annotated[
 
 class CompletionRequest(GenerationRequest):
     prompt: Prompts
+    max_tokens: int | None = Field(None, ge=0, le=INT32)  # 0 is for what is said of the prompt
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0)
     add_special_tokens: bool | None = None
+    suffix: str | None = None
 
 
 class CompletionLogprobs(BaseModel):
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]  # None for a prompt's first token, which nothing predicts
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
 
 
 class CompletionChoice(BaseModel):
@@ -58,6 +60,7 @@ class CompletionChoice(BaseModel):
     stop_reason: str | int | None = optional()
     token_ids: list[int] | None = optional()
     prompt_token_ids: list[int] | None = optional()
+    prompt_logprobs: PromptLogprobs | None = optional()
 
 
 class Completion(BaseModel):
@@ -70,3 +73,4 @@ class Completion(BaseModel):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = optional()
+    metrics: RequestTimes | None = optional()

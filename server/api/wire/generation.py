@@ -13,6 +13,7 @@ from server.api.config import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
     MAX_ID_CHARS,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_N,
     MAX_STOP_CHARS,
     MAX_STOP_STRINGS,
@@ -28,6 +29,8 @@ TokenId = Annotated[int, Field(ge=0, le=INT32)]
 Choices = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_CHOICES)]
 
 AllowedTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)]
+
+LogprobTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
 
 
 class StreamOptions(BaseModel):
@@ -95,10 +98,17 @@ class GenerationRequest(BaseModel):
     return_token_ids: bool | None = None
     priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_ID_CHARS)
+    timeout: float | None = Field(None, gt=0, le=86400)  # seconds
+    best_of: int | None = Field(None, ge=1, le=MAX_N)
+    use_beam_search: bool | None = None
+    length_penalty: float | None = Field(None, ge=-100, le=100)
+    early_stopping: bool | Literal["never"] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, le=INT32)
     allowed_token_ids: AllowedTokenIds | None = None
     bad_words: Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
     return_tokens_as_token_ids: bool | None = None
+    prompt_logprobs: int | None = Field(None, ge=0)
+    logprob_token_ids: LogprobTokenIds | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | bool | None = None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from server.api.wire.usage import optional
 
 MAX_TOOLS = 128
+INPUT = "input"  # the argument of a custom tool
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
@@ -29,6 +31,57 @@ class Tool(BaseModel):
     function: FunctionTool
 
 
+class TextFormat(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["text"]
+
+
+class Grammar(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    syntax: Literal["regex", "lark"]
+    definition: str
+
+
+class GrammarFormat(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["grammar"]
+    grammar: Grammar
+
+
+class CustomToolSpec(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: FunctionName
+    description: str | None = None
+    format: TextFormat | GrammarFormat | None = None
+
+
+class CustomTool(BaseModel):
+    """OpenAI's custom tool, which takes one text. Models know functions alone: here it is one with that argument."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["custom"]
+    custom: CustomToolSpec
+
+    @property
+    def function(self) -> Tool:
+        """The tool as a function of one text, which keeps to the regex where there is one."""
+        given, text = self.custom, {"type": "string"}
+        if isinstance(given.format, GrammarFormat):
+            text["pattern"] = f"^(?:{given.format.grammar.definition})$"
+        parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+        known: dict[str, Any] = {"name": given.name, "parameters": parameters}
+        if given.description is not None:
+            known["description"] = given.description
+        if "pattern" in text:
+            known["strict"] = True
+        return Tool(type="function", function=FunctionTool(**known))
+
+
 class NamedFunction(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -42,13 +95,23 @@ class NamedToolChoice(BaseModel):
     function: NamedFunction
 
 
+class NamedCustomChoice(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["custom"]
+    custom: NamedFunction
+
+
+NamedTool = NamedToolChoice | NamedCustomChoice
+
+
 class AllowedTools(BaseModel):
     """Those of `tools` that may be called, or of which one must be."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedToolChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolChoice(BaseModel):
@@ -58,8 +121,22 @@ class AllowedToolChoice(BaseModel):
     allowed_tools: AllowedTools
 
 
-Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)]
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolChoice
+def _kind_of_tool(value: Any) -> str:
+    """Type that a tool was meant to have, so that validation errors are about that one alone."""
+    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "a custom tool" if given == "custom" else "a function"
+
+
+AnyTool = Annotated[
+    Annotated[Tool, Tag("a function")] | Annotated[CustomTool, Tag("a custom tool")], Discriminator(_kind_of_tool)
+]
+Tools = Annotated[list[AnyTool], Field(fail_fast=True, max_length=MAX_TOOLS)]
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | NamedCustomChoice | AllowedToolChoice
+
+
+def functions_of(tools: Sequence[Tool | CustomTool] | None) -> list[Tool]:
+    """The tools as a chat template and a model know them."""
+    return [tool.function if isinstance(tool, CustomTool) else tool for tool in tools or ()]
 
 
 class CalledFunction(BaseModel):
@@ -79,6 +156,27 @@ class ToolCall(BaseModel):
     function: CalledFunction
 
 
+class CalledCustom(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: str
+    input: str
+
+
+class CustomToolCall(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    id: str | None = None
+    type: Literal["custom"] = "custom"
+    custom: CalledCustom
+
+
+AnyToolCall = Annotated[
+    Annotated[ToolCall, Tag("a function")] | Annotated[CustomToolCall, Tag("a custom tool")],
+    Discriminator(_kind_of_tool),
+]
+
+
 class FunctionDelta(BaseModel):
     name: str | None = optional()
     arguments: str
@@ -91,3 +189,12 @@ class ToolCallDelta(BaseModel):
     id: str | None = optional()
     type: Literal["function"] | None = optional()
     function: FunctionDelta
+
+
+class CustomCallDelta(BaseModel):
+    """A whole call of a custom tool in a stream."""
+
+    index: int
+    id: str
+    type: Literal["custom"] = "custom"
+    custom: CalledCustom

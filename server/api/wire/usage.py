@@ -1,4 +1,4 @@
-"""Token counts and device time on the wire, in the `usage` object that every generation endpoint sends."""
+"""What every generation endpoint sends on the wire: token counts and device time (`usage`), and logprobs of prompts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,27 @@ from pydantic import BaseModel, Field
 def optional() -> Any:
     """A field that is left out of the answer when it is None, where OpenAI's shape does not have it as null."""
     return Field(None, exclude_if=lambda value: value is None)
+
+
+class RequestTimes(BaseModel):
+    """Times of a request with one choice, as vLLM has them (`--enable-per-request-metrics`)."""
+
+    time_to_first_token_ms: float | None = optional()  # from its first step
+    generation_time_ms: float | None = optional()  # after the first token
+    queue_time_ms: float | None = optional()  # before its first step
+    mean_itl_ms: float | None = optional()  # between tokens
+    tokens_per_second: float | None = optional()  # from its first step to its last token
+
+
+class PromptLogprob(BaseModel):
+    """Of one token of the vocabulary at one place of the prompt, as vLLM has it."""
+
+    logprob: float
+    rank: int  # from 1, the most probable token
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; None for the first token, which nothing predicts
 
 
 class PromptTokensDetails(BaseModel):

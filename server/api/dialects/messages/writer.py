@@ -1,0 +1,156 @@
+"""What is generated as a message of Anthropic's: content blocks, whole or as the events that build them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic_core import from_json
+
+from server.api.dialects.chat import Conversation
+from server.api.pipeline.generation import AnyGeneration, Delta
+from server.api.tools.message import MessagePart, MessageReader
+from server.api.wire.messages import (
+    AnyBlock,
+    BlockDelta,
+    BlockPiece,
+    BlockStart,
+    BlockStop,
+    Event,
+    MessageAnswer,
+    MessageDelta,
+    MessagesRequest,
+    MessageStart,
+    MessageStop,
+    MessagesUsage,
+    Ping,
+    Stop,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from server.api.wire.tools import ToolCallDelta
+
+
+def event(made: Event) -> bytes:
+    """One event of a stream."""
+    return f"event: {made.type}\ndata: {made.model_dump_json()}\n\n".encode()
+
+
+class MessageWriter:
+    """Puts the deltas of one choice into Anthropic's shapes."""
+
+    def __init__(self, conversation: Conversation, body: MessagesRequest, answer_id: str) -> None:
+        self.generation: AnyGeneration = conversation.generation
+        self._max_tokens = body.max_tokens
+        self._id, self._model = answer_id, conversation.name
+        self._reader = MessageReader(conversation.plan.parser(self.generation.prompts[0].text or ""))
+        self._stop: Stop | None = None
+        self._index = -1  # of the open block
+        self._open: tuple[str, int] | None = None  # its type, and which call it is
+        self._is_begun = False
+
+    def whole(self, deltas: list[Delta]) -> MessageAnswer:
+        """The answer to a client that does not stream."""
+        part = self._reader.read(deltas[0].text, is_last=True)
+        return self._answer(list(_blocks(part)), self._stop_of(deltas[0]))
+
+    def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
+        """Events for the next deltas."""
+        if not self._is_begun:
+            self._is_begun = True
+            yield event(MessageStart(message=self._answer([], None, has_output=False)))
+            yield event(Ping())
+        for delta in deltas:
+            part = self._reader.read(delta.text, is_last=delta.finish_reason is not None)
+            yield from self._pieces(part)
+            if delta.finish_reason is not None:
+                self._stop = self._stop_of(delta)
+
+    def last_frames(self) -> Iterable[bytes]:
+        """Events that end the message."""
+        yield from self._close()
+        assert self._stop is not None, "a choice ends with a reason"
+        yield event(MessageDelta(delta=self._stop, usage=self._usage()))
+        yield event(MessageStop())
+
+    def _pieces(self, part: MessagePart) -> Iterable[bytes]:
+        if part.reasoning:
+            yield from self._piece(("thinking", 0), ThinkingBlock(), thinking=part.reasoning)
+        if part.content:
+            yield from self._piece(("text", 0), TextBlock(), text=part.content)
+        for call in part.calls:
+            yield from self._piece(
+                ("input_json", call.index), _tool_use(call, {}), partial_json=call.function.arguments
+            )
+
+    def _piece(self, kind: tuple[str, int], block: AnyBlock, **fields: str) -> Iterable[bytes]:
+        """A piece of the open block, or of a new one where that is of another kind."""
+        if self._open != kind:
+            yield from self._close()
+            self._open, self._index = kind, self._index + 1
+            yield event(BlockStart(index=self._index, content_block=block))
+        if any(fields.values()):
+            piece = BlockPiece.model_validate({"type": f"{kind[0]}_delta", **fields})
+            yield event(BlockDelta(index=self._index, delta=piece))
+
+    def _close(self) -> Iterable[bytes]:
+        if self._open is not None:
+            self._open = None
+            yield event(BlockStop(index=self._index))
+
+    def _stop_of(self, delta: Delta) -> Stop:
+        """To be called when the delta's text has been read."""
+        text = delta.stop_reason if isinstance(delta.stop_reason, str) and delta.finish_reason == "stop" else None
+        return Stop(stop_reason=self._reason(delta, text), stop_sequence=text)
+
+    def _reason(self, delta: Delta, stop_text: str | None) -> StopReason:
+        if delta.finish_reason == "length":
+            is_full = self.generation.usage().completion_tokens < self._max_tokens
+            return "model_context_window_exceeded" if is_full else "max_tokens"
+        if stop_text is not None:
+            return "stop_sequence"
+        return "tool_use" if self._reader.num_calls else "end_turn"
+
+    def _answer(self, content: list[AnyBlock], stop: Stop | None, has_output: bool = True) -> MessageAnswer:
+        return MessageAnswer(
+            id=self._id,
+            model=self._model,
+            content=content,
+            stop_reason=stop.stop_reason if stop else None,
+            stop_sequence=stop.stop_sequence if stop else None,
+            usage=self._usage(has_output),
+        )
+
+    def _usage(self, has_output: bool = True) -> MessagesUsage:
+        usage = self.generation.usage(has_output)
+        cached = usage.prompt_tokens_details.cached_tokens
+        return MessagesUsage(
+            input_tokens=usage.prompt_tokens - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=usage.completion_tokens,
+        )
+
+
+def _blocks(part: MessagePart) -> Iterable[AnyBlock]:
+    if part.reasoning:
+        yield ThinkingBlock(thinking=part.reasoning)
+    if part.content:
+        yield TextBlock(text=part.content)
+    for call in part.calls:
+        yield _tool_use(call, _input(call.function.arguments))
+
+
+def _tool_use(call: ToolCallDelta, arguments: dict[str, Any]) -> ToolUseBlock:
+    """The block of a call; only its first piece has an id and a name."""
+    return ToolUseBlock(id=(call.id or "").replace("call_", "toolu_"), name=call.function.name or "", input=arguments)
+
+
+def _input(text: str) -> dict[str, Any]:
+    """The arguments as an object: as much of one as there is, where the output was cut."""
+    try:
+        value = from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,35 @@
+"""How long a request may take, by its own `timeout`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from server.api.errors import RequestTimeout
+from server.api.http.origin import Origin
+from server.clock import Clock
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a request is to end, in seconds of the monotonic clock; None: whenever it does."""
+
+    time: float | None = None
+    timeout_s: float = 0.0
+
+    @classmethod
+    def of(cls, origin: Origin, timeout_s: float | None) -> Deadline:
+        """`timeout_s` after the request came."""
+        return cls() if timeout_s is None else cls(origin.arrival_time + timeout_s, timeout_s)
+
+    async def limit(self, work: Awaitable[T], clock: Clock) -> T:
+        """The result of `work`, which is cancelled when the time is over; then raises RequestTimeout."""
+        try:
+            async with asyncio.timeout(None if self.time is None else self.time - clock.now()):
+                return await work
+        except TimeoutError as error:
+            raise RequestTimeout(f"The request's timeout of {self.timeout_s:g} s has passed.", "timeout") from error

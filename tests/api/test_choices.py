@@ -1,0 +1,141 @@
+"""Which of several answers a client gets, what stands around it, how long it may take, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.bad_requests import CHAT, HELLO, TEXT
+from tests.api.serving import MAX_MODEL_LEN, Server, running_server
+
+SAMPLED = {"prompt": "Once upon", "max_tokens": 10, "temperature": 1.5, "seed": 3, "logprobs": 0, "ignore_eos": True}
+MARKS = {"<|start|>": "<fim_prefix>", "<|end|>": "<fim_suffix>", "<|pad|>": "<fim_middle>"}
+TIMES = {"time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second"}
+
+
+def ask(url: str, path: str = TEXT, **body: Any) -> Any:
+    answer = httpx.post(url + path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_best_are_the_likeliest_per_token(real_server: Server) -> None:
+    every = ask(real_server.url, **SAMPLED, n=5)["choices"]
+    best = ask(real_server.url, **SAMPLED, n=2, best_of=5)
+    means = {each["text"]: sum(each["logprobs"]["token_logprobs"]) / 10 for each in every}
+    assert [each["text"] for each in best["choices"]] == sorted(means, key=lambda text: means[text])[:-3:-1]
+    assert [each["index"] for each in best["choices"]] == [0, 1]
+    assert best["usage"]["completion_tokens"] == 50, "all that were generated"
+    silent = {key: value for key, value in SAMPLED.items() if key != "logprobs"}
+    again = ask(real_server.url, **silent, n=2, best_of=5)["choices"]
+    assert [each["text"] for each in again] == [each["text"] for each in best["choices"]]
+    assert all(each["logprobs"] is None for each in again)
+    assert ask(real_server.url, **SAMPLED, n=2, best_of=2)["choices"] == ask(real_server.url, **SAMPLED, n=2)["choices"]
+
+
+def test_beams_of_chats_and_of_several_prompts(real_server: Server) -> None:
+    chat = ask(real_server.url, CHAT, messages=HELLO, max_tokens=5, n=2, use_beam_search=True)
+    assert [each["index"] for each in chat["choices"]] == [0, 1]
+    assert len({each["message"]["content"] for each in chat["choices"]}) == 2
+    body = {"max_tokens": 6, "n": 2, "use_beam_search": True}
+    prompts = ["Once upon a time", "The end"]
+    both = ask(real_server.url, prompt=prompts, **body)
+    alone = [ask(real_server.url, prompt=prompt, **body) for prompt in prompts]
+    texts = [each["text"] for each in both["choices"]]
+    assert texts == [each["text"] for answer in alone for each in answer["choices"]]
+    assert both["usage"]["prompt_tokens"] == sum(answer["usage"]["prompt_tokens"] for answer in alone)
+
+
+@pytest.fixture(scope="module")
+def slow(checkpoint: Path) -> Iterator[Server]:
+    options = ("--device", "slow:0.02", "--enable-per-request-metrics")
+    with running_server(checkpoint, *options) as running:
+        yield running
+
+
+def test_a_timeout_ends_an_answer_with_what_there_is(slow: Server) -> None:
+    body = {"prompt": "a", "max_tokens": MAX_MODEL_LEN - 1, "ignore_eos": True, "return_token_ids": True, "n": 2}
+    for choice in ask(slow.url, **body, timeout=1)["choices"]:
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "timeout")
+        assert 0 < len(choice["token_ids"]) < MAX_MODEL_LEN - 1
+    assert ask(slow.url, prompt="a", max_tokens=2, timeout=60)["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"use_beam_search": True}], ids=str)
+def test_a_timeout_before_any_output_is_an_error_that_is_not_tried_again(slow: Server, more: dict[str, Any]) -> None:
+    answer = httpx.post(slow.url + TEXT, json={"prompt": "a", "max_tokens": 9, "timeout": 1e-4, **more})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (408, "timeout", "timeout")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_an_answer_says_how_long_it_took_where_the_server_does(slow: Server, server: Server) -> None:
+    body = {"prompt": "a", "max_tokens": 5, "ignore_eos": True}
+    times = ask(slow.url, **body)["metrics"]
+    assert set(times) == TIMES
+    assert times["generation_time_ms"] == pytest.approx(4 * times["mean_itl_ms"])
+    chat = ask(slow.url, CHAT, messages=HELLO, max_tokens=5)
+    assert set(chat["metrics"]) <= TIMES
+    stream = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    lines = httpx.post(slow.url + TEXT, json=stream).text.split("\n\n")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert ["metrics" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert "metrics" not in ask(slow.url, **body, n=2)
+    assert "metrics" not in ask(server.url, **body)
+
+
+def test_a_load_balancer_gets_the_load_with_an_answer(server: Server) -> None:
+    def report(form: str) -> str | None:
+        body = {"prompt": "a", "max_tokens": 1}
+        return httpx.post(server.url + TEXT, json=body, headers={"endpoint-load-metrics-format": form}).headers.get(
+            "endpoint-load-metrics"
+        )
+
+    name, _, value = (report("JSON") or "").partition(" ")
+    assert name == "JSON"
+    assert set(json.loads(value)["named_metrics"]) == {"kv_cache_usage_perc", "num_requests_waiting"}
+    assert (report("text") or "").startswith("TEXT named_metrics.kv_cache_usage_perc=")
+    assert report("BIN") is None
+
+
+@pytest.fixture(scope="module")
+def filling(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The fake checkpoint with the fill-in-the-middle tokens of StarCoder, and a template that knows documents."""
+    directory = tmp_path_factory.mktemp("filling") / "checkpoint"
+    shutil.copytree(checkpoint, directory)
+    tokenizer = (directory / "tokenizer.json").read_text()
+    for old, new in MARKS.items():
+        tokenizer = tokenizer.replace(old, new)
+    (directory / "tokenizer.json").write_text(tokenizer)
+    template = directory / "template.jinja"
+    template.write_text(
+        "{% for d in documents or [] %}{{ d.title }}={{ d.text }};{% endfor %}{{ messages[0].content }}"
+    )
+    with running_server(directory, "--chat-template", str(template)) as running:
+        yield running
+
+
+def test_a_suffix_stands_behind_what_is_generated(filling: Server) -> None:
+    def ids(text: str) -> list[int]:
+        tokens: list[int] = ask(filling.url, "/tokenize", prompt=text)["tokens"]
+        return tokens
+
+    body = {"max_tokens": 2, "return_token_ids": True, "suffix": "end"}
+    choices = ask(filling.url, prompt=["begin", ""], **body)["choices"]
+    prefix, suffix, middle = (ids(mark) for mark in ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"))
+    assert choices[0]["prompt_token_ids"] == [*prefix, *ids("begin"), *suffix, *ids("end"), *middle]
+    assert choices[1]["prompt_token_ids"] == [*prefix, *suffix, *ids("end"), *middle]
+    refused = httpx.post(filling.url + TEXT, json={"prompt": [1], **body})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "suffix")
+
+
+def test_documents_are_the_templates_business(filling: Server) -> None:
+    documents = [{"title": "a", "text": "b"}, {"title": "c", "text": "d"}]
+    answer = ask(filling.url, CHAT, messages=HELLO, documents=documents, max_tokens=1, return_token_ids=True)
+    assert ask(filling.url, "/detokenize", tokens=answer["prompt_token_ids"])["prompt"] == "a=b;c=d;hi"
