@@ -66,7 +66,8 @@ class ScheduledSeq(NamedTuple):
     request_id: str
     token_ids: tuple[int, ...]  # the tokens to compute now
     start: int  # position of the first of them (= num_computed_tokens)
-    block_table: collections.abc.Sequence[int]  # read-only view; covers start + len(token_ids) positions
+    # Of each group of layers, read-only views; each covers start + len(token_ids) positions.
+    block_tables: collections.abc.Sequence[collections.abc.Sequence[int]]
     needs_sample: bool  # the last of token_ids is the last known token
     sampling: SamplingParams
     history: collections.abc.Sequence[int]  # read-only view of all known tokens, prompt first

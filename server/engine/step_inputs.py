@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from server.config import CacheConfig
 from server.device.address_map import ADDRESSES
+from server.device.attention_layout import PARTITION
 from server.engine.adapter_rows import AdapterRows
 from server.engine.attention_work import AttentionWork
 from server.errors import StepTooLarge
@@ -26,7 +28,7 @@ class StepInputs:
         num_tokens: int,
         num_seqs: int,
         max_model_len: int,
-        block_size: int,
+        cache: CacheConfig,
         work: AttentionWork,
         slots: Mapping[str, int] | None = None,
     ) -> None:
@@ -36,16 +38,17 @@ class StepInputs:
         """
         self._adapters = AdapterRows(num_tokens, num_seqs, {} if slots is None else slots)
         self.lora_rows, self.lora_groups = self._adapters.rows, self._adapters.groups
-        self._max_model_len, self._block_size, self._work = max_model_len, block_size, work
-        table_width = -(-max_model_len // block_size)
+        self._max_model_len, self._block_size, self._work = max_model_len, cache.block_size, work
+        self._groups, num_groups = tuple(enumerate(cache.groups)), len(cache.groups)
+        table_width = -(-max_model_len // cache.block_size)
         num_tiles = work.most_entries(num_tokens, num_seqs)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
-        self.slots: Int32 = np.zeros(num_tokens, np.int32)
+        self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
         self.token_types: Int32 = np.zeros(num_tokens, np.int32)
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
-        self.block_tables: Int32 = np.zeros((num_seqs, table_width), np.int32)
+        self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
@@ -65,7 +68,7 @@ class StepInputs:
             sample_rows=self.sample_rows.ctypes.data,
             query_start=self.query_start.ctypes.data,
             block_tables=self.block_tables.ctypes.data,
-            table_width=self.block_tables.shape[1],
+            table_width=self.block_tables.shape[2],
             tile_seq=self.tile_seq.ctypes.data,
             tile_row=self.tile_row.ctypes.data,
             tile_split=self.tile_split.ctypes.data,
@@ -74,6 +77,8 @@ class StepInputs:
             lora_rows=self.lora_rows.ctypes.data,
             lora_groups=self.lora_groups.ctypes.data,
             token_types=self.token_types.ctypes.data,
+            slots_stride=self.slots.strides[0],
+            tables_stride=self.block_tables.strides[0],
         )
 
     @property
@@ -116,13 +121,13 @@ class StepInputs:
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Raise past limits beyond which a kernel would read or write memory that is not the step's."""
-        num_seqs, num_tokens = len(self.block_tables), 0
+        num_seqs, num_tokens = self.block_tables.shape[1], 0
         for b, seq in enumerate(seqs):
             end = seq.start + len(seq.token_ids)
             num_tokens += len(seq.token_ids)
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
-            if end > (held := len(seq.block_table) * self._block_size):
+            if end > (held := min(map(len, seq.block_tables)) * self._block_size):
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):
                 raise StepTooLarge(seq.request_id, f"token {num_tokens} of the step", f"{len(self.token_ids)}")
@@ -130,20 +135,25 @@ class StepInputs:
                 raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
 
     def _place(self, b: int, seq: ScheduledSeq, row: int, end: int) -> None:
-        """Tokens, positions, block table and slots of one sequence."""
+        """Tokens, positions, block tables and slots of one sequence."""
         size, start = self._block_size, seq.start
         num_blocks = (start + end - row - 1) // size + 1
-        table = seq.block_table
-        self.block_tables[b, :num_blocks] = table if len(table) == num_blocks else table[:num_blocks]
+        for group, span in self._groups:
+            table = seq.block_tables[group]
+            # Kernels go through a context by partitions: what lies in those before the first that is seen is not read.
+            first = span.num_behind(start) // PARTITION * PARTITION // size if span.window else 0
+            whole = len(table) == num_blocks and first == 0
+            self.block_tables[group, b, first:num_blocks] = table if whole else table[first:num_blocks]
         if end - row == 1:
             self.token_ids[row] = seq.token_ids[0]
             self.positions[row] = start
-            self.slots[row] = table[start // size] * size + start % size
+            for group, _ in self._groups:
+                self.slots[group, row] = seq.block_tables[group][start // size] * size + start % size
             return
         positions = np.arange(start, start + end - row, dtype=np.int32)
         self.token_ids[row:end] = seq.token_ids
         self.positions[row:end] = positions
-        self.slots[row:end] = self.block_tables[b, positions // size] * size + positions % size
+        self.slots[:, row:end] = self.block_tables[:, b, positions // size] * size + positions % size
 
     def sample_all(self) -> None:
         """Sample every row of the step just filled."""

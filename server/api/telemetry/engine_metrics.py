@@ -53,7 +53,7 @@ class EngineMetrics:
         self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
 
     def _show_state(self, info: EngineInfo) -> None:
-        num_usable = info.num_blocks - 1  # block 0 is padding
+        num_usable = info.cache.num_blocks - 1  # block 0 is padding
 
         def num_free() -> int:
             return num_usable if (report := self._report()) is None else report.num_free_blocks
@@ -79,10 +79,10 @@ class EngineMetrics:
     def _show_info(self, info: EngineInfo) -> None:
         self._instruments.gauge(
             f.CACHE_CONFIG,
-            block_size=str(info.block_size),
+            block_size=str(info.cache.block_size),
             cache_dtype=info.kv_cache_dtype,
-            enable_prefix_caching=str(info.enable_prefix_caching),
-            num_gpu_blocks=str(info.num_blocks),
+            enable_prefix_caching=str(info.cache.enable_prefix_caching),
+            num_gpu_blocks=str(info.cache.num_blocks),
         ).set(1)
         self._instruments.gauge(
             f.ENGINE_INFO,
