@@ -76,16 +76,17 @@ class ModelRunner:
 
         `lora` is the digest of a loaded adapter, "" for none.
 
-        Writes blocks of the cache: only for an engine that serves nothing. It must hold the sequence.
+        Writes blocks of the cache: only for an engine that serves nothing. Raises StepTooLarge where it does not hold
+        the sequence.
         """
         cache = KVCacheManager(replace(self._cache, enable_prefix_caching=False))
         blocks = cache.open("")
-        assert cache.allocate(blocks, len(token_ids)), f"the KV cache does not hold {len(token_ids)} tokens"
         rows, vocab = self._sampler.num_rows, self._sampler.vocab_size
         out = np.empty((len(token_ids), vocab), np.float32)
         for start in range(0, len(token_ids), rows):
             chunk = tuple(token_ids[start : start + rows])
             cache.drop(blocks, start)
+            cache.allocate(blocks, start + len(chunk))  # the inputs refuse a chunk without blocks
             seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, token_ids, len(token_ids), lora)
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample_all()
