@@ -80,7 +80,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         block_size=block_size,
         enable_prefix_caching=True,
         device_memory_utilization=0.9,
-        num_blocks_override=1024 // block_size,
+        num_blocks_override=4 * 1024 // block_size,  # for up to four groups of layers
         cpu_threads=2,
         kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
         kv_cache_dtype=kv_cache_dtype,
@@ -116,12 +116,13 @@ def generate(
     caching: bool = False,
     batching: Batching = "continuous",
 ) -> _Queue:
-    """All requests at once, through the real scheduler."""
+    """All requests at once, through the real scheduler, whose cache holds `tokens` tokens in each group of layers."""
     limits = SchedulerConfig(
         max_model_len=192, max_num_seqs=8, max_num_batched_tokens=budget, max_num_queued_reqs=64, batching=batching
     )
     size = engine.cache.block_size
-    cache = dataclasses.replace(engine.cache, num_blocks=tokens // size, enable_prefix_caching=caching)
+    num_blocks = tokens // size * len(engine.cache.groups)
+    cache = dataclasses.replace(engine.cache, num_blocks=num_blocks, enable_prefix_caching=caching)
     scheduler = Scheduler(limits, KVCacheManager(cache))
     queue = _Queue([Add(request) for request in requests])
     loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)

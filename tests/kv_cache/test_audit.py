@@ -65,6 +65,14 @@ def name_out_of_order(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
     cache.pool.cached[b"x"] = first
 
 
+def forget_a_sharer(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
+    cache._num_kept += 1
+
+
+def cover_too_little(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
+    blocks.num_blocks += 1
+
+
 @pytest.mark.parametrize(
     ("break_them", "complaint"),
     [
@@ -77,6 +85,8 @@ def name_out_of_order(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
         (misname, "disagree"),
         (name_too_many, "more blocks are named"),
         (name_out_of_order, "reused before"),
+        (forget_a_sharer, "blocks are kept, not"),
+        (cover_too_little, "does not cover what it should"),
     ],
 )
 def test_a_broken_book_is_named(

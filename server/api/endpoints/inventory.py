@@ -52,6 +52,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "context_encoding_buckets": list(facts.compiled.context_encoding),
             "token_generation_buckets": list(facts.compiled.token_generation),
             "kv_cache_blocks": info.cache.num_blocks,
+            "kv_cache_groups": [{"window": span.window, "is_chunked": span.is_chunked} for span in info.cache.groups],
             "block_size": info.cache.block_size,
             "enable_prefix_caching": info.cache.enable_prefix_caching,
         },
