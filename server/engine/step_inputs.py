@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from server.config import CacheConfig
+from server.config import AttentionSpan, CacheConfig
 from server.device.address_map import ADDRESSES
 from server.device.attention_layout import PARTITION
 from server.engine.adapter_rows import AdapterRows
@@ -99,7 +99,7 @@ class StepInputs:
         row = samples = 0
         for b, seq in enumerate(seqs):
             end = row + len(seq.token_ids)
-            self._place(b, seq, row, end)
+            self._place(seq, row, end)
             if seq.needs_sample:
                 self.sample_rows[samples] = end - 1
                 samples += 1
@@ -107,6 +107,8 @@ class StepInputs:
                 self.token_types[row:end] = token_types[b] or 0
             row = end
             self.query_start[b + 1] = row
+        for group, span in self._groups:
+            self._place_tables(group, span, seqs)
         entries = self._work.divide(seqs)
         table = np.array(entries, np.int32)
         self.tile_seq[: len(table)], self.tile_row[: len(table)] = table[:, 0], table[:, 1]
@@ -127,33 +129,39 @@ class StepInputs:
             num_tokens += len(seq.token_ids)
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
-            if end > (held := min(map(len, seq.block_tables)) * self._block_size):
-                raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
+            for table in seq.block_tables:
+                if end > (held := len(table) * self._block_size):
+                    raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):
                 raise StepTooLarge(seq.request_id, f"token {num_tokens} of the step", f"{len(self.token_ids)}")
             if b >= num_seqs:
                 raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
 
-    def _place(self, b: int, seq: ScheduledSeq, row: int, end: int) -> None:
-        """Tokens, positions, block tables and slots of one sequence."""
-        size, start = self._block_size, seq.start
-        num_blocks = (start + end - row - 1) // size + 1
-        for group, span in self._groups:
-            table = seq.block_tables[group]
-            # Kernels go through a context by partitions: what lies in those before the first that is seen is not read.
-            first = span.num_behind(start) // PARTITION * PARTITION // size if span.window else 0
-            whole = len(table) == num_blocks and first == 0
-            self.block_tables[group, b, first:num_blocks] = table if whole else table[first:num_blocks]
+    def _place(self, seq: ScheduledSeq, row: int, end: int) -> None:
+        """Tokens and positions of one sequence."""
         if end - row == 1:
             self.token_ids[row] = seq.token_ids[0]
-            self.positions[row] = start
-            for group, _ in self._groups:
-                self.slots[group, row] = seq.block_tables[group][start // size] * size + start % size
+            self.positions[row] = seq.start
             return
-        positions = np.arange(start, start + end - row, dtype=np.int32)
         self.token_ids[row:end] = seq.token_ids
-        self.positions[row:end] = positions
-        self.slots[:, row:end] = self.block_tables[:, b, positions // size] * size + positions % size
+        self.positions[row:end] = np.arange(seq.start, seq.start + end - row, dtype=np.int32)
+
+    def _place_tables(self, group: int, span: AttentionSpan, seqs: Sequence[ScheduledSeq]) -> None:
+        """Block tables and slots of one group of layers."""
+        size, slots, tables, row, seen = self._block_size, self.slots[group], self.block_tables[group], 0, 0
+        for b, seq in enumerate(seqs):
+            table, start, count = seq.block_tables[group], seq.start, len(seq.token_ids)
+            num_blocks = (start + count - 1) // size + 1
+            if span.window:  # kernels go through a context by partitions, from the one with the first key that is seen
+                seen = span.num_behind(start) // PARTITION * PARTITION // size
+            whole = len(table) == num_blocks and not seen
+            tables[b, seen:num_blocks] = table if whole else table[seen:num_blocks]
+            if count == 1:
+                slots[row] = table[start // size] * size + start % size
+            else:
+                positions = self.positions[row : row + count]
+                slots[row : row + count] = tables[b, positions // size] * size + positions % size
+            row += count
 
     def sample_all(self) -> None:
         """Sample every row of the step just filled."""
