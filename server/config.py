@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "int8-groups", "fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4"]
@@ -80,14 +80,48 @@ class RequestedFormats:
     may_microscale: bool = False  # whether codes of microscaling formats may stay as the files have them
 
 
+class AttentionSpan(NamedTuple):
+    """How far a token looks back: at all before it, at `window` tokens with itself, or at those of its chunk."""
+
+    window: int = 0  # tokens; 0 = all
+    is_chunked: bool = False  # the window is a chunk, which begins at a multiple of its size
+
+    def num_behind(self, position: int) -> int:
+        """Leading tokens that neither a token at `position` nor any after it looks at."""
+        if self.is_chunked:
+            return position // self.window * self.window
+        return max(0, position - self.window + 1) if self.window else 0
+
+    def end_of(self, position: int) -> int:
+        """The first position from which no token before `position` is looked at; for spans that have a window."""
+        return -(-position // self.window) * self.window if self.is_chunked else position + self.window - 1
+
+    def most_blocks(self, num_tokens: int, block_size: int, chunk: int) -> int:
+        """Most blocks that `num_tokens` tokens hold at once while up to `chunk` of them are computed in a step.
+
+        What a chunk's first token sees may begin with a block's last token: (window - 1) + chunk tokens, and
+        block_size - 1 before them.
+        """
+        num_blocks = -(-num_tokens // block_size)
+        return min(num_blocks, -(-(self.window + chunk - 2) // block_size) + 1) if self.window else num_blocks
+
+
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The paged KV cache: `num_blocks` blocks of `block_size` tokens on every core."""
+    """The paged KV cache: `num_blocks` blocks on every core, each `block_size` tokens of the layers of any one group.
+
+    Layers of a group look back equally far, so that a sequence has one table of blocks for all of them.
+    """
 
     num_blocks: int
     block_size: int = 32
     enable_prefix_caching: bool = True
-    window: int = 0  # tokens, itself included, that a token attends to in any layer; 0 = all before
+    groups: tuple[AttentionSpan, ...] = (AttentionSpan(),)
+    max_chunk: int = 512  # tokens of one sequence in one step
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Most blocks that one sequence of `num_tokens` tokens holds at once."""
+        return sum(span.most_blocks(num_tokens, self.block_size, self.max_chunk) for span in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +134,12 @@ class SchedulerConfig:
     max_num_queued_reqs: int = 1024  # waiting + running; more are refused
     batching: Batching = "continuous"
     max_prompt_chunk: int | None = None  # tokens of one prompt in one step; None = what the step has left
+
+    @property
+    def max_chunk(self) -> int:
+        """Most tokens of one sequence in one step."""
+        most = self.max_num_batched_tokens
+        return most if self.max_prompt_chunk is None else min(most, self.max_prompt_chunk)
 
 
 @dataclass(frozen=True, slots=True)

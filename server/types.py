@@ -80,7 +80,8 @@ class ScheduledSeq(NamedTuple):
     request_id: str
     token_ids: tuple[int, ...]  # the tokens to compute now
     start: int  # position of the first of them (= num_computed_tokens)
-    block_table: collections.abc.Sequence[int]  # read-only view; covers start + len(token_ids) positions
+    # Of each group of layers, read-only views; each covers start + len(token_ids) positions.
+    block_tables: collections.abc.Sequence[collections.abc.Sequence[int]]
     needs_sample: bool  # the last of token_ids is the last known token
     sampling: SamplingParams
     history: collections.abc.Sequence[int]  # read-only view of all known tokens, prompt first
@@ -198,8 +199,8 @@ class TokenEvent(NamedTuple):
     num_cached_tokens: int = 0
     logprobs: TokenLogprobs | None = None
     error: str | None = None
-    row: bytes | None = None  # float32, of a text that was encoded; with it the request ends
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first token: of the prompt's tokens after its first
+    row: bytes | None = None  # float32, of a text that was encoded; with it the request ends
 
 
 class Charge(NamedTuple):

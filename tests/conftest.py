@@ -57,12 +57,12 @@ def engine_logits(kernel_cache: str) -> Callable[..., np.ndarray]:
             dtype=dtype,
             max_model_len=MAX_TOKENS,
             max_num_seqs=2,
-            max_num_batched_tokens=MAX_TOKENS,
+            max_num_batched_tokens=64,  # so that layers with a window have tables of their own
             max_num_queued_reqs=2,
             block_size=block_size,
             enable_prefix_caching=False,
             device_memory_utilization=0.9,
-            num_blocks_override=MAX_TOKENS // block_size + 1,  # block 0 is padding
+            num_blocks_override=None,
             cpu_threads=2,
             kernel_cache_dir=kernel_cache,
             kernel_checks=load_settings(EngineSettings, ()).kernel_checks,  # NEURONSERVE_KERNEL_CHECKS

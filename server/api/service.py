@@ -73,7 +73,7 @@ class ServedModel:
 
     @property
     def cache(self) -> CacheConfig:
-        return CacheConfig(self.info.num_blocks, self.info.block_size)
+        return self.info.cache
 
     @property
     def vocab_size(self) -> int:

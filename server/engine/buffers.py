@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from server.config import CacheConfig, KVCacheDtype
 from server.device.address_map import ADDRESSES
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
@@ -20,42 +19,50 @@ from server.device.layout import FLOAT32_BYTES
 from server.engine.expert_buffers import ExpertBuffers
 from server.engine.rope_tables import fill_rope_tables
 from server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
-from server.placement.cache_layout import kv_block_bytes
 from server.placement.footprint import ServingShape
 from server.placement.host_footprint import ActivationSizes
+from server.placement.kv_groups import KVPlace
 from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
 
 
 @dataclass(frozen=True, slots=True)
 class KVPool:
-    """KV cache: every layer's K [blocks, kv_heads] of [head_pad, block] and V of [block, head_pad], on every core."""
+    """KV cache on every core: each slot's K [blocks, kv_heads] of [head_pad, block] and V of [block, head_pad].
+
+    Layers with one slot have different groups, whose tables name different blocks, or leave nothing to each other.
+    """
 
     shards: tuple[Buffer, ...]
-    tensor_bytes: int  # of K, or V, of one layer on one core
-    num_layers: int  # that have memory of their own: one where no key outlives its layer
+    tensor_bytes: int  # of K, or V, of one slot on one core
+    places: tuple[KVPlace, ...]  # of each layer
 
     def k(self, core: int, layer: int) -> int:
         """Address of layer `layer`'s K on `core`."""
-        return self.shards[core].address + 2 * (layer % self.num_layers) * self.tensor_bytes
+        return self.shards[core].address + 2 * self.places[layer].slot * self.tensor_bytes
 
     def v(self, core: int, layer: int) -> int:
         """Address of layer `layer`'s V on `core`."""
         return self.k(core, layer) + self.tensor_bytes
 
+    def group(self, layer: int) -> int:
+        """Whose block tables say where layer `layer` has its keys and values."""
+        return self.places[layer].group
+
     @classmethod
-    def allocate(
-        cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, cache: CacheConfig, kv_dtype: KVCacheDtype
-    ) -> KVPool:
-        """Raises HostMemoryError when the host cannot map them."""
-        size = cache.num_blocks * kv_block_bytes(spec, shard, kv_dtype, cache.block_size)
-        shards = tuple(core.allocate("kv", "blocks", size) for core in cores)
-        tensor_bytes = size // (2 * spec.num_layers)
-        for shard_bytes in (each.bytes for each in shards):  # beyond one layer's blocks are the next one's
-            for i in range(2 * spec.num_layers):
+    def allocate(cls, cores: Sequence[NeuronCore], places: tuple[KVPlace, ...], slot_bytes: int) -> KVPool:
+        """`slot_bytes`: K and V of one slot in all blocks of a core.
+
+        Raises HostMemoryError when the host cannot map them.
+        """
+        num_slots, tensor_bytes = max(place.slot for place in places) + 1, slot_bytes // 2
+        shards = tuple(core.allocate("kv", "blocks", num_slots * slot_bytes) for core in cores)
+        for shard_bytes in (each.bytes for each in shards):  # beyond one slot's blocks are the next one's
+            for i in range(2 * num_slots):
+                layers = ", ".join(str(layer) for layer, place in enumerate(places) if place.slot == i // 2)
                 tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
-                ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {i // 2}", tensor)
-        return cls(shards, tensor_bytes, spec.num_layers)
+                ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {layers}", tensor)
+        return cls(shards, tensor_bytes, places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A runner without a model, whose tokens depend on every KV slot, so that no mistake goes unseen. For tests.
 
 Each slot of its KV stores a value that depends on the whole prefix, and each sampled token depends on every slot the
-block table names, or on those of the cache's window. A wrong block, a stale cache hit, a lost recompute or a write to a
-shared block changes what comes out, and `expected_tokens` computes what should have, with no cache at all.
+block tables name, in each group as far as it looks back. A wrong block, a stale cache hit, a lost recompute or a write
+to a shared block changes what comes out, and `expected_tokens` computes what should have, with no cache at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from server.config import CacheConfig
+from server.config import AttentionSpan, CacheConfig
 from server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _MASK = (1 << 64) - 1
@@ -29,21 +29,24 @@ def _key(previous: int, token_id: int) -> int:
     return _mix((previous * 31 + token_id + 1) & _MASK)
 
 
-def _value(key: int, position: int) -> int:
-    """Term that a position adds to the logits."""
-    return _mix(key ^ _mix(position + 1))
+def _value(key: int, position: int, group: int) -> int:
+    """Term that a position adds to the logits in a group of layers."""
+    return _mix(key ^ _mix(position + 1 + (group << 32)))
 
 
-def expected_tokens(prompt: Sequence[int], n: int, vocab_size: int, window: int = 0) -> list[int]:
-    """The first `n` tokens generated after `prompt` when nothing ends the sequence; a `window` of 0 is all."""
-    known, key, total = list(prompt), 0, 0
-    values: list[int] = []
+def expected_tokens(
+    prompt: Sequence[int], n: int, vocab_size: int, groups: Sequence[AttentionSpan] = (AttentionSpan(),)
+) -> list[int]:
+    """The first `n` tokens generated after `prompt` when nothing ends the sequence."""
+    known, keys = list(prompt), [0]
+    sums: list[list[int]] = [[0] for _ in groups]  # over the first positions
     for position in range(len(prompt) + n - 1):
-        key = _key(key, known[position])
-        values.append(_value(key, position))
-        total = (total + values[-1] - (values[-window - 1] if 0 < window <= position else 0)) & _MASK
+        keys.append(_key(keys[-1], known[position]))
+        for group, total in enumerate(sums):
+            total.append(total[-1] + _value(keys[-1], position, group))
         if position >= len(prompt) - 1:
-            known.append(_mix(total) % vocab_size)
+            seen = sum(total[-1] - total[span.num_behind(position)] for total, span in zip(sums, groups, strict=True))
+            known.append(_mix(seen & _MASK) % vocab_size)
     return known[len(prompt) :]
 
 
@@ -60,12 +63,13 @@ def expected_prompt_logprobs(prompt: Sequence[int]) -> tuple[TokenLogprobs, ...]
 class FakeRunner:
     """Executes plans over a KV of one integer a slot. Of sampling parameters it heeds those about logprobs.
 
-    A window must be 2 at least: each key follows from the one before. Raises LookupError when a plan reads a slot that
-    nobody wrote, and AssertionError when it reads or writes the null block.
+    Each key follows from the one before, which one group must still have: one that looks back two tokens at least, or
+    past its chunk. Raises LookupError when a plan reads a slot that nobody wrote, and AssertionError when it reads or
+    writes the null block.
     """
 
     def __init__(self, cache: CacheConfig, vocab_size: int) -> None:
-        self._block_size, self._window = cache.block_size, cache.window
+        self._block_size, self._groups = cache.block_size, cache.groups
         self._vocab_size = vocab_size
         self._slots: list[int | None] = [None] * (cache.num_blocks * cache.block_size)
 
@@ -76,32 +80,40 @@ class FakeRunner:
         prompts = {seq.request_id: self._prompt_logprobs(seq) for seq in plan.prefill if seq.prompt_targets}
         return StepResult(plan.step_id, sampled, seconds=0.0, prompt_logprobs=prompts)
 
-    def _slot(self, seq: ScheduledSeq, position: int) -> int:
-        block = seq.block_table[position // self._block_size]
-        assert block != 0, f"{seq.request_id}: position {position} is in the null block"
+    def _slot(self, seq: ScheduledSeq, group: int, position: int) -> int:
+        block = seq.block_tables[group][position // self._block_size]
+        assert block != 0, f"{seq.request_id}: position {position} of group {group} is in the null block"
         return block * self._block_size + position % self._block_size
 
-    def _read(self, seq: ScheduledSeq, position: int) -> int:
-        key = self._slots[self._slot(seq, position)]
+    def _read(self, seq: ScheduledSeq, group: int, position: int) -> int:
+        key = self._slots[self._slot(seq, group, position)]
         if key is None:
-            raise LookupError(f"{seq.request_id}: position {position} was never written")
+            raise LookupError(f"{seq.request_id}: position {position} of group {group} was never written")
         return key
 
     def _write(self, seq: ScheduledSeq) -> None:
-        key = self._read(seq, seq.start - 1) if seq.start else 0
+        key = self._read(seq, self._looks_back(seq.start), seq.start - 1) if seq.start else 0
         for position, token_id in enumerate(seq.token_ids, seq.start):
             key = _key(key, token_id)
-            self._slots[self._slot(seq, position)] = key
+            for group in range(len(self._groups)):
+                self._slots[self._slot(seq, group, position)] = key
+
+    def _looks_back(self, position: int) -> int:
+        """A group whose token at `position` looks at the one before."""
+        return next(group for group, span in enumerate(self._groups) if span.num_behind(position) < position)
 
     def _sample(self, seq: ScheduledSeq) -> SampledToken:
         length = seq.start + len(seq.token_ids)
-        first = max(0, length - self._window) if self._window else 0
-        total = sum(_value(self._read(seq, position), position) for position in range(first, length)) & _MASK
-        token_id = _mix(total) % self._vocab_size
+        total = sum(
+            _value(self._read(seq, group, position), position, group)
+            for group, span in enumerate(self._groups)
+            for position in range(span.num_behind(length - 1), length)
+        )
+        token_id = _mix(total & _MASK) % self._vocab_size
         return SampledToken(token_id, self._logprobs(token_id, seq.sampling.logprobs))
 
     def _prompt_logprobs(self, seq: ScheduledSeq) -> tuple[TokenLogprobs, ...]:
-        keys = [self._read(seq, position - 1) for position in seq.prompt_targets]
+        keys = [self._read(seq, self._looks_back(position), position - 1) for position in seq.prompt_targets]
         return tuple(prompt_logprob(key) for key in keys)
 
     def _logprobs(self, token_id: int, count: int | None) -> TokenLogprobs | None:

@@ -199,6 +199,7 @@ class Operands:
             queries=self._buffers.queries[core].address,
             queries_width=self._buffers.widths.attended,
             block_bytes=self._kv_head_bytes,
+            kv_group=self._at.kv.group(i),
         )
 
     def _head_norm(self, norm: HeadNorm | PlainHeadNorm | None, core: int) -> dict[str, int]:
@@ -267,6 +268,7 @@ class Operands:
             max_group=sizes.max_group,
             partials=self._buffers.partial_states.address,
             arrivals=self._buffers.arrivals.address,
+            kv_group=self._at.kv.group(i),
         )
 
     def finish_logits(self, op: FinishLogits) -> LogitsOperands:

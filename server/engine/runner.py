@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from server.engine.step_inputs import StepInputs
 from server.kernels.isa.jit import Kernel
 from server.kernels.program import Program
 from server.kernels.workers import WorkerPool
+from server.kv_cache.blocks import NULL_BLOCK
+from server.kv_cache.manager import KVCacheManager
 from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
@@ -93,14 +95,18 @@ class ModelRunner:
 
         `lora` is the digest of a loaded adapter, "" for none.
 
-        Writes the first blocks of the cache: only for an engine that serves nothing.
+        Writes blocks of the cache: only for an engine that serves nothing. Raises StepTooLarge where it does not hold
+        the sequence.
         """
-        table = list(range(1, len(token_ids) // self._cache.block_size + 2))
+        cache = KVCacheManager(replace(self._cache, enable_prefix_caching=False))
+        blocks = cache.open("")
         rows, vocab = self._sampler.num_rows, self._sampler.vocab_size
         out = np.empty((len(token_ids), vocab), np.float32)
         for start in range(0, len(token_ids), rows):
             chunk = tuple(token_ids[start : start + rows])
-            seq = ScheduledSeq("logits", chunk, start, table, True, _GREEDY, token_ids, len(token_ids), lora)
+            cache.drop(blocks, start)
+            cache.allocate(blocks, start + len(chunk))  # the inputs refuse a chunk without blocks
+            seq = ScheduledSeq("logits", chunk, start, blocks.tables, True, _GREEDY, token_ids, len(token_ids), lora)
             program = self._programs.of(self._inputs.fill([seq]))
             self._inputs.sample(range(len(chunk)))
             self._pool.run(program, self._inputs.address)
@@ -113,7 +119,8 @@ class ModelRunner:
 
     def warm_up(self) -> None:
         """Run every kernel once, on the null block, so that the first request is not slower."""
-        seq = ScheduledSeq("warm-up", (0,), 0, [0], True, _GREEDY, (0,), 1)
+        tables = [[NULL_BLOCK] for _ in self._cache.groups]
+        seq = ScheduledSeq("warm-up", (0,), 0, tables, True, _GREEDY, (0,), 1)
         self.execute(StepPlan(step_id=-1, prefill=(), decode=(seq,)))
         if self._programs.adapted is not None:
             self._pool.run(self._programs.adapted, self._inputs.address)

@@ -140,15 +140,13 @@ class _Encoder:
         )
         return EngineInfo(
             max_model_len=limits.max_length,
-            num_blocks=0,
-            block_size=loaded.placement.cache.block_size,
+            cache=CacheConfig(0, loaded.placement.cache.block_size, enable_prefix_caching=False),
             max_num_queued_reqs=config.max_num_queued_reqs,
             device=config.device,
             tensor_parallel_size=config.tensor_parallel_size,
             dtype=config.dtype,
             vocab_size=spec.vocab_size,
             facts=engine_facts(Path(config.model_path), spec, loaded.formats, pricer, compiled, config.pace),
-            enable_prefix_caching=False,
             core_ids=self._core_ids,
             kv_cache_dtype=loaded.placement.kv_dtype,
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),

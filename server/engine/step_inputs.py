@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from server.config import AttentionSpan, CacheConfig
 from server.device.address_map import ADDRESSES
+from server.device.attention_layout import PARTITION
 from server.engine.adapter_rows import AdapterRows
 from server.engine.attention_work import AttentionWork
 from server.errors import StepTooLarge
@@ -26,7 +28,7 @@ class StepInputs:
         num_tokens: int,
         num_seqs: int,
         max_model_len: int,
-        block_size: int,
+        cache: CacheConfig,
         work: AttentionWork,
         slots: Mapping[str, int] | None = None,
     ) -> None:
@@ -36,16 +38,17 @@ class StepInputs:
         """
         self._adapters = AdapterRows(num_tokens, num_seqs, {} if slots is None else slots)
         self.lora_rows, self.lora_groups = self._adapters.rows, self._adapters.groups
-        self._max_model_len, self._block_size, self._work = max_model_len, block_size, work
-        table_width = -(-max_model_len // block_size)
+        self._max_model_len, self._block_size, self._work = max_model_len, cache.block_size, work
+        self._groups, num_groups = tuple(enumerate(cache.groups)), len(cache.groups)
+        table_width = -(-max_model_len // cache.block_size)
         num_tiles = work.most_entries(num_tokens, num_seqs)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
-        self.slots: Int32 = np.zeros(num_tokens, np.int32)
+        self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
         self.token_types: Int32 = np.zeros(num_tokens, np.int32)
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
-        self.block_tables: Int32 = np.zeros((num_seqs, table_width), np.int32)
+        self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
@@ -65,7 +68,7 @@ class StepInputs:
             sample_rows=self.sample_rows.ctypes.data,
             query_start=self.query_start.ctypes.data,
             block_tables=self.block_tables.ctypes.data,
-            table_width=self.block_tables.shape[1],
+            table_width=self.block_tables.shape[2],
             tile_seq=self.tile_seq.ctypes.data,
             tile_row=self.tile_row.ctypes.data,
             tile_split=self.tile_split.ctypes.data,
@@ -74,6 +77,8 @@ class StepInputs:
             lora_rows=self.lora_rows.ctypes.data,
             lora_groups=self.lora_groups.ctypes.data,
             token_types=self.token_types.ctypes.data,
+            slots_stride=self.slots.strides[0],
+            tables_stride=self.block_tables.strides[0],
         )
 
     @property
@@ -94,7 +99,7 @@ class StepInputs:
         row = samples = 0
         for b, seq in enumerate(seqs):
             end = row + len(seq.token_ids)
-            self._place(b, seq, row, end)
+            self._place(seq, row, end)
             if seq.needs_sample:
                 self.sample_rows[samples] = end - 1
                 samples += 1
@@ -102,6 +107,8 @@ class StepInputs:
                 self.token_types[row:end] = token_types[b] or 0
             row = end
             self.query_start[b + 1] = row
+        for group, span in self._groups:
+            self._place_tables(group, span, seqs)
         entries = self._work.divide(seqs)
         table = np.array(entries, np.int32)
         self.tile_seq[: len(table)], self.tile_row[: len(table)] = table[:, 0], table[:, 1]
@@ -116,34 +123,45 @@ class StepInputs:
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Raise past limits beyond which a kernel would read or write memory that is not the step's."""
-        num_seqs, num_tokens = len(self.block_tables), 0
+        num_seqs, num_tokens = self.block_tables.shape[1], 0
         for b, seq in enumerate(seqs):
             end = seq.start + len(seq.token_ids)
             num_tokens += len(seq.token_ids)
             if end > self._max_model_len:
                 raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"max_model_len {self._max_model_len}")
-            if end > (held := len(seq.block_table) * self._block_size):
-                raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
+            for table in seq.block_tables:
+                if end > (held := len(table) * self._block_size):
+                    raise StepTooLarge(seq.request_id, f"a context of {end} tokens", f"{held} in its block table")
             if num_tokens > len(self.token_ids):
                 raise StepTooLarge(seq.request_id, f"token {num_tokens} of the step", f"{len(self.token_ids)}")
             if b >= num_seqs:
                 raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
 
-    def _place(self, b: int, seq: ScheduledSeq, row: int, end: int) -> None:
-        """Tokens, positions, block table and slots of one sequence."""
-        size, start = self._block_size, seq.start
-        num_blocks = (start + end - row - 1) // size + 1
-        table = seq.block_table
-        self.block_tables[b, :num_blocks] = table if len(table) == num_blocks else table[:num_blocks]
+    def _place(self, seq: ScheduledSeq, row: int, end: int) -> None:
+        """Tokens and positions of one sequence."""
         if end - row == 1:
             self.token_ids[row] = seq.token_ids[0]
-            self.positions[row] = start
-            self.slots[row] = table[start // size] * size + start % size
+            self.positions[row] = seq.start
             return
-        positions = np.arange(start, start + end - row, dtype=np.int32)
         self.token_ids[row:end] = seq.token_ids
-        self.positions[row:end] = positions
-        self.slots[row:end] = self.block_tables[b, positions // size] * size + positions % size
+        self.positions[row:end] = np.arange(seq.start, seq.start + end - row, dtype=np.int32)
+
+    def _place_tables(self, group: int, span: AttentionSpan, seqs: Sequence[ScheduledSeq]) -> None:
+        """Block tables and slots of one group of layers."""
+        size, slots, tables, row, seen = self._block_size, self.slots[group], self.block_tables[group], 0, 0
+        for b, seq in enumerate(seqs):
+            table, start, count = seq.block_tables[group], seq.start, len(seq.token_ids)
+            num_blocks = (start + count - 1) // size + 1
+            if span.window:  # kernels go through a context by partitions, from the one with the first key that is seen
+                seen = span.num_behind(start) // PARTITION * PARTITION // size
+            whole = len(table) == num_blocks and not seen
+            tables[b, seen:num_blocks] = table if whole else table[seen:num_blocks]
+            if count == 1:
+                slots[row] = table[start // size] * size + start % size
+            else:
+                positions = self.positions[row : row + count]
+                slots[row : row + count] = tables[b, positions // size] * size + positions % size
+            row += count
 
     def sample(self, rows: Sequence[int]) -> None:
         """Sample these rows of the step just filled, and no others."""

@@ -34,10 +34,10 @@ class StepRecord(NamedTuple):
     num_tiles: int  # entries of attention's work
     token_ids: int  # [T]
     positions: int  # [T]
-    slots: int  # [T] block * block_size + offset
+    slots: int  # [groups][T] block * block_size + offset
     sample_rows: int  # [S] row of each wanted token
     query_start: int  # [B + 1] first row of each sequence
-    block_tables: int  # [B, table_width]
+    block_tables: int  # [groups][B, table_width]
     table_width: int
     tile_seq: int  # [tiles] sequence of each entry
     tile_row: int  # [tiles] its first row
@@ -47,6 +47,8 @@ class StepRecord(NamedTuple):
     lora_rows: int  # [T] rows with an adapter, group by group
     lora_groups: int  # [G][3] slot of the adapter, first and end of its rows in lora_rows
     token_types: int  # [T], of encoders
+    slots_stride: int = 0  # bytes from the slots of one group of layers to the next's
+    tables_stride: int = 0  # bytes from the block tables of one group to the next's
 
 
 STEP = offsets(StepRecord)
@@ -172,6 +174,7 @@ class RopeOperands(NamedTuple):
     queries: int  # output, bfloat16 [T, queries_width]: caches in pairs only
     queries_width: int
     block_bytes: int  # of one kv head in one block, of k or of v
+    kv_group: int  # whose slots are written
 
 
 class AttentionOperands(NamedTuple):
@@ -201,6 +204,7 @@ class AttentionOperands(NamedTuple):
     max_group: int  # most query heads of one kv head on any core
     partials: int  # row states [slots][cores][kv_heads][max_group], the same on every core
     arrivals: int  # int64 [slots][cores][kv_heads], zero between steps
+    kv_group: int  # whose block tables are read
 
 
 class BothSidesOperands(NamedTuple):

@@ -9,29 +9,35 @@ from server.kv_cache.blocks import NULL_BLOCK, BlockPool
 from server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 
-def audit(cache: KVCacheManager, tables: Iterable[SequenceBlocks]) -> list[str]:
-    """Violations, one line each; empty when there are none. `tables` are those of all open sequences.
+def audit(cache: KVCacheManager, sequences: Iterable[SequenceBlocks]) -> list[str]:
+    """Violations, one line each; empty when there are none. `sequences` are all that are open.
 
     1. free + held = all, and no block is both or neither.
     2. a block's reference count is the number of tables that hold it, each once.
     3. no table holds the null block, but in the place of leading blocks that it has given back.
-    4. digests and the map from digest to block are each other's inverse.
-    5. free blocks without a digest come before those with one.
+    4. a table covers what was allocated for, as far as its group's width goes.
+    5. for each holder of a group's block that is not the only one, and will give it back, a free block is kept.
+    6. digests and the map from digest to block are each other's inverse.
+    7. free blocks without a digest come before those with one.
     """
     pool = cache.pool
-    tables = list(tables)
+    sequences = list(sequences)
     free = list(pool.free_blocks())
-    kept = [table.ids[table.num_dropped :] for table in tables]
-    held = Counter(block for ids in kept for block in ids)
+    each = [_held(blocks) for blocks in sequences]
+    held = Counter(block for tables in each for table in tables for block in table)
+    shared = Counter(block for tables in each for group in cache.windowed for block in tables[group])
+    num_kept = sum(count - 1 for count in shared.values())
     checks = {
         "a block is twice in the free list": len(free) == len(set(free)),
         f"num_free is {pool.num_free}, the free list has {len(free)}": pool.num_free == len(free),
         f"both free and held: {sorted(held.keys() & set(free))}": not held.keys() & set(free),
         "free + held is not all": {*free, *held} == set(range(1, pool.num_blocks)),
         "the null block is held or named": NULL_BLOCK not in held and pool.digests[NULL_BLOCK] is None,
-        "a table holds a block that it has given back": not any(any(t.ids[: t.num_dropped]) for t in tables),
-        "a table holds a block twice": all(len(ids) == len(set(ids)) for ids in kept),
-        "more blocks are named than held": all(t.num_named <= len(t.ids) for t in tables),
+        "a table holds a block that it has given back": not any(map(_holds_dropped, sequences)),
+        "a sequence holds a block twice": all(map(_is_held_once, each)),
+        "a table does not cover what it should": all(_is_covered(cache, blocks) for blocks in sequences),
+        "more blocks are named than held": all(blocks.num_named <= _num_covered(blocks) for blocks in sequences),
+        f"{cache.num_kept_blocks} blocks are kept, not {num_kept}": cache.num_kept_blocks == num_kept <= pool.num_free,
         "digests and their map disagree": _digests(pool) == {b: d for d, b in pool.cached.items()},
         "a named block is reused before an unnamed one": _unnamed_first([pool.digests[b] for b in free]),
     }
@@ -40,6 +46,28 @@ def audit(cache: KVCacheManager, tables: Iterable[SequenceBlocks]) -> list[str]:
         if count != held[block]:
             problems.append(f"block {block} has count {count} and is held by {held[block]} tables")
     return problems
+
+
+def _held(blocks: SequenceBlocks) -> list[list[int]]:
+    """The blocks of each group without those given back."""
+    return [table[dropped:] for table, dropped in zip(blocks.tables, blocks.num_dropped, strict=True)]
+
+
+def _num_covered(blocks: SequenceBlocks) -> int:
+    return min(map(len, blocks.tables))
+
+
+def _holds_dropped(blocks: SequenceBlocks) -> bool:
+    return any(any(table[:dropped]) for table, dropped in zip(blocks.tables, blocks.num_dropped, strict=True))
+
+
+def _is_held_once(tables: list[list[int]]) -> bool:
+    return sum(map(len, tables)) == len({block for table in tables for block in table})
+
+
+def _is_covered(cache: KVCacheManager, blocks: SequenceBlocks) -> bool:
+    each = zip(blocks.tables, blocks.num_dropped, cache.widths, strict=True)
+    return all(len(table) == min(blocks.num_blocks, dropped + width) for table, dropped, width in each)
 
 
 def _digests(pool: BlockPool) -> dict[int, bytes]:

@@ -2,13 +2,21 @@
 
 Owns the pool and the counters of prefix hits. The scheduler decides which sequence gets blocks.
 
-Where every layer has a window, blocks that no token will attend to again are given back: the null block stands in their
-place, at the beginning of a table, and a prefix is found by the blocks that its next token sees.
+Layers that look back equally far are a group (config.CacheConfig), and a sequence has a table for each group. All
+tables take their blocks from one pool, since a block has as many bytes whatever group it is used for; what is cached in
+it is found under its group alone. In a group with a window, blocks that no token will look at again are given back: the
+null block stands in their place, at the beginning of the table, and a prefix is found by the blocks that its next token
+sees.
+
+While a prompt is computed, such a table covers the window and one chunk, and takes a block for each that it gives back.
+It must always get one: where the block that it gives back stays with another sequence, a free one has been kept for it
+since the two began to share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from server.config import CacheConfig
 from server.kv_cache.blocks import NULL_BLOCK, BlockPool
@@ -16,19 +24,34 @@ from server.kv_cache.hashing import HashChain
 
 
 class SequenceBlocks:
-    """The blocks of one sequence: `ids[i]` holds positions `i * block_size` and up. Changed by the manager alone.
+    """The blocks of one sequence: `tables[g][i]` holds positions `i * block_size` and up for the layers of group `g`.
 
-    `ids` never gets shorter while the sequence runs, and is replaced, never emptied, when its blocks are freed: a plan
-    may still refer to it.
+    Changed by the manager alone. A table never gets shorter while the sequence runs, and all are replaced, never
+    emptied, when their blocks are freed: a plan may still refer to them.
     """
 
-    __slots__ = ("chain", "ids", "num_dropped", "num_named")
+    __slots__ = ("chain", "num_blocks", "num_dropped", "num_named", "tables")
 
-    def __init__(self, chain: HashChain) -> None:
+    def __init__(self, chain: HashChain, num_groups: int) -> None:
         self.chain = chain
-        self.ids: list[int] = []
+        self.clear(num_groups)
+
+    def clear(self, num_groups: int) -> None:
+        """New tables without a block."""
+        self.tables: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
+        self.num_blocks = 0  # that were allocated for; a table with a window covers them when it gets there
         self.num_named = 0  # leading blocks offered to the prefix cache already
-        self.num_dropped = 0  # leading blocks given back, in whose place the null block is
+        self.num_dropped = [0] * num_groups  # leading blocks given back, in whose place the null block is
+
+
+class Prefix(NamedTuple):
+    """Cached blocks of a prefix of so many blocks, for each group; the null block where nothing looks at it again."""
+
+    num_blocks: int
+    tables: tuple[Sequence[int], ...]
+
+
+NO_PREFIX = Prefix(0, ())
 
 
 class KVCacheManager:
@@ -39,11 +62,27 @@ class KVCacheManager:
         self.pool = BlockPool(config.num_blocks)
         self.prefix_queries = 0  # prompt tokens looked up since start
         self.prefix_hits = 0  # of those, found
-        self._block_size = config.block_size
+        self._block_size = size = config.block_size
+        self.windowed = tuple(g for g, span in enumerate(config.groups) if span.window)
+        most = config.num_blocks * size  # tokens: no table is longer
+        self.widths = tuple(span.most_blocks(most, size, config.max_chunk) for span in config.groups)  # in blocks
+        # Follows a digest, so that a block is found in its own group only.
+        self._tags = tuple(bytes([g]) if g else b"" for g in range(len(config.groups)))
+        self._num_kept = 0
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.widths)
 
     @property
     def num_free_blocks(self) -> int:
-        return self.pool.num_free
+        """Free blocks that are not kept for somebody."""
+        return self.pool.num_free - self._num_kept
+
+    @property
+    def num_kept_blocks(self) -> int:
+        """Free blocks kept for tables that share a block which they will give back."""
+        return self._num_kept
 
     @property
     def usage(self) -> float:
@@ -51,71 +90,99 @@ class KVCacheManager:
         return 1 - self.pool.num_free / (self.pool.num_blocks - 1)
 
     def open(self, cache_salt: str, lora: str = "") -> SequenceBlocks:
-        """An empty table for a new sequence; it costs nothing until something is allocated."""
-        return SequenceBlocks(HashChain(self._block_size, cache_salt, lora))
+        """Empty tables for a new sequence; they cost nothing until something is allocated."""
+        return SequenceBlocks(HashChain(self._block_size, cache_salt, lora), self.num_groups)
 
-    def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> list[int]:
+    def lookup(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> Prefix:
         """The cached blocks of the longest known prefix of `token_ids`; changes nothing.
 
         Whole blocks only, and never all of the tokens: the last one must be computed to give logits.
         """
-        hit: list[int] = []
         if not self.config.enable_prefix_caching:
-            return hit
+            return NO_PREFIX
         most = (len(token_ids) - 1) // self._block_size
         blocks.chain.extend(token_ids, most)
-        cached = self.pool.cached
-        if self.config.window:
-            return self._windowed_hit([cached.get(digest) for digest in blocks.chain.digests[:most]])
-        for digest in blocks.chain.digests[:most]:
-            block = cached.get(digest)
-            if block is None:
+        digests = blocks.chain.digests
+        num_blocks = most
+        for group in range(self.num_groups):
+            if group not in self.windowed:
+                num_blocks = self._count_cached(group, digests, num_blocks)
+        while self.windowed and num_blocks:
+            missing = max(self._last_missing(group, digests, num_blocks) for group in self.windowed)
+            if missing < 0:
                 break
-            hit.append(block)
-        return hit
+            num_blocks = missing
+        if not num_blocks:
+            return NO_PREFIX
+        return Prefix(num_blocks, tuple(self._cached(group, digests, num_blocks) for group in range(self.num_groups)))
 
-    def _windowed_hit(self, found: list[int | None]) -> list[int]:
-        """The longest prefix of `found` in whose end all blocks that the next token sees are there."""
-        hit: list[int] = []
-        num_present = 0  # without a gap, up to the last one looked at
-        for i, block in enumerate(found):
-            num_present = 0 if block is None else num_present + 1
-            num_dropped = self.num_behind((i + 1) * self._block_size)
-            if num_present >= i + 1 - num_dropped:
-                hit = [NULL_BLOCK] * num_dropped + [block for block in found[num_dropped : i + 1] if block is not None]
-        return hit
+    def _count_cached(self, group: int, digests: Sequence[bytes], most: int) -> int:
+        """Leading blocks that are cached, up to `most`."""
+        cached, tag = self.pool.cached, self._tags[group]
+        return next((i for i in range(most) if digests[i] + tag not in cached), most)
 
-    def num_behind(self, position: int) -> int:
-        """Leading blocks that neither a token at `position` nor any after it attends to."""
-        return max(0, position - self.config.window + 1) // self._block_size if self.config.window else 0
+    def _last_missing(self, group: int, digests: Sequence[bytes], num_blocks: int) -> int:
+        """The last block that the token behind `num_blocks` blocks sees and that is not cached; -1 if there is none.
+
+        No prefix that is shorter and ends behind that block is cached either.
+        """
+        cached, tag = self.pool.cached, self._tags[group]
+        seen = range(num_blocks - 1, self._num_behind(group, num_blocks * self._block_size) - 1, -1)
+        return next((i for i in seen if digests[i] + tag not in cached), -1)
+
+    def _cached(self, group: int, digests: Sequence[bytes], num_blocks: int) -> Sequence[int]:
+        cached, tag = self.pool.cached, self._tags[group]
+        behind = self._num_behind(group, num_blocks * self._block_size)
+        return [NULL_BLOCK] * behind + [cached[digest + tag] for digest in digests[behind:num_blocks]]
+
+    def _num_behind(self, group: int, position: int) -> int:
+        """Leading blocks of a group that neither a token at `position` nor any after it looks at."""
+        return self.config.groups[group].num_behind(position) // self._block_size
 
     def allocate(
-        self, blocks: SequenceBlocks, num_tokens: int, hit: Sequence[int] = (), num_spare_blocks: int = 0
+        self, blocks: SequenceBlocks, num_tokens: int, prefix: Prefix = NO_PREFIX, num_growing: int = 0
     ) -> bool:
         """Make `blocks` cover `num_tokens` positions; False when it cannot, and then nothing has changed.
 
-        `hit` is what `lookup` found for a sequence that holds nothing yet; its blocks are shared. At least
-        `num_spare_blocks` must stay free, so that running sequences can grow.
+        Tables with a window cover as many as fit in a window and a chunk, and `drop` moves them on. `prefix` is what
+        `lookup` found for a sequence that holds nothing yet; its blocks are shared. A block of each group must stay
+        free for each of `num_growing` sequences that run.
         """
-        ids = blocks.ids
-        need = -(-num_tokens // self._block_size) - len(ids)
-        if need <= 0:
+        num_blocks = -(-num_tokens // self._block_size)
+        if num_blocks <= blocks.num_blocks:
             return True
-        pool = self.pool
-        num_new = need - len(hit)
-        shared = [block for block in hit if block != NULL_BLOCK]
-        num_revived = sum(pool.ref_counts[block] == 0 for block in shared)
-        if num_new + num_revived + num_spare_blocks > pool.num_free:
+        position = prefix.num_blocks * self._block_size
+        dropped = [self._num_behind(g, position) for g in range(self.num_groups)] if position else blocks.num_dropped
+        ends = [min(num_blocks, first + most) for first, most in zip(dropped, self.widths, strict=True)]
+        num_new = sum(ends) - sum(map(len, prefix.tables or blocks.tables))
+        if num_new + self._num_taken_by(prefix) + num_growing * self.num_groups > self.num_free_blocks:
             return False
-        if hit:
-            assert not ids, "a prefix can only be shared by a sequence that holds no block"
-            for block in shared:
-                pool.hold(block)
-            ids.extend(hit)
-            blocks.num_named, blocks.num_dropped = len(hit), len(hit) - len(shared)
-        for _ in range(num_new):
-            ids.append(pool.take())
+        if position:
+            self._share(blocks, prefix)
+            blocks.num_named, blocks.num_dropped = prefix.num_blocks, dropped
+        for table, end in zip(blocks.tables, ends, strict=True):
+            for _ in range(len(table), end):
+                table.append(self.pool.take())
+        blocks.num_blocks = num_blocks
         return True
+
+    def _num_taken_by(self, prefix: Prefix) -> int:
+        """Free blocks fewer where `prefix` is shared: those that nobody holds, and one for each that is to be kept."""
+        counts = self.pool.ref_counts
+        return sum(
+            block != NULL_BLOCK and (group in self.windowed or counts[block] == 0)
+            for group, table in enumerate(prefix.tables)
+            for block in table
+        )
+
+    def _share(self, blocks: SequenceBlocks, prefix: Prefix) -> None:
+        assert not blocks.num_blocks, "a prefix can only be shared by a sequence that holds no block"
+        for group, (table, ids) in enumerate(zip(blocks.tables, prefix.tables, strict=True)):
+            for block in ids:
+                if block != NULL_BLOCK:
+                    self._num_kept += group in self.windowed and self.pool.ref_counts[block] > 0
+                    self.pool.hold(block)
+            table.extend(ids)
 
     def commit(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed_tokens: int) -> None:
         """Offer every block that `num_computed_tokens` computed tokens have filled to the prefix cache."""
@@ -123,28 +190,45 @@ class KVCacheManager:
         if num_full == blocks.num_named or not self.config.enable_prefix_caching:
             return
         blocks.chain.extend(token_ids, num_full)
-        for i in range(blocks.num_named, num_full):
-            self.pool.name(blocks.ids[i], blocks.chain.digests[i])
+        for table, tag in zip(blocks.tables, self._tags, strict=True):
+            for i in range(blocks.num_named, num_full):
+                self.pool.name(table[i], blocks.chain.digests[i] + tag)
         blocks.num_named = num_full
 
     def drop(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Give back the blocks that no token after `num_computed_tokens` attends to, the first one first."""
-        for i in range(blocks.num_dropped, self.num_behind(num_computed_tokens)):
-            self.pool.release(blocks.ids[i])
-            blocks.ids[i] = NULL_BLOCK
-            blocks.num_dropped = i + 1
+        """Give back the blocks that no token after `num_computed_tokens` looks at, the first one first.
+
+        A table that does not cover all that was allocated for takes as many.
+        """
+        for group in self.windowed:
+            behind = self._num_behind(group, num_computed_tokens)
+            if behind > blocks.num_dropped[group]:
+                table = blocks.tables[group]
+                for i in range(blocks.num_dropped[group], behind):
+                    self._release(group, table[i])
+                    table[i] = NULL_BLOCK
+                blocks.num_dropped[group] = behind
+                for _ in range(len(table), min(blocks.num_blocks, behind + self.widths[group])):
+                    table.append(self.pool.take())
 
     def free(self, blocks: SequenceBlocks) -> None:
         """Release every block, last first, so that a chain is evicted from its tail. Cached blocks stay cached."""
-        ids = blocks.ids[blocks.num_dropped :]
-        blocks.ids, blocks.num_named, blocks.num_dropped = [], 0, 0
-        for block in reversed(ids):
-            self.pool.release(block)
+        tables = blocks.tables
+        blocks.clear(self.num_groups)
+        for i in reversed(range(max(map(len, tables)))):
+            for group, table in enumerate(tables):
+                if i < len(table) and table[i] != NULL_BLOCK:
+                    self._release(group, table[i])
+
+    def _release(self, group: int, block: int) -> None:
+        self.pool.release(block)
+        self._num_kept -= group in self.windowed and self.pool.ref_counts[block] > 0
 
     def discard(self, blocks: SequenceBlocks) -> None:
         """Free the blocks of a failed sequence, and drop them from the prefix cache."""
-        for block in blocks.ids:
-            self.pool.forget(block)
+        for table in blocks.tables:
+            for block in table:
+                self.pool.forget(block)
         self.free(blocks)
 
     def count_lookup(self, num_tokens: int, num_hits: int) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from server.config import CacheConfig
 from server.device.visible_cores import core_ranges
 from server.errors import EngineDead, InvalidRequest, RequestError
 from server.link.client import EngineClient
@@ -191,8 +190,7 @@ class EngineGroups:
 
     def _route(self, info: EngineInfo) -> None:
         """Have a router choose engines from now on, which follows the events of all of them."""
-        cache = CacheConfig(info.num_blocks, info.block_size, info.enable_prefix_caching)
-        self._router = router = Router(len(self.clients), cache)
+        self._router = router = Router(len(self.clients), info.cache)
 
         def record(tokens: Tokens) -> None:
             for event in tokens.events:
@@ -210,7 +208,7 @@ def merged(infos: Sequence[EngineInfo]) -> EngineInfo:
     cores = ", ".join(core_ranges(info.core_ids) for info in infos)
     return replace(
         first,
-        num_blocks=min(info.num_blocks for info in infos),
+        cache=min((info.cache for info in infos), key=lambda cache: cache.num_blocks),
         core_ids=tuple(core for info in infos for core in info.core_ids),
         core_names=tuple(name for info in infos for name in info.core_names),
         memory=tuple(core for info in infos for core in info.memory),

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from server.config import Pace, PoolingMode, Quantization, StackName, WeightGroups
+from server.config import CacheConfig, Pace, PoolingMode, Quantization, StackName, WeightGroups
 from server.device.buckets import CompiledShapes
 from server.types import Charge, Request, StepReport, TokenEvent
 
@@ -85,15 +85,13 @@ class EngineInfo:
     """Limits and facts of a ready engine, sent once to the API."""
 
     max_model_len: int  # tokens, prompt and generated
-    num_blocks: int  # of the KV cache, the null block included; 0 = there is none
-    block_size: int  # tokens
+    cache: CacheConfig  # of no blocks where the model only encodes
     max_num_queued_reqs: int  # waiting + running
     device: str
     tensor_parallel_size: int
     dtype: str
     vocab_size: int
     facts: EngineFacts
-    enable_prefix_caching: bool = True
     core_ids: tuple[int, ...] = ()  # of the group, as the instance numbers them
     kv_cache_dtype: str = "bfloat16"
     core_names: tuple[str, ...] = ()  # as the Neuron runtime names them: ND 0:NC 1

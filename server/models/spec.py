@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from server.config import AttentionSpan
 from server.models.names import LLAMA, Names
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
@@ -137,10 +138,10 @@ class ModelSpec:
         """Sliding window of `layer` in tokens, 0 when it attends to everything before it."""
         return self.windows[layer] if self.windows else 0
 
-    @property
-    def widest_window(self) -> int:
-        """Tokens beyond which no layer looks back, 0 where one attends to everything before it, or to chunks."""
-        return 0 if self.is_chunked or not all(self.windows) else max(self.windows, default=0)
+    def span(self, layer: int) -> AttentionSpan:
+        """How far `layer` looks back."""
+        window = self.window(layer)
+        return AttentionSpan(window, self.is_chunked and window > 0)
 
     def layer_rope(self, layer: int) -> RopeSpec | None:
         """Rotary embedding of `layer`, None when it has none."""

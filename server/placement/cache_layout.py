@@ -43,9 +43,9 @@ def kv_head_bytes(model: ModelSpec, kv_dtype: KVCacheDtype, block_size: int) -> 
     return round_up(model.head_dim, N_TILE) * cell * block_size + scales
 
 
-def kv_block_bytes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
-    """K and V of one block over all layers, on one core."""
-    return 2 * model.num_layers * shard.kv_heads_per_core * kv_head_bytes(model, kv_dtype, block_size)
+def kv_layer_bytes(model: ModelSpec, shard: ShardSpec, kv_dtype: KVCacheDtype, block_size: int) -> int:
+    """K and V of one layer in one block, on one core."""
+    return 2 * shard.kv_heads_per_core * kv_head_bytes(model, kv_dtype, block_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from server.device.ledger import MIB, MemoryLedger, Use
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
 from server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
+from server.placement.kv_groups import KVGroups
 from server.placement.lora import lora_bytes
 
 # What the runtime keeps on a core besides the model, from the one published breakdown (optimum-neuron 6373c379,
@@ -75,10 +76,9 @@ class ServingShape:
         """Largest size of one element of a panel."""
         return DTYPE_BYTES[self.dtype]
 
-    @property
-    def min_blocks(self) -> int:
-        """Blocks of one sequence of the full length, and the null block."""
-        return -(-self.max_model_len // self.block_size) + 1
+    def kv_groups(self, model: ModelSpec) -> KVGroups:
+        """How the layers of `model` share the blocks of the KV cache."""
+        return KVGroups.of(model, self.max_model_len, self.block_size, self.limits.num_tokens)
 
 
 class Line(NamedTuple):
@@ -95,7 +95,8 @@ class Footprint:
 
     lines: tuple[Line, ...]
     kv_block: int
-    min_blocks: int
+    min_blocks: int  # of one sequence of the full length, and the null block
+    groups: KVGroups
 
     @classmethod
     def of(cls, model: ModelSpec, tp: int, shape: ServingShape, lnc: int = 1) -> Footprint:
@@ -114,8 +115,9 @@ class Footprint:
         )
         cell = KV_CELL_BYTES[shape.kv_dtype]
         head = model.head_dim * cell + (SCALE_BYTES if cell == 1 else 0)  # of one token
-        block = 2 * model.num_layers * share.kv_heads * head * shape.block_size
-        return cls(lines, block, shape.min_blocks)
+        groups = shape.kv_groups(model)
+        block = 2 * groups.block_layers * share.kv_heads * head * shape.block_size
+        return cls(lines, block, groups.blocks_of(shape.max_model_len) + 1, groups)
 
     @property
     def fixed(self) -> dict[Use, int]:

@@ -16,7 +16,7 @@ from server.models.decoder import decoder_graph
 from server.models.ops import Add, AddRows, Attention, HeadNorm, LayerNorm, Linear, Norm, Op, StreamNorm, Vector
 from server.models.spec import ModelSpec, RopeSpec
 from server.placement.adapters import adapter_bytes
-from server.placement.cache_layout import AttentionSizes, kv_block_bytes
+from server.placement.cache_layout import AttentionSizes, kv_layer_bytes
 from server.placement.core_share import DTYPE_BYTES
 from server.placement.expert_sizes import ExpertSizes
 from server.placement.footprint import ServingShape
@@ -147,6 +147,7 @@ class HostFootprint:
 
     fixed: dict[HostUse, int]
     kv_block: int
+    kv_layer: int  # of a block, one layer
 
     @classmethod
     def of(cls, model: ModelSpec, shard: ShardSpec, shape: ServingShape) -> HostFootprint:
@@ -162,7 +163,8 @@ class HostFootprint:
         }
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
-        return cls(fixed, tp * kv_block_bytes(model, shard, shape.kv_dtype, shape.block_size))
+        layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
+        return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:
         """Bytes with `num_blocks` KV blocks."""

@@ -5,15 +5,19 @@ A request that passes can be computed alone in an empty cache, so preemption alw
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from server.config import CacheConfig
 from server.errors import InvalidRequest, QueueFull
 
 CODE = "context_length_exceeded"
 
 
-def cache_tokens(cache: CacheConfig) -> int:
-    """Positions the KV cache holds; block 0 is padding."""
-    return (cache.num_blocks - 1) * cache.block_size
+def cache_tokens(cache: CacheConfig, most: int) -> int:
+    """Tokens of the longest sequence, up to `most`, that the KV cache holds alone; block 0 is padding."""
+    usable, size = cache.num_blocks - 1, cache.block_size
+    lengths = range(0, most + size, size)
+    return min(most, lengths[bisect_right(lengths, usable, key=cache.blocks_of) - 1])
 
 
 def resolve_max_tokens(
@@ -33,10 +37,11 @@ def resolve_max_tokens(
             CODE,
         )
     # The last token generated is never computed, so it needs no position in the cache.
-    most = cache_tokens(cache) + 1 - num_prompt_tokens
+    held = cache_tokens(cache, max_model_len)
+    most = held + 1 - num_prompt_tokens
     if most < 1:
         raise InvalidRequest(
-            f"The prompt has {num_prompt_tokens} tokens; the KV cache of this server holds {cache_tokens(cache)}.",
+            f"The prompt has {num_prompt_tokens} tokens; the KV cache of this server holds {held}.",
             param,
             CODE,
         )
@@ -46,7 +51,7 @@ def resolve_max_tokens(
     if min(max_tokens, left) > most:
         raise InvalidRequest(
             f"The prompt has {num_prompt_tokens} tokens and up to {min(max_tokens, left)} were asked for; "
-            f"the KV cache of this server holds {cache_tokens(cache)}, which leaves room for {most}.",
+            f"the KV cache of this server holds {held}, which leaves room for {most}.",
             param,
             CODE,
         )

@@ -15,7 +15,7 @@ def audit(cache: KVCacheManager, open_seqs: Collection[Sequence], queued: Iterab
     if {*queued} != {*open_seqs}:
         problems.append("running + waiting is not open")
     for seq in open_seqs:
-        covered = len(seq.blocks.ids) * cache.config.block_size
+        covered = min(map(len, seq.blocks.tables)) * cache.config.block_size
         if seq.num_pending < 1 or seq.num_computed_tokens > covered or (covered > 0) != seq.is_running:
             problems.append(f"{seq.request.request_id}: {seq.num_computed_tokens} computed, {covered} covered")
     return problems

@@ -25,7 +25,7 @@ def count_repeats(
     limits = [min(seq.most_tokens, max_model_len) - len(seq.token_ids) for seq in seqs]
     if stuck is not None and cache.config.enable_prefix_caching:
         limits += [_steps_to_full_block(seq, cache) for seq in seqs if _may_serve(seq, stuck)]
-    limits += [_steps_to_drop(seq, cache) for seq in seqs if cache.config.window]
+    limits += [_steps_to_drop(seq, group, cache) for seq in seqs for group in cache.windowed]
     return _count_allocatable(seqs, min(limits) - 1, cache)
 
 
@@ -64,10 +64,10 @@ def _steps_to_full_block(seq: Sequence, cache: KVCacheManager) -> int:
     return size - seq.num_computed_tokens % size
 
 
-def _steps_to_drop(seq: Sequence, cache: KVCacheManager) -> int:
-    """Decode steps until a block of `seq` is given back, which changes what others get, at least 1."""
-    end = (seq.blocks.num_dropped + 1) * cache.config.block_size
-    return end + cache.config.window - 1 - seq.num_computed_tokens
+def _steps_to_drop(seq: Sequence, group: int, cache: KVCacheManager) -> int:
+    """Decode steps until a block of `seq` in `group` is given back, which changes what others get, at least 1."""
+    end = (seq.blocks.num_dropped[group] + 1) * cache.config.block_size
+    return cache.config.groups[group].end_of(end) - seq.num_computed_tokens
 
 
 def _may_serve(seq: Sequence, stuck: Sequence) -> bool:
@@ -82,10 +82,10 @@ def _may_serve(seq: Sequence, stuck: Sequence) -> bool:
 
 def _count_allocatable(seqs: list[Sequence], count: int, cache: KVCacheManager) -> int:
     """The most steps, up to `count`, whose blocks are free."""
-    size, free = cache.config.block_size, cache.num_free_blocks
+    size, free = cache.config.block_size, cache.num_free_blocks // cache.num_groups  # each group needs as many
 
     def is_free(steps: int) -> bool:
-        return sum(-(-(len(seq.token_ids) + steps) // size) - len(seq.blocks.ids) for seq in seqs) <= free
+        return sum(-(-(len(seq.token_ids) + steps) // size) - seq.blocks.num_blocks for seq in seqs) <= free
 
     if len(seqs) * (count // size + 1) <= free or is_free(count):
         return count

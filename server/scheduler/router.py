@@ -140,7 +140,7 @@ class Router:
 
     def join(self, index: int) -> None:
         """Engine `index`, a lost one or the next number, takes requests, with nothing in its cache."""
-        engine = _Engine(PrefixIndex(self._cache.num_blocks - 1))
+        engine = _Engine(PrefixIndex((self._cache.num_blocks - 1) // len(self._cache.groups)))
         self._engines[index : index + 1] = [engine]
         self._put_in_order(index)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from server.config import SchedulerConfig
-from server.kv_cache.manager import KVCacheManager
+from server.kv_cache.manager import NO_PREFIX, KVCacheManager
 from server.scheduler import decode_run
 from server.scheduler.audit import audit
 from server.scheduler.batching import POLICIES, PromptGate
@@ -41,6 +41,7 @@ class Scheduler:
                 f"max_num_batched_tokens ({config.max_num_batched_tokens}) must be at least "
                 f"max_num_seqs ({config.max_num_seqs}), and that at least 1: each running sequence needs its token"
             )
+        assert config.max_chunk <= cache.config.max_chunk or not cache.windowed, "tables are too narrow for a chunk"
         self._config = config
         self._policy = POLICIES[config.batching]
         self._gate = PromptGate(self._policy)
@@ -182,7 +183,7 @@ class Scheduler:
     def _place_decodes(self, step: StepDraft) -> None:
         size = self._cache.config.block_size
         for seq in [seq for seq in self._running if seq.is_decode]:
-            has_block = len(seq.token_ids) <= len(seq.blocks.ids) * size  # while it runs
+            has_block = len(seq.token_ids) <= seq.blocks.num_blocks * size  # while it runs
             if step.budget and seq.is_running and (has_block or self._grow(seq, step)):
                 step.place_decode(seq)
 
@@ -204,7 +205,7 @@ class Scheduler:
         return step.budget > 0 and (most is None or len(step.prefill) < most)
 
     def _grow(self, seq: Sequence, step: StepDraft) -> bool:
-        """Give a decoding sequence the block of its next token, from the tail if need be; False when it is the tail."""
+        """Give a decoding sequence the blocks of its next token, the tail's if need be; False when it is the tail."""
         while not self._cache.allocate(seq.blocks, len(seq.token_ids)):
             victim = self._running.last
             self._preempt(victim, step)
@@ -239,7 +240,7 @@ class Scheduler:
                 self._pending_events.append(self._end(seq, now, "length"))
 
     def _fits(self, seq: Sequence) -> bool:
-        """Allocate for all known tokens of `seq`, cached prefix included, leaving a block for each that runs.
+        """Allocate for all known tokens of `seq`, cached prefix included, leaving blocks for each that runs to grow.
 
         The spare blocks keep admission and preemption from undoing each other's work. A refusal is remembered until
         a block is let go of (so also when fewer run) or named, so that a queue costs a decode step nothing.
@@ -248,12 +249,12 @@ class Scheduler:
         attempt = (seq, cache.pool.num_gains)
         if attempt == self._stuck:
             return False
-        hit = [] if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
-        num_spare = len(self._running)
-        if self._is_underway(seq, len(hit)) or not cache.allocate(seq.blocks, len(seq.token_ids), hit, num_spare):
+        prefix = NO_PREFIX if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
+        is_underway = self._is_underway(seq, prefix.num_blocks)
+        if is_underway or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
             self._stuck = attempt
             return False
-        seq.num_computed_tokens = len(hit) * cache.config.block_size
+        seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
         if not seq.was_admitted:
             seq.was_admitted = True
             seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)

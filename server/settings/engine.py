@@ -32,7 +32,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
     )
     enable_prefix_caching: bool = Field(True, description="share the KV cache of equal prompt beginnings")
     num_gpu_blocks_override: int | None = Field(
-        None, ge=2, description="KV cache blocks (default: what fits in device memory)"
+        None, ge=2, description="KV cache blocks (default: what fits in device memory); each is of one group of layers"
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")

@@ -131,15 +131,13 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
     )
     info = EngineInfo(
         max_model_len=max_model_len,
-        num_blocks=cache.num_blocks,
-        block_size=cache.block_size,
+        cache=cache,
         max_num_queued_reqs=config.max_num_queued_reqs,
         device=config.device if config.device in INSTANCE_NAMES else "inf2.xlarge",
         tensor_parallel_size=config.tensor_parallel_size,
         dtype=config.dtype,
         vocab_size=VOCAB_SIZE,
         facts=fake_facts(config, max_model_len),
-        enable_prefix_caching=config.enable_prefix_caching,
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
         host_memory={"weights": 1400, "partial_sums": 64},
     )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig
 
 from server.checkpoint.model_config import MAX_CONFIG_BYTES, read_model_spec
+from server.config import AttentionSpan
 from server.errors import CheckpointError
 from server.models.families import FAMILIES, own_keys
 from server.models.spec import ModelSpec, RopeSpec, TemperatureSpec
@@ -156,7 +157,7 @@ LLAMA4: dict[str, Any] = {"architectures": ["Llama4ForCausalLM"], "moe_layers": 
 class TestLlama4:
     def test_rotated_layers_have_chunks_and_the_others_temperatures(self, tmp_path: Path) -> None:
         spec = spec_of(tmp_path, **LLAMA4, attention_chunk_size=9)
-        assert (spec.windows, spec.is_chunked, spec.widest_window) == ((9, 9, 9, 0), True, 0)
+        assert [spec.span(i) for i in range(4)] == [AttentionSpan(9, is_chunked=True)] * 3 + [AttentionSpan()]
         assert [rope is None for rope in spec.ropes] == [False, False, False, True]
         assert spec.rope.is_interleaved
         assert spec.has_plain_qk_norm

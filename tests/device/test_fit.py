@@ -108,7 +108,8 @@ def test_blocks_that_a_core_of_inf2_has_left(model: ModelSpec, tp: int, blocks: 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 2), (32, 2), (33, 3), (8192, 257)])
 def test_the_least_is_one_full_sequence_and_the_null_block(tokens: int, blocks: int) -> None:
-    assert dataclasses.replace(SHAPE, max_model_len=tokens).min_blocks == blocks
+    shape = dataclasses.replace(SHAPE, max_model_len=tokens)
+    assert Footprint.of(LLAMA_8B, 2, shape).min_blocks == blocks
 
 
 @st.composite

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_spec
-from server.config import CacheConfig, Dtype, KVCacheDtype, LoraConfig, Quantization
+from server.config import Dtype, KVCacheDtype, LoraConfig, Quantization
 from server.device.catalog import instance
 from server.device.core import HostUse, NeuronCore
 from server.device.ledger import GIB, MIB, MemoryLedger
@@ -23,6 +23,7 @@ from server.engine.load.weights import WeightLoader
 from server.errors import DeviceMemoryError
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
+from server.placement.cache_layout import kv_layer_bytes
 from server.placement.fit import require_fit
 from server.placement.footprint import Footprint, ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint, packed_weight_bytes
@@ -61,7 +62,8 @@ def load(
     buffers = ActivationBuffers(cores, spec, shard, shape)
     if shape.lora is not None:
         AdapterSlots(cores, spec, shard, shape.dtype, shape.lora, buffers.sizes.rows)
-    KVPool.allocate(cores, spec, shard, CacheConfig(num_blocks, shape.block_size), shape.kv_dtype)
+    layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
+    KVPool.allocate(cores, shape.kv_groups(spec).places, num_blocks * layer_bytes)
     return cores
 
 
@@ -96,13 +98,14 @@ def test_what_was_counted_of_the_host_is_what_loading_allocates(
     files = checkpoint(folder, name)
     shard = ShardSpec.of(files[1], tp)
     counted, packed = HostFootprint.of(files[1], shard, shape), packed_weight_bytes(files[1], shard, shape.formats)
-    cores = load(files, shard, shape, shape.min_blocks)
+    num_blocks = 5
+    cores = load(files, shard, shape, num_blocks)
     used = {use: sum(core.used[use] for core in cores) for use in (*BUFFERS, "kv")}
-    assert used == {use: counted.fixed[use] for use in BUFFERS} | {"kv": shape.min_blocks * counted.kv_block}
+    assert used == {use: counted.fixed[use] for use in BUFFERS} | {"kv": num_blocks * counted.kv_block}
     assert cores[0].used["weights"] == packed
     assert all(core.used["weights"] <= packed for core in cores)
     allocated = sum(sum(core.used.values()) for core in cores)
-    assert allocated <= counted.total(shape.min_blocks) == allocated + sum(packed - c.used["weights"] for c in cores)
+    assert allocated <= counted.total(num_blocks) == allocated + sum(packed - c.used["weights"] for c in cores)
 
 
 def test_the_part_holds_all_adapters_and_one_for_each_slot() -> None:
@@ -190,7 +193,8 @@ def test_a_budget_holds_the_blocks_it_is_said_to_hold_and_not_one_more(
 @given(st.integers(1, 9000), st.integers(1, 64))
 def test_the_least_pool_holds_one_full_sequence_beside_the_null_block(max_model_len: int, block_size: int) -> None:
     shape = ServingShape("bfloat16", max_model_len, block_size, LIMITS)
-    assert (shape.min_blocks - 2) * block_size < max_model_len <= (shape.min_blocks - 1) * block_size
+    least = Footprint.of(LLAMA_8B, 1, shape).min_blocks
+    assert (least - 2) * block_size < max_model_len <= (least - 1) * block_size
 
 
 def test_a_tied_output_layer_is_stored_once_by_the_host_and_twice_by_the_part() -> None:

@@ -16,7 +16,7 @@ VOCAB = 1_000_003
 def seq(tokens: list[int], start: int, table: list[int], history: list[int] = PROMPT) -> ScheduledSeq:
     params = SamplingParams(max_tokens=9)
     is_last = start + len(tokens) == len(history)
-    return ScheduledSeq("r", tuple(tokens), start, table, is_last, params, history, len(PROMPT))
+    return ScheduledSeq("r", tuple(tokens), start, (table,), is_last, params, history, len(PROMPT))
 
 
 def run(runner: FakeRunner, *seqs: ScheduledSeq) -> int | None:
@@ -51,7 +51,7 @@ def test_a_wrong_block_anywhere_in_the_table_changes_the_token(table: list[int])
 
 
 def test_a_slot_that_nobody_wrote_is_not_read() -> None:
-    with pytest.raises(LookupError, match="position 3 was never written"):
+    with pytest.raises(LookupError, match="position 3 of group 0 was never written"):
         run(FakeRunner(CACHE, VOCAB), seq(PROMPT[4:], 4, [1, 2, 3]))
 
 

@@ -32,7 +32,7 @@ def sampled(grammar: str, text: str = "", **sampling: Any) -> ScheduledSeq:
     """A sequence that has generated `text`, about to draw."""
     history = [50, 51, *TOKENIZER.encode(text)]
     params = SamplingParams(max_tokens=99, grammar=grammar, eos_token_ids=(END, OTHER_END), **sampling)
-    return ScheduledSeq("r", (history[-1],), len(history) - 1, [1], True, params, history, 2)
+    return ScheduledSeq("r", (history[-1],), len(history) - 1, [[1]], True, params, history, 2)
 
 
 def allowed(store: GrammarStore, *seqs: ScheduledSeq, masks: GrammarMasks | None = None) -> list[set[int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from server.config import AttentionSpan, CacheConfig
 from server.engine.attention_work import AttentionWork
 from server.engine.step_inputs import StepInputs
 from server.errors import StepTooLarge
@@ -18,12 +20,13 @@ TOKENS, SEQS, MAX_LEN, BLOCK = 24, 3, 40, 16
 
 
 def inputs() -> StepInputs:
-    return StepInputs(TOKENS, SEQS, MAX_LEN, BLOCK, AttentionWork(9, num_slots=4, num_workers=1))
+    return StepInputs(TOKENS, SEQS, MAX_LEN, CacheConfig(9, BLOCK), AttentionWork(9, num_slots=4, num_workers=1))
 
 
 def seq(name: str, num_tokens: int, start: int = 0, num_blocks: int = 3) -> ScheduledSeq:
     ids = tuple(range(100, 100 + num_tokens))
-    return ScheduledSeq(name, ids, start, tuple(range(5, 5 + num_blocks)), True, SamplingParams(1), ids, num_tokens)
+    table = tuple(range(5, 5 + num_blocks))
+    return ScheduledSeq(name, ids, start, (table,), True, SamplingParams(1), ids, num_tokens)
 
 
 def test_sequences_lie_one_after_the_other_in_the_slots_of_their_blocks() -> None:
@@ -31,8 +34,24 @@ def test_sequences_lie_one_after_the_other_in_the_slots_of_their_blocks() -> Non
     made.fill([seq("a", 3, start=15), seq("b", 1, start=39)])
     assert made.token_ids[:4].tolist() == [100, 101, 102, 100]
     assert made.positions[:4].tolist() == [15, 16, 17, 39]
-    assert made.slots[:4].tolist() == [5 * 16 + 15, 6 * 16, 6 * 16 + 1, 7 * 16 + 7]
+    assert made.slots[0, :4].tolist() == [5 * 16 + 15, 6 * 16, 6 * 16 + 1, 7 * 16 + 7]
     assert (made.query_start[:3].tolist(), made.sample_rows[:2].tolist()) == ([0, 3, 4], [2, 3])
+
+
+def test_each_group_of_layers_has_its_tables_and_slots() -> None:
+    groups = AttentionSpan(), AttentionSpan(700)
+    made = StepInputs(TOKENS, SEQS, 1280, CacheConfig(200, BLOCK, groups=groups), AttentionWork(9, 4, 1))
+    full, sliding = range(1, 81), [0] * 20 + list(range(101, 161))
+    made.fill([seq("a", 3, start=1039)._replace(block_tables=(full, sliding))])
+    assert made.slots[:, :3].tolist() == [
+        [65 * 16 + 15, 66 * 16, 66 * 16 + 1][:3],
+        [145 * 16 + 15, 146 * 16, 146 * 16 + 1],
+    ]
+    assert made.block_tables[0, 0, :66].tolist() == list(range(1, 67))
+    # From the partition on in which the first key that is seen lies.
+    assert made.block_tables[1, 0, :66].tolist() == [0] * 20 + list(range(101, 147))
+    record = np.ctypeslib.as_array((ctypes.c_int64 * 21).from_address(made.address))
+    assert record[-2:].tolist() == [made.slots.strides[0], made.block_tables.strides[0]]
 
 
 @pytest.mark.parametrize(
@@ -51,12 +70,12 @@ def test_a_step_beyond_the_room_is_refused_by_name_and_changes_nothing(seqs: lis
     with pytest.raises(StepTooLarge, match=words):
         made.fill(seqs)
     assert made.query_start.tolist() == [0, 2, 0, 0]
-    assert not made.block_tables[1:].any()
+    assert not made.block_tables[:, 1:].any()
 
 
 def test_rows_are_grouped_by_adapter() -> None:
     slots = {"x": 2, "y": 0}
-    made = StepInputs(TOKENS, 6, MAX_LEN, BLOCK, AttentionWork(9, num_slots=4, num_workers=1), slots)
+    made = StepInputs(TOKENS, 6, MAX_LEN, CacheConfig(9, BLOCK), AttentionWork(9, num_slots=4, num_workers=1), slots)
     adapters = ("x", "", "y", "x", "", "y")
     seqs = [seq(str(i), i + 1)._replace(lora=lora) for i, lora in enumerate(adapters)]
     assert made.fill(seqs) == 2

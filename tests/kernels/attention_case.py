@@ -122,9 +122,9 @@ class Case:
         q = np.concatenate([self.q[s][a:b] for s, a, b in parts])
         width, group = round_up(self.heads * self.head_dim, 32), self.heads // self.kv_heads
         output = np.zeros((len(q), width), np.float32)
-        tables = np.zeros((len(parts), max(map(len, self.tables))), np.int32)
+        tables = np.zeros((2, len(parts), max(map(len, self.tables))), np.int32)
         for i, (s, _, _) in enumerate(parts):
-            tables[i, : len(self.tables[s])] = self.tables[s]
+            tables[1, i, : len(self.tables[s])] = self.tables[s]  # of the second group of layers
         starts = np.cumsum([0] + [b - a for _, a, b in parts]).astype(np.int32)
         positions = np.concatenate([np.arange(a, b) for _, a, b in parts]).astype(np.int32)
         greedy = SamplingParams(max_tokens=1)
@@ -145,7 +145,7 @@ class Case:
             *(width, self.kv_heads, self.head_dim, self.pad, self.block, self.window),
             *(float_bits(self.cap), address(self.sinks) if self.has_sinks else 0, address(groups)),
             *(address(scratch), stride, tile_tokens, address(queries), self.heads * self.head_dim),
-            *(self.k_cache.shape[-1], round_up(rows, 16), group, address(partials), address(arrivals)),
+            *(self.k_cache.shape[-1], round_up(rows, 16), group, address(partials), address(arrivals), 1),
         )
         step = step_record(
             num_tokens=len(q),
@@ -154,7 +154,8 @@ class Case:
             positions=address(positions),
             query_start=address(starts),
             block_tables=address(tables),
-            table_width=tables.shape[1],
+            table_width=tables.shape[2],
+            tables_stride=tables.strides[0],
             tile_seq=address(tile_seq),
             tile_row=address(tile_row),
             tile_split=address(split),

@@ -202,7 +202,7 @@ def decode(table: list[int]) -> StepPlan:
     """One token at the end of a context that fills all blocks of the table but one slot."""
     start = len(table) * BLOCK_SIZE - 1
     greedy = SamplingParams(max_tokens=1, temperature=0.0)
-    seq = ScheduledSeq("a", (3,), start, table, True, greedy, (3,) * (start + 1), start + 1)
+    seq = ScheduledSeq("a", (3,), start, (table,), True, greedy, (3,) * (start + 1), start + 1)
     return StepPlan(step_id=1, prefill=(), decode=(seq,))
 
 

@@ -28,23 +28,23 @@ def books() -> Books:
 
 
 def lose(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    blocks.ids.pop()
+    blocks.tables[0].pop()
 
 
 def hold_a_free_one(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    blocks.ids.append(next(cache.pool.free_blocks()))
+    blocks.tables[0].append(next(cache.pool.free_blocks()))
 
 
 def hold_null(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    blocks.ids.append(NULL_BLOCK)
+    blocks.tables[0].append(NULL_BLOCK)
 
 
 def hold_twice(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    blocks.ids.append(blocks.ids[0])
+    blocks.tables[0].append(blocks.tables[0][0])
 
 
 def miscount(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    cache.pool.ref_counts[blocks.ids[0]] += 1
+    cache.pool.ref_counts[blocks.tables[0][0]] += 1
 
 
 def misreport(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
@@ -52,7 +52,7 @@ def misreport(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
 
 
 def misname(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
-    cache.pool.cached[b"stale"] = blocks.ids[1]
+    cache.pool.cached[b"stale"] = blocks.tables[0][1]
 
 
 def name_too_many(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
@@ -63,6 +63,14 @@ def name_out_of_order(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
     first = next(cache.pool.free_blocks())
     cache.pool.digests[first] = b"x"
     cache.pool.cached[b"x"] = first
+
+
+def forget_a_sharer(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
+    cache._num_kept += 1
+
+
+def cover_too_little(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
+    blocks.num_blocks += 1
 
 
 @pytest.mark.parametrize(
@@ -77,6 +85,8 @@ def name_out_of_order(cache: KVCacheManager, blocks: SequenceBlocks) -> None:
         (misname, "disagree"),
         (name_too_many, "more blocks are named"),
         (name_out_of_order, "reused before"),
+        (forget_a_sharer, "blocks are kept, not"),
+        (cover_too_little, "does not cover what it should"),
     ],
 )
 def test_a_broken_book_is_named(

@@ -9,92 +9,129 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from server.config import CacheConfig
+from server.config import AttentionSpan, CacheConfig
 from server.kv_cache.audit import audit
 from server.kv_cache.blocks import NULL_BLOCK
 from server.kv_cache.manager import KVCacheManager, SequenceBlocks
 
 BLOCK = 4
+FULL, SLIDING = AttentionSpan(), AttentionSpan(6)
 
 
-def manager(num_blocks: int = 9, *, enable_prefix_caching: bool = True, window: int = 0) -> KVCacheManager:
-    return KVCacheManager(CacheConfig(num_blocks, BLOCK, enable_prefix_caching, window))
+def manager(
+    num_blocks: int = 9,
+    *groups: AttentionSpan,
+    enable_prefix_caching: bool = True,
+    max_chunk: int = 6,
+) -> KVCacheManager:
+    return KVCacheManager(CacheConfig(num_blocks, BLOCK, enable_prefix_caching, groups or (FULL,), max_chunk))
 
 
 def run(cache: KVCacheManager, tokens: list[int], salt: str = "") -> SequenceBlocks:
-    """A sequence whose tokens are all computed."""
+    """A sequence whose tokens are all computed, one at a time."""
     blocks = cache.open(salt)
-    assert cache.allocate(blocks, len(tokens), cache.lookup(blocks, tokens))
-    cache.commit(blocks, tokens, len(tokens))
+    prefix = cache.lookup(blocks, tokens)
+    assert cache.allocate(blocks, len(tokens), prefix)
+    for length in range(prefix.num_blocks * BLOCK + 1, len(tokens) + 1):
+        cache.commit(blocks, tokens, length)
+        cache.drop(blocks, length)
     return blocks
 
 
+def found(cache: KVCacheManager, tokens: list[int], salt: str = "") -> int:
+    """Blocks of the prefix of a new sequence."""
+    return cache.lookup(cache.open(salt), tokens).num_blocks
+
+
 def snapshot(cache: KVCacheManager) -> dict[str, Any]:
-    return copy.deepcopy(vars(cache.pool))
+    return copy.deepcopy(vars(cache.pool)) | {"kept": cache.num_kept_blocks}
+
+
+class Open:
+    """A sequence, of whose tokens the first so many are computed."""
+
+    def __init__(self, blocks: SequenceBlocks, salt: str, tokens: list[int], num_computed: int) -> None:
+        self.blocks, self.salt, self.tokens, self.num_computed = blocks, salt, tokens, num_computed
 
 
 class Books(RuleBasedStateMachine):
-    """Sequences over a tiny alphabet, so that prefixes meet often, in a tiny cache, so that they are evicted."""
+    """Sequences over a tiny alphabet, so that prefixes meet often, in a tiny cache, so that they are evicted.
 
-    window = 0
+    The plain model that they are held against is what was written into each block.
+    """
+
+    groups: tuple[AttentionSpan, ...] = (FULL,)
+    num_blocks = 9
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = manager(window=self.window)
-        self.open: list[tuple[SequenceBlocks, str, list[int]]] = []
-        self.written: dict[int, tuple[str, list[int]]] = {}  # block -> the salt and whole prefix it holds
-
-    def write(self, blocks: SequenceBlocks, salt: str, tokens: list[int], start: int) -> None:
-        for i in range(start // BLOCK, len(blocks.ids)):
-            self.written[blocks.ids[i]] = (salt, tokens[: (i + 1) * BLOCK])
-        self.cache.commit(blocks, tokens, len(tokens))
-        self.cache.drop(blocks, len(tokens))
-        assert blocks.num_dropped == (max(0, len(tokens) - self.window + 1) // BLOCK if self.window else 0)
+        self.cache = manager(self.num_blocks, *self.groups)
+        self.open: list[Open] = []
+        self.written: dict[int, tuple[int, str, list[int]]] = {}  # block -> the group, salt and prefix that it holds
 
     @rule(
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24),
         salt=st.sampled_from(["", "s"]),
-        num_spare=st.integers(0, 3),
+        num_growing=st.integers(0, 3),
     )
-    def start(self, tokens: list[int], salt: str, num_spare: int) -> None:
+    def start(self, tokens: list[int], salt: str, num_growing: int) -> None:
         blocks = self.cache.open(salt)
         before = snapshot(self.cache)
-        hit = self.cache.lookup(blocks, tokens)
-        assert len(hit) * BLOCK < len(tokens)
-        for i, block in enumerate(hit):
-            is_behind = self.window > 0 and (i + 1) * BLOCK <= len(hit) * BLOCK - self.window + 1
-            assert (block == NULL_BLOCK) == is_behind
-            assert is_behind or self.written[block] == (salt, tokens[: (i + 1) * BLOCK])
+        prefix = self.cache.lookup(blocks, tokens)
+        start = prefix.num_blocks * BLOCK
+        assert start < len(tokens)
+        for span, table in zip(self.groups, prefix.tables, strict=False):
+            assert len(table) == prefix.num_blocks
+            assert [block == NULL_BLOCK for block in table] == [
+                (i + 1) * BLOCK <= span.num_behind(start) for i in range(len(table))
+            ]
         assert snapshot(self.cache) == before
-        if self.cache.allocate(blocks, len(tokens), hit, num_spare):
-            assert self.cache.num_free_blocks >= num_spare
-            self.open.append((blocks, salt, tokens))
-            self.write(blocks, salt, tokens, len(hit) * BLOCK)
+        if self.cache.allocate(blocks, len(tokens), prefix, num_growing):
+            assert self.cache.num_free_blocks >= num_growing * len(self.groups)
+            self.open.append(Open(blocks, salt, tokens, start))
         else:
             assert snapshot(self.cache) == before
-            assert not blocks.ids
+            assert not any(blocks.tables)
 
-    @precondition(lambda self: self.open)
+    @precondition(lambda self: any(seq.num_computed < len(seq.tokens) for seq in self.open))
+    @rule(data=st.data())
+    def compute(self, data: st.DataObject) -> None:
+        """A chunk: what it looks at is all there, and it gets its blocks whatever others hold."""
+        seq = data.draw(st.sampled_from([seq for seq in self.open if seq.num_computed < len(seq.tokens)]))
+        most = min(self.cache.config.max_chunk, len(seq.tokens) - seq.num_computed)
+        start = seq.num_computed
+        seq.num_computed = end = start + data.draw(st.integers(1, most))
+        for group, (span, table) in enumerate(zip(self.groups, seq.blocks.tables, strict=True)):
+            for position in range(span.num_behind(start), start):
+                known = group, seq.salt, seq.tokens[: position + 1]
+                wrote = self.written[table[position // BLOCK]]
+                assert (*wrote[:2], wrote[2][: position + 1]) == known
+            for position in range(start, end):
+                assert table[position // BLOCK] != NULL_BLOCK
+                self.written[table[position // BLOCK]] = (group, seq.salt, seq.tokens[: position + 1])
+        self.cache.commit(seq.blocks, seq.tokens, end)
+        self.cache.drop(seq.blocks, end)
+        assert seq.blocks.num_dropped == [span.num_behind(end) // BLOCK for span in self.groups]
+
+    @precondition(lambda self: any(seq.num_computed == len(seq.tokens) for seq in self.open))
     @rule(data=st.data(), more=st.lists(st.integers(0, 1), min_size=1, max_size=6))
     def grow(self, data: st.DataObject, more: list[int]) -> None:
-        blocks, salt, tokens = data.draw(st.sampled_from(self.open))
-        before, old_ids = snapshot(self.cache), list(blocks.ids)
-        if self.cache.allocate(blocks, len(tokens) + len(more)):
-            assert blocks.ids[: len(old_ids)] == old_ids
-            start = len(tokens)
-            tokens += more
-            self.write(blocks, salt, tokens, start)
+        seq = data.draw(st.sampled_from([seq for seq in self.open if seq.num_computed == len(seq.tokens)]))
+        before, old = snapshot(self.cache), copy.deepcopy(seq.blocks.tables)
+        if self.cache.allocate(seq.blocks, len(seq.tokens) + len(more)):
+            for table, was in zip(seq.blocks.tables, old, strict=True):
+                assert table[: len(was)] == was
+            seq.tokens = seq.tokens + more
         else:
-            assert (snapshot(self.cache), blocks.ids) == (before, old_ids)
+            assert (snapshot(self.cache), seq.blocks.tables) == (before, old)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), is_broken=st.booleans())
     def end(self, data: st.DataObject, is_broken: bool) -> None:
-        index = data.draw(st.integers(0, len(self.open) - 1))
-        blocks, _, _ = self.open.pop(index)
-        ids = list(blocks.ids)
+        blocks = self.open.pop(data.draw(st.integers(0, len(self.open) - 1))).blocks
+        ids = {block for table in blocks.tables for block in table}
         (self.cache.discard if is_broken else self.cache.free)(blocks)
-        assert not is_broken or not set(ids) & set(self.cache.pool.cached.values())
+        assert not is_broken or not ids & set(self.cache.pool.cached.values())
 
     @rule()
     def reset(self) -> None:
@@ -103,12 +140,18 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        assert audit(self.cache, [blocks for blocks, _, _ in self.open]) == []
+        assert audit(self.cache, [seq.blocks for seq in self.open]) == []
 
     @invariant()
     def usage_is_the_share_held(self) -> None:
-        held = {block for blocks, _, _ in self.open for block in blocks.ids[blocks.num_dropped :]}
-        assert abs(self.cache.usage - len(held) / 8) < 1e-9
+        held = {block for seq in self.open for table in seq.blocks.tables for block in table} - {NULL_BLOCK}
+        assert abs(self.cache.usage - len(held) / (self.num_blocks - 1)) < 1e-9
+
+    @invariant()
+    def a_sequence_holds_what_it_may(self) -> None:
+        for seq in self.open:
+            held = sum(block != NULL_BLOCK for table in seq.blocks.tables for block in table)
+            assert held <= self.cache.config.blocks_of(len(seq.tokens))
 
 
 Books.TestCase.settings = settings(stateful_step_count=40)
@@ -118,28 +161,45 @@ TestBooks = Books.TestCase
 class SlidingBooks(Books):
     """Where every layer has a window of a block and a half."""
 
-    window = 6
+    groups = (SLIDING,)
 
 
-SlidingBooks.TestCase.settings = settings(stateful_step_count=40)
+class AlternatingBooks(Books):
+    """Full attention, two groups with a window, and one with another."""
+
+    groups = (FULL, AttentionSpan(9), SLIDING, SLIDING)
+    num_blocks = 27
+
+
+class ChunkedBooks(Books):
+    """Chunks beside full attention."""
+
+    groups = (FULL, AttentionSpan(6, is_chunked=True))
+    num_blocks = 17
+
+
+for _each in (SlidingBooks, AlternatingBooks, ChunkedBooks):
+    _each.TestCase.settings = settings(stateful_step_count=40)
 TestSlidingBooks = SlidingBooks.TestCase
+TestAlternatingBooks = AlternatingBooks.TestCase
+TestChunkedBooks = ChunkedBooks.TestCase
 
 
 def test_a_prompt_that_is_cached_whole_still_computes_its_last_block() -> None:
     cache = manager()
     tokens = [1, 2, 3, 4, 5, 6, 7, 8]
     cache.free(run(cache, tokens))
-    assert len(cache.lookup(cache.open(""), tokens)) == 1
-    assert len(cache.lookup(cache.open(""), [*tokens, 9])) == 2
+    assert found(cache, tokens) == 1
+    assert found(cache, [*tokens, 9]) == 2
 
 
 def test_a_chain_is_evicted_from_its_tail() -> None:
-    cache = manager(num_blocks=5)
+    cache = manager(5)
     chain = run(cache, list(range(16)))
-    ids = list(chain.ids)
+    ids = list(chain.tables[0])
     cache.free(chain)
     run(cache, [99] * 4)
-    assert cache.lookup(cache.open(""), list(range(16))) == ids[:3]
+    assert cache.lookup(cache.open(""), list(range(16))) == (3, (ids[:3],))
 
 
 def test_only_computed_tokens_are_cached() -> None:
@@ -147,73 +207,101 @@ def test_only_computed_tokens_are_cached() -> None:
     blocks, tokens = cache.open(""), list(range(12))
     assert cache.allocate(blocks, 12)
     cache.commit(blocks, tokens, 7)
-    assert len(cache.lookup(cache.open(""), tokens)) == 1
+    assert found(cache, tokens) == 1
     cache.commit(blocks, tokens, 8)
-    assert len(cache.lookup(cache.open(""), tokens)) == 2
+    assert found(cache, tokens) == 2
 
 
 def test_sequences_with_the_same_prefix_hold_the_same_blocks() -> None:
     cache = manager()
-    first, second = run(cache, [1] * 8), run(cache, [1] * 9)
-    assert first.ids == second.ids[:2]
+    (first,), (second,) = run(cache, [1] * 8).tables, run(cache, [1] * 9).tables
+    assert first == second[:2]
     assert cache.num_free_blocks == 8 - 3
 
 
 def test_another_salt_shares_nothing() -> None:
     cache = manager()
     run(cache, [1] * 8, salt="mine")
-    assert cache.lookup(cache.open("yours"), [1] * 8) == []
+    assert found(cache, [1] * 8, salt="yours") == 0
 
 
 def test_hit_blocks_that_are_free_count_against_the_free_ones() -> None:
-    cache = manager(num_blocks=5)
+    cache = manager(5)
     cache.free(run(cache, [1] * 8))
     run(cache, [2] * 8)
     blocks = cache.open("")
-    hit = cache.lookup(blocks, [1] * 12)
-    assert len(hit) == 2
+    prefix = cache.lookup(blocks, [1] * 12)
+    assert prefix.num_blocks == 2
     assert cache.num_free_blocks == 2
-    assert not cache.allocate(blocks, 12, hit)
-    assert cache.allocate(blocks, 8, hit)
+    assert not cache.allocate(blocks, 12, prefix)
+    assert cache.allocate(blocks, 8, prefix)
 
 
 def test_a_freed_table_is_replaced_so_that_a_plan_may_still_look_at_it() -> None:
     cache = manager()
     blocks = run(cache, [1] * 8)
-    ids = blocks.ids
+    (ids,) = blocks.tables
     cache.free(blocks)
     assert len(ids) == 2
-    assert blocks.ids == []
+    assert blocks.tables == ([],)
 
 
 def test_without_prefix_caching_nothing_is_hashed_or_found() -> None:
     cache = manager(enable_prefix_caching=False)
     blocks = run(cache, [1] * 8)
     assert blocks.chain.digests == []
-    assert cache.lookup(cache.open(""), [1] * 8) == []
+    assert found(cache, [1] * 8) == 0
 
 
-def test_a_long_sequence_holds_no_more_than_its_window_and_a_block() -> None:
-    cache = manager(num_blocks=5, window=6)
-    blocks, tokens = cache.open(""), list(range(40))
-    for length in range(1, 41):
-        assert cache.allocate(blocks, length)
-        cache.commit(blocks, tokens, length)
-        cache.drop(blocks, length)
-    assert blocks.ids[: blocks.num_dropped] == [NULL_BLOCK] * 8
+def test_a_long_sequence_holds_no_more_than_its_window_and_a_chunk() -> None:
+    cache = manager(5, SLIDING, max_chunk=4)
+    blocks = run(cache, list(range(40)))
+    assert blocks.tables[0][: blocks.num_dropped[0]] == [NULL_BLOCK] * 8
     assert cache.num_free_blocks == 2
     cache.free(blocks)
     assert cache.num_free_blocks == 4
 
 
 def test_a_prefix_is_found_by_the_blocks_that_its_next_token_sees() -> None:
-    cache = manager(window=6)
+    cache = manager(9, SLIDING)
     tokens = list(range(24))
     blocks = run(cache, tokens)
-    cache.drop(blocks, 24)
-    kept = blocks.ids[4:]
+    kept = blocks.tables[0][4:]
     cache.free(blocks)
     for _ in range(cache.num_free_blocks - len(kept)):
         cache.pool.take()  # what was given back first is reused first
-    assert cache.lookup(cache.open(""), [*tokens, 1]) == [NULL_BLOCK] * 4 + kept
-    assert cache.lookup(cache.open(""), tokens[:20]) == []
+    assert cache.lookup(cache.open(""), [*tokens, 1]) == (6, ([NULL_BLOCK] * 4 + kept,))
+    assert found(cache, tokens[:20]) == 0
+
+
+def test_a_prefix_must_be_there_in_every_group() -> None:
+    cache = manager(17, FULL, SLIDING)
+    tokens = list(range(24))
+    cache.free(run(cache, tokens))
+    assert cache.lookup(cache.open(""), [*tokens, 1]).num_blocks == 6
+    full = [block for block, digest in enumerate(cache.pool.digests) if digest is not None and len(digest) == 32]
+    sliding = [block for block, digest in enumerate(cache.pool.digests) if digest is not None and len(digest) == 33]
+    assert len(full) == 6 >= len(sliding) >= 3
+    last = cache.lookup(cache.open(""), [*tokens, 1]).tables[1][-1]
+    cache.pool.forget(last)  # the token after block 5 sees blocks 3 and 4, that after block 6 this one too
+    assert found(cache, [*tokens, 1]) == 5
+    cache.pool.forget(full[0])
+    assert found(cache, [*tokens, 1]) == 0
+
+
+def test_a_table_that_shares_what_it_sees_still_gets_a_block_for_each_that_it_gives_back() -> None:
+    cache = manager(10, SLIDING)
+    tokens = list(range(8))
+    first = run(cache, tokens)
+    second = cache.open("")
+    prefix = cache.lookup(second, [*tokens, *range(50, 74)])
+    assert cache.allocate(second, 32, prefix)
+    assert prefix.tables[0][0] == first.tables[0][0] != NULL_BLOCK  # which both hold
+    assert cache.num_kept_blocks == 2
+    filler = cache.open("filler")
+    assert cache.allocate(filler, cache.num_free_blocks * BLOCK)
+    assert cache.num_free_blocks == 0
+    for length in range(9, 33):
+        cache.drop(second, length)
+        assert audit(cache, [first, second, filler]) == []
+    assert len(second.tables[0]) == 8

@@ -91,7 +91,7 @@ async def test_start_gives_progress_and_limits() -> None:
     try:
         info = await client.start(lines.append)
         assert lines == ["loading the fake model"]
-        assert (info.max_model_len, info.num_blocks, info.block_size) == (512, 64, 16)
+        assert (info.max_model_len, info.cache.num_blocks, info.cache.block_size) == (512, 64, 16)
     finally:
         await client.stop(5)
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from server.config import CacheConfig
 from server.engine.fake_runner import expected_tokens
 from server.errors import EngineDead, StartError
 from server.link.groups import EngineGroups, merged
@@ -102,11 +103,13 @@ async def test_start_names_the_engine_that_speaks_and_ends_with_the_first_that_c
 def test_what_holds_for_all_is_the_smallest_cache_and_every_core() -> None:
     memory = (CoreMemory({"weights": 1}, 9, 10),)
     facts = fake_facts(config("fast"), 512)
-    one = EngineInfo(512, 70, 16, 64, "inf2.xlarge", 1, "float32", 9, facts, memory=memory, notes=("a note",))
+    one = EngineInfo(
+        512, CacheConfig(70, 16), 64, "inf2.xlarge", 1, "float32", 9, facts, memory=memory, notes=("a note",)
+    )
     one = dataclasses.replace(one, core_ids=(0,), host_memory={"kv": 7})
-    infos = [one, dataclasses.replace(one, num_blocks=60, core_ids=(1,))]
+    infos = [one, dataclasses.replace(one, cache=CacheConfig(60, 16), core_ids=(1,))]
     whole = merged(infos)
-    assert (whole.num_blocks, whole.memory, whole.core_ids) == (60, memory * 2, (0, 1))
+    assert (whole.cache.num_blocks, whole.memory, whole.core_ids) == (60, memory * 2, (0, 1))
     assert whole.host_memory == {"kv": 14}
     assert whole.notes == ("a note", "2 engines like this one, on NeuronCores 0, 1")
     assert merged(infos[:1]) is infos[0]

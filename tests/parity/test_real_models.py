@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from server.clock import ManualClock
-from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.config import EngineConfig, SchedulerConfig
 from server.engine.load.loading import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
 from server.kv_cache.manager import KVCacheManager
@@ -171,7 +171,7 @@ def answers(
     limits = SchedulerConfig(
         max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_num_batched_tokens=64, max_num_queued_reqs=16
     )
-    scheduler = Scheduler(limits, KVCacheManager(CacheConfig(NUM_BLOCKS, BLOCK_SIZE, False)))
+    scheduler = Scheduler(limits, KVCacheManager(dataclasses.replace(engine.cache, enable_prefix_caching=False)))
     queue = Queue([Add(Request(str(i), prompt, sampling, float(i))) for i, prompt in enumerate(prompts)])
     loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
     loop.step()

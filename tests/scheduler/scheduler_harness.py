@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from server.config import Batching, CacheConfig, SchedulerConfig
+from server.config import AttentionSpan, Batching, CacheConfig, SchedulerConfig
 from server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.batching import POLICIES
@@ -13,6 +14,17 @@ from server.scheduler.scheduler import Scheduler
 from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
 
 VOCAB = 11
+FULL = (AttentionSpan(),)
+
+# Groups of layers that look back differently far: one, or several, of which one at least sees the token before its own.
+GROUPS = (
+    FULL,
+    *((AttentionSpan(window),) for window in (2, 3, 5, 9)),
+    (*FULL, AttentionSpan(3)),
+    (*FULL, AttentionSpan(4), AttentionSpan(4)),
+    (*FULL, AttentionSpan(5, is_chunked=True)),
+    (AttentionSpan(7), AttentionSpan(1)),
+)
 
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
@@ -22,11 +34,11 @@ def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: A
     return Request(request_id, tuple(prompt), SamplingParams(max_tokens, **fields), **own)
 
 
-def expected_output(request: Request, max_model_len: int, window: int = 0) -> list[int]:
+def expected_output(request: Request, max_model_len: int, groups: Sequence[AttentionSpan] = FULL) -> list[int]:
     """What the request generates when nothing interrupts it, by the definition of each way to finish."""
     params = request.sampling
     most = min(params.max_tokens, max_model_len - len(request.prompt_token_ids))
-    tokens = expected_tokens(request.prompt_token_ids, most, VOCAB, window)
+    tokens = expected_tokens(request.prompt_token_ids, most, VOCAB, groups)
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(params.eos_token_ids))
     for count, token in enumerate(tokens, 1):
         if token in ends and count >= params.min_tokens:
@@ -148,7 +160,7 @@ class Bench:
         return self.events[request_id][-1].finish_reason if self.events[request_id] else None
 
     def expected(self, request_id: str) -> list[int]:
-        return expected_output(self.requests[request_id], self.config.max_model_len, self.cache.config.window)
+        return expected_output(self.requests[request_id], self.config.max_model_len, self.cache.config.groups)
 
 
 def bench(
@@ -161,11 +173,9 @@ def bench(
     enable_prefix_caching: bool = True,
     batching: Batching = "continuous",
     max_prompt_chunk: int | None = None,
-    window: int = 0,
+    groups: tuple[AttentionSpan, ...] = FULL,
 ) -> Bench:
-    return Bench(
-        CacheConfig(num_blocks, block_size, enable_prefix_caching, window),
-        SchedulerConfig(
-            max_model_len, max_num_seqs, max_num_batched_tokens, batching=batching, max_prompt_chunk=max_prompt_chunk
-        ),
+    config = SchedulerConfig(
+        max_model_len, max_num_seqs, max_num_batched_tokens, batching=batching, max_prompt_chunk=max_prompt_chunk
     )
+    return Bench(CacheConfig(num_blocks, block_size, enable_prefix_caching, groups, config.max_chunk), config)

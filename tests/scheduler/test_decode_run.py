@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from scheduler_harness import request
+from scheduler_harness import FULL, GROUPS, request
 
-from server.config import CacheConfig, SchedulerConfig
+from server.config import AttentionSpan, CacheConfig, SchedulerConfig
 from server.errors import InvalidRequest
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.admission import resolve_max_tokens
@@ -27,19 +27,18 @@ prompts = st.one_of(
 
 
 @st.composite
-def schedulers(draw: st.DrawFn, windows: tuple[int, ...] = (0,)) -> Scheduler:
+def schedulers(draw: st.DrawFn, groups: tuple[tuple[AttentionSpan, ...], ...] = (FULL,)) -> Scheduler:
     """With requests that wait, each of which fits."""
     max_num_seqs = draw(st.integers(1, 4))
     num_blocks, block_size = draw(st.integers(8, 40)), draw(st.integers(1, 4))
-    cache = CacheConfig(
-        num_blocks, block_size, draw(st.sampled_from([True, True, False])), draw(st.sampled_from(windows))
-    )
+    is_caching, spans = draw(st.sampled_from([True, True, False])), draw(st.sampled_from(groups))
     config = SchedulerConfig(
         MAX_MODEL_LEN,
         max_num_seqs,
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 40)),
         batching=draw(st.sampled_from(list(POLICIES))),
     )
+    cache = CacheConfig(num_blocks * len(spans), block_size, is_caching, spans, config.max_chunk)
     scheduler = Scheduler(config, KVCacheManager(cache))
     for index in range(draw(st.integers(1, 8))):
         if (one := draw(requests(index, cache))) is not None:
@@ -62,7 +61,7 @@ def state(scheduler: Scheduler) -> Any:
     """All that later decisions depend on."""
     pool = scheduler._cache.pool
     queues = [
-        [(seq.request.request_id, seq.token_ids, seq.num_computed_tokens, seq.blocks.ids) for seq in queue]
+        [(seq.request.request_id, seq.token_ids, seq.num_computed_tokens, seq.blocks.tables) for seq in queue]
         for queue in (scheduler._running, scheduler._waiting)
     ]
     steps_left = None if scheduler._policy.mixes_phases else scheduler._gate.steps_left
@@ -81,7 +80,7 @@ def is_like(plan: StepPlan, other: StepPlan) -> bool:
 
 
 @settings(max_examples=300, deadline=None)
-@given(scheduler=schedulers((0, 0, 2, 5, 9)), data=st.data())
+@given(scheduler=schedulers(GROUPS), data=st.data())
 def test_steps_in_one_go_leave_what_single_steps_leave(scheduler: Scheduler, data: st.DataObject) -> None:
     total = 0
     while scheduler.has_work:

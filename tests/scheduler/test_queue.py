@@ -16,7 +16,7 @@ from server.scheduler.sequence import Sequence
 
 
 def sequence(request_id: str, arrival_time: float = 0.0, priority: int = 0) -> Sequence:
-    blocks = SequenceBlocks(HashChain(4, ""))
+    blocks = SequenceBlocks(HashChain(4, ""), num_groups=1)
     return Sequence(request(request_id, [1], arrival_time=arrival_time, priority=priority), blocks)
 
 

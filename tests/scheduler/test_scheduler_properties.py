@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import event, given
 from hypothesis import strategies as st
-from scheduler_harness import Bench, bench, request
+from scheduler_harness import FULL, GROUPS, Bench, bench, request
 
 from server.config import CacheConfig
 from server.errors import InvalidRequest
@@ -25,7 +25,7 @@ prompts = st.one_of(
 def benches(draw: st.DrawFn) -> Bench:
     max_num_seqs = draw(st.integers(1, 4))
     return bench(
-        num_blocks=draw(st.integers(4, 16)),
+        num_blocks=draw(st.one_of(st.integers(4, 16), st.integers(12, 40))),
         block_size=draw(st.integers(1, 4)),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 8)),
@@ -33,7 +33,7 @@ def benches(draw: st.DrawFn) -> Bench:
         enable_prefix_caching=draw(st.sampled_from([True, True, True, False])),
         batching=draw(st.sampled_from(list(POLICIES))),
         max_prompt_chunk=draw(st.sampled_from([None, None, 1, 3, 8])),
-        window=draw(st.sampled_from([0, 0, 2, 3, 5, 9])),
+        groups=draw(st.sampled_from([FULL, *GROUPS])),
     )
 
 

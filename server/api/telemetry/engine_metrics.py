@@ -53,7 +53,7 @@ class EngineMetrics:
         self._prefix_queries, self._prefix_hits = report.prefix_queries, report.prefix_hits
 
     def _show_state(self, info: EngineInfo) -> None:
-        num_usable = info.num_blocks - 1  # block 0 is padding
+        num_usable = info.cache.num_blocks - 1  # block 0 is padding
 
         def num_free() -> int:
             return num_usable if (report := self._report()) is None else report.num_free_blocks
@@ -72,7 +72,7 @@ class EngineMetrics:
         self._read(f.WAITING, num_waiting)
         self._read(f.WAITING_BY_REASON, num_waiting, reason="capacity")
         self._read(f.WAITING_BY_REASON, lambda: 0, reason="deferred")
-        if not info.num_blocks:
+        if not info.cache.num_blocks:
             return  # it has no cache
         self._read(f.KV_USAGE, lambda: 1 - num_free() / num_usable)
         self._read(f.KV_BLOCKS, lambda: num_usable - num_free(), state="used")
@@ -81,10 +81,10 @@ class EngineMetrics:
     def _show_info(self, info: EngineInfo) -> None:
         self._instruments.gauge(
             f.CACHE_CONFIG,
-            block_size=str(info.block_size),
+            block_size=str(info.cache.block_size),
             cache_dtype=info.kv_cache_dtype,
-            enable_prefix_caching=str(info.enable_prefix_caching),
-            num_gpu_blocks=str(info.num_blocks),
+            enable_prefix_caching=str(info.cache.enable_prefix_caching),
+            num_gpu_blocks=str(info.cache.num_blocks),
         ).set(1)
         self._instruments.gauge(
             f.ENGINE_INFO,

@@ -26,7 +26,9 @@ from server.kernels.workers import WorkerPool
 from server.link.messages import PoolingFacts
 from server.models.heads import Head, Normalize
 from server.models.spec import ModelSpec
+from server.placement.cache_layout import kv_layer_bytes
 from server.placement.footprint import ServingShape
+from server.placement.kv_groups import KVPlace
 from server.placement.shard import ShardSpec
 
 WEAK = "trained to continue texts: its vectors compare poorly"
@@ -53,7 +55,9 @@ class LayerPool:
         """Allocated on `cores`. Raises HostMemoryError when the host cannot map it."""
         num_blocks = shape.limits.num_tokens // shape.block_size + shape.limits.num_samples
         cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
-        return cls(KVPool.allocate(cores, replace(spec, num_layers=1), shard, cache, shape.kv_dtype), cache)
+        layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
+        places = (KVPlace(0, 0),) * spec.num_layers
+        return cls(KVPool.allocate(cores, places, num_blocks * layer_bytes), cache)
 
 
 def encode_beside(
@@ -67,7 +71,7 @@ def encode_beside(
     max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.max_position)
     limits = PoolingLimits(config.max_num_seqs, config.max_num_batched_tokens, max_length)
     work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, pool.num_threads)
-    inputs = StepInputs(limits.max_num_tokens, limits.max_num_texts, max_length, block_size, work)
+    inputs = StepInputs(limits.max_num_tokens, limits.max_num_texts, max_length, at.cache, work)
     hidden = buffers.hidden, buffers.widths.hidden, spec.hidden_size
     head = Head((config.pooling or "mean",), () if config.normalize is False else (Normalize(),))
     steps = (normalized,) if head.is_normalized else ()

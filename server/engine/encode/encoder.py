@@ -61,7 +61,7 @@ class StateRunner:
         block = 0
         for i, text in enumerate(texts):
             end = block + -(-len(text.token_ids) // self._block_size)
-            yield ScheduledSeq(str(i), text.token_ids, 0, range(block, end), False, _NO_SAMPLE, (), 0)
+            yield ScheduledSeq(str(i), text.token_ids, 0, (range(block, end),), False, _NO_SAMPLE, (), 0)
             block = end
 
     def close(self) -> None:

@@ -38,9 +38,11 @@ from server.kernels.dispatch import Isa
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.workers import WorkerPool
 from server.models.heads import Head, Normalize, classification_head
+from server.placement.cache_layout import kv_layer_bytes
 from server.placement.encoder_footprint import require_encoder_fit
 from server.placement.footprint import Line, ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint
+from server.placement.kv_groups import KVPlace
 from server.placement.shard import ShardSpec
 from server.text.encoder_tokenizer import EncoderTokenizer, stated_length
 from server.text.tokenizer import load_tokenizer
@@ -159,8 +161,7 @@ class _Loading:
     def _require_host(self) -> None:
         """Keys and values of one layer serve all of them, one after the other."""
         whole = HostFootprint.of(self._spec, self._shard, self._shape)
-        layer = whole.kv_block // self._spec.num_layers
-        needed = replace(whole, kv_block=layer).total(self._num_blocks)
+        needed = replace(whole, kv_block=whole.kv_layer).total(self._num_blocks)
         model = f"{self._directory} with tensor_parallel_size {self._shard.tp}"
         available, share = host.available_bytes(), self._config.host_memory_bytes
         host.require_host_memory(needed, model, available if share is None else min(available, share))
@@ -170,6 +171,7 @@ class _Loading:
         weights = WeightLoader(model.source, spec, shard, cores, model.formats).load(self._on_progress)
         cache = CacheConfig(self._num_blocks, BLOCK_SIZE, enable_prefix_caching=False)
         kv_dtype = self._shape.kv_dtype
+        layer_bytes = kv_layer_bytes(spec, shard, kv_dtype, BLOCK_SIZE)
         return Placement(
             spec=spec,
             shard=shard,
@@ -177,7 +179,7 @@ class _Loading:
             weights=weights,
             tables=ConstantTables(cores, spec, shard, self._max_length),
             buffers=ActivationBuffers(cores, spec, shard, self._shape),
-            kv=KVPool.allocate(cores, replace(spec, num_layers=1), shard, cache, kv_dtype),
+            kv=KVPool.allocate(cores, (KVPlace(0, 0),) * spec.num_layers, cache.num_blocks * layer_bytes),
             cache=cache,
             dtype=self._config.dtype,
             kv_dtype=kv_dtype,
@@ -203,7 +205,7 @@ class _Loading:
         pool = WorkerPool(limits.num_workers)
         pool.bind(config.cpus)
         work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, limits.num_workers)
-        inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, BLOCK_SIZE, work)
+        inputs = StepInputs(limits.num_tokens, config.max_num_seqs, self._max_length, placement.cache, work)
         hidden = buffers.hidden, buffers.widths.hidden, self._spec.state_size
         return StateRunner(pool, program, inputs, BLOCK_SIZE, hidden)
 

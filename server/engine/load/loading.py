@@ -42,7 +42,7 @@ from server.kernels.workers import WorkerPool
 from server.link.messages import EngineInfo, LoadedAdapter
 from server.models.spec import ModelSpec
 from server.models.tensors import num_params
-from server.placement.cache_layout import kv_cache_dtype
+from server.placement.cache_layout import kv_cache_dtype, kv_layer_bytes
 from server.placement.fit import budget_bytes, require_fit, require_type, with_types_of
 from server.placement.footprint import ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint
@@ -131,10 +131,11 @@ class _Loading:
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
         bank = self._adapters(cores, buffers.sizes.rows)
-        block_size, is_caching = self._config.block_size, self._config.enable_prefix_caching
         layer = LayerPool.of(cores, self._spec, self._shard, self._shape)
-        cache = CacheConfig(self._num_blocks(cores), block_size, is_caching, self._spec.widest_window)
-        kv = KVPool.allocate(cores, self._spec, self._shard, cache, self._shape.kv_dtype)
+        groups = self._footprint.groups
+        cache = groups.cache(self._num_blocks(cores), self._config.enable_prefix_caching)
+        layer_bytes = kv_layer_bytes(self._spec, self._shard, self._shape.kv_dtype, cache.block_size)
+        kv = KVPool.allocate(cores, groups.places, cache.num_blocks * layer_bytes)
         ledger = self._ledger(cache.num_blocks)
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
@@ -225,7 +226,7 @@ class _Loading:
         return () if bank is None or lora is None else bank.load_all(lora, self._on_progress)
 
     def _runner(self, placement: Placement, bank: AdapterBank | None) -> ModelRunner:
-        limits, block_size = self._shape.limits, self._config.block_size
+        limits = self._shape.limits
         programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
         seconds = compile_kernels((*programs.kernels, sample), self._on_progress)
         self._on_progress(f"kernels ready in {seconds:.1f} s")
@@ -234,7 +235,7 @@ class _Loading:
         tiles = placement.buffers.sizes.attention
         items = AttentionWork(tiles.tile_tokens, tiles.num_slots, limits.num_workers)
         sizes = limits.num_tokens, limits.num_samples, self._max_model_len
-        inputs = StepInputs(*sizes, block_size, items, None if bank is None else bank.slots)
+        inputs = StepInputs(*sizes, placement.cache, items, None if bank is None else bank.slots)
         sampler = Sampler(pool, placement.buffers.logits_array(), self._spec.vocab_size, self._grammars)
         return ModelRunner(pool, programs, inputs, sampler, placement.cache)
 
@@ -273,8 +274,7 @@ class _Loading:
         )
         return EngineInfo(
             max_model_len=self._max_model_len,
-            num_blocks=cache.num_blocks,
-            block_size=cache.block_size,
+            cache=cache,
             max_num_queued_reqs=config.max_num_queued_reqs,
             device=config.device,
             tensor_parallel_size=config.tensor_parallel_size,
@@ -283,7 +283,6 @@ class _Loading:
             facts=engine_facts(
                 Path(config.model_path), self._spec, self._model.formats, pricer, self._compiled, config.pace
             ),
-            enable_prefix_caching=config.enable_prefix_caching,
             core_ids=self._core_ids,
             kv_cache_dtype=self._shape.kv_dtype,
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),

@@ -58,7 +58,9 @@ def _set_item(op, step, kv_head, entry, at):  # type: ignore[no-untyped-def]
     tokens = min(load_i64(op + ATTENTION.tile_tokens), seq_end - row)
     size = load_i64(op + ATTENTION.state_rows) * state_bytes(load_i64(op + ATTENTION.head_pad))
     store_i64(at + ITEM.op, op)
-    store_i64(at + ITEM.table, load_i64(step + STEP.block_tables) + seq * load_i64(step + STEP.table_width) * 4)
+    tables = load_i64(op + ATTENTION.kv_group) * load_i64(step + STEP.tables_stride)
+    table = load_i64(step + STEP.block_tables) + tables + seq * load_i64(step + STEP.table_width) * 4
+    store_i64(at + ITEM.table, table)
     store_i64(at + ITEM.kv_head, kv_head)
     store_i64(at + ITEM.first_head, first_head)
     store_i64(at + ITEM.group, group)

@@ -191,7 +191,9 @@ def _rope(write_kv: Any, queries: Any) -> Any:
         # Attention, next, counts what is taken from this worker's share.
         store_i64(load_i64(step + STEP.counters) + worker * COUNTER_BYTES, 0)
         tokens = load_i64(step + STEP.num_tokens)
-        positions, slots = load_i64(step + STEP.positions), load_i64(step + STEP.slots)
+        group = load_i64(operands + ROPE.kv_group)  # the same on every core
+        positions = load_i64(step + STEP.positions)
+        slots = load_i64(step + STEP.slots) + group * load_i64(step + STEP.slots_stride)
         first, last = share_begin(cores * tokens, worker, workers), share_begin(cores * tokens, worker + 1, workers)
         for item in range(first, last):
             t = item % tokens

@@ -61,8 +61,10 @@ class Memory:
     def _uses(self, stage: ModelSpec, key: tuple[int, WeightDtype, int, int, int]) -> dict[Use, int]:
         """Bytes of one stage by use."""
         tp, dtype, batch, _, lnc = key
-        num_blocks = batch * -(-self._buckets.decode // BLOCK_SIZE) + 1  # and the null block
-        return Footprint.of(stage, tp, self._shape(dtype, batch), lnc).with_kv(num_blocks)
+        footprint = Footprint.of(stage, tp, self._shape(dtype, batch), lnc)
+        # One prompt at a time has its chunk beside what it will see again, and there is the null block.
+        decoding = footprint.groups.blocks_of(self._buckets.decode, self._beside.tokens_per_slot)
+        return footprint.with_kv((batch - 1) * decoding + footprint.min_blocks)
 
     def _shape(self, dtype: WeightDtype, batch: int) -> ServingShape:
         """The largest step is a whole prompt in its bucket, or the tokens of every slot."""

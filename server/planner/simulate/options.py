@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from server.config import Quantization, SchedulerConfig, StackName
+from server.config import CacheConfig, Quantization, SchedulerConfig, StackName
 from server.cost.shape import WEIGHT_BYTES, stored_dtype
 from server.cost.stacks import STACKS, Padding, Stack, default_stack
 from server.cost.work import CURRENT_SDK
@@ -160,8 +160,8 @@ class SimulationOptions:
         if self.usd_per_hour is not None and not 0 <= self.usd_per_hour < float("inf"):
             raise SettingsError(f"usd_per_hour is {self.usd_per_hour}: it must be at least 0 and finite")
 
-    def resolve_num_blocks(self) -> int:
-        """KV blocks of one group: as asked, or what its cores have left, at most twice what all slots can use.
+    def resolve_cache(self) -> CacheConfig:
+        """The KV cache of one group: blocks as asked, or what its cores have left, at most twice what slots use.
 
         Raises DeviceError when the part does not allow the TP, DeviceMemoryError when the model does not fit,
         SettingsError when fewer or more blocks are asked for than can be.
@@ -172,8 +172,10 @@ class SimulationOptions:
         held, utilization = self.device, self.device_memory_utilization
         footprint = require_fit(self.model, held, self.tensor_parallel_size, shape, utilization)
         most = footprint.max_blocks(budget_bytes(held, utilization))
-        if self.num_blocks is None:
-            return min(most, 2 * self.max_num_seqs * footprint.min_blocks)
-        if not 2 <= self.num_blocks <= most:
-            raise SettingsError(f"num_blocks is {self.num_blocks}: this deployment holds 2 to {most}")
-        return self.num_blocks
+        num_blocks = self.num_blocks
+        if num_blocks is None:
+            num_blocks = min(most, 2 * self.max_num_seqs * footprint.min_blocks)
+        elif not 2 <= num_blocks <= most:
+            raise SettingsError(f"num_blocks is {num_blocks}: this deployment holds 2 to {most}")
+        cache = footprint.groups.cache(num_blocks, self.enable_prefix_caching)
+        return replace(cache, max_chunk=max(cache.max_chunk, self.scheduler.max_chunk))

@@ -39,8 +39,7 @@ def run_simulation(options: SimulationOptions) -> SimulationReport:
     part cannot do, DeviceMemoryError when the model does not fit.
     """
     options.check()
-    is_caching, window = options.enable_prefix_caching, options.model.widest_window
-    cache = CacheConfig(options.resolve_num_blocks(), options.block_size, is_caching, window)
+    cache = options.resolve_cache()
     stack = options.serving_stack
     runtime = Runtime(options.quantization_dtype, is_continuous=stack.is_continuous, sdk=options.sdk)
     model = CostModel.of(options.model, options.device, options.tensor_parallel_size, runtime)

@@ -107,7 +107,7 @@ def test_a_decoder_with_modules_is_served_by_its_last_token(checkpoint: Checkpoi
     pooling = served.info.pooling
     assert pooling is not None
     assert (pooling.pooling, pooling.is_normalized, pooling.notice) == (("lasttoken",), True, "")
-    assert (served.info.generates, served.info.num_blocks, served.cache) == (False, 0, None)
+    assert (served.info.generates, served.info.cache.num_blocks, served.cache) == (False, 0, None)
     assert (
         served.info.max_model_len
         == served.pooling.max_length

@@ -265,7 +265,7 @@ def test_an_engine_without_a_trace_directory_answers_what_it_cannot_do() -> None
 
     bench, replies = Bench(), list[TraceReply]()
     facts = fake_facts(config("fast"), 512)
-    info = EngineInfo(512, 70, 16, 64, "inf2.xlarge", 1, "float32", 9, facts)
+    info = EngineInfo(512, CacheConfig(70, 16), 64, "inf2.xlarge", 1, "float32", 9, facts)
     engine = SimpleNamespace(info=info, runner=FakeRunner(CACHE, 1000), pricer=small_pricer())
     with traced(TraceConfig(), engine, Queue(), bench, replies.append) as seams:
         assert seams.inbox.drain(0.0) == [Abort("a")]
