@@ -69,7 +69,8 @@ def test_rope_prepares_heads_and_writes_their_slots(
     weights = rng.standard_normal((HEADS + KV_HEADS if norm in ("wide", "layer") else 2, head_dim)).astype(np.float32)
     cos, sin = _tables(rng, int(head_dim * rotated))
     positions = rng.integers(0, POSITIONS, TOKENS).astype(np.int32)
-    slots = rng.permutation(4 * block)[:TOKENS].astype(np.int32)
+    groups = np.stack([rng.permutation(4 * block)[:TOKENS].astype(np.int32) for _ in range(2)])
+    slots = groups[1]  # of the second group of layers
     q_weight, k_weight = (weights[:1], weights[1:]) if norm in ("none", "each") else (weights[Q], weights[K])
     want = qkv.copy()
     if norm != "none":
@@ -95,9 +96,14 @@ def test_rope_prepares_heads_and_writes_their_slots(
         block_size=block,
         scale=float_bits(0.25),
         block_bytes=pad * block * k.itemsize,
+        kv_group=1,
     )
     step = step_record(
-        num_tokens=TOKENS, positions=address(positions), slots=address(slots), counters=address(counters)
+        num_tokens=TOKENS,
+        positions=address(positions),
+        slots=address(groups),
+        slots_stride=groups.strides[0],
+        counters=address(counters),
     )
     if norm == "wide":
         run(two_threads, head_squares, [operands], step)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import bench, request
 
-from server.config import CacheConfig
+from server.config import AttentionSpan, CacheConfig
 from server.errors import InvalidRequest, QueueFull
 from server.scheduler.admission import check_queue, resolve_max_tokens
 
@@ -47,6 +47,17 @@ def test_more_than_the_cache_holds_is_refused_with_both_numbers() -> None:
         resolve(10, 4, cache=cache)
     with pytest.raises(InvalidRequest, match=r"13 tokens; the KV cache of this server holds 12"):
         resolve(13, None, cache=cache)
+
+
+def test_layers_with_a_window_need_no_more_than_that_and_a_chunk() -> None:
+    groups = AttentionSpan(), AttentionSpan(8)
+    cache = CacheConfig(num_blocks=16, block_size=4, groups=groups, max_chunk=6)
+    # A window and a chunk take 4 blocks of the 15, which leaves 11 for the layers that see everything.
+    assert resolve(30, None, cache=cache) == 15
+    with pytest.raises(InvalidRequest, match=r"holds 44, which leaves room for 15"):
+        resolve(30, 16, cache=cache)
+    only = CacheConfig(num_blocks=5, block_size=4, groups=groups[1:], max_chunk=6)
+    assert resolve(30, None, cache=only) == 70
 
 
 @given(
