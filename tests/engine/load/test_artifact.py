@@ -227,7 +227,7 @@ def edit_first_entry(**changes: Any) -> Callable[[dict[str, Any]], object]:
         (lambda m: m.update(config_sha256="0"), "config.json: differs"),
         (
             lambda m: m.update(quantization="int3"),
-            "quantization is 'int3': expected 'int8' or 'int8-weight-only' or 'fp8' or",
+            "quantization is 'int3': expected 'int8' or 'int8-weight-only' or 'int8-groups' or",
         ),
         (lambda m: m.update(dtype="float16"), "dtype is 'float16': expected 'bfloat16' or 'float32'"),
         (lambda m: m.update(modules_to_not_convert="x"), "modules_to_not_convert is 'x': expected `array`"),
