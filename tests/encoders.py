@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from server.config import Dtype, EncodeConfig, Quantization, RequestedFormats
 from server.engine.encode.loading import LoadedEncoder, load_encoder
-from server.kernels.dispatch import Isa
+from server.device.isa import Isa
 from server.settings.engine import EngineSettings
 from server.settings.sources import load_settings
 

@@ -7,7 +7,7 @@ import pytest
 
 from server.config import KVCacheDtype
 from server.device.attention_layout import PARTITION
-from server.kernels.dispatch import Isa
+from server.device.isa import Isa
 from server.kernels.workers import WorkerPool
 from tests.depth import representative
 from tests.kernels.attention_case import CACHES, Case

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from server.config import WeightFormat, WeightGroups
+from server.device.isa import ISAS, Isa
 from server.device.layout import group_shift, round_up, scale_bytes, tile_bytes
-from server.kernels.dispatch import ISAS, Isa, host_isas, linear_kernels
+from server.kernels.dispatch import host_isas, linear_kernels
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups

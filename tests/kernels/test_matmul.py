@@ -11,10 +11,11 @@ from numba import njit
 from scipy.special import ndtr
 
 from server.config import WeightFormat
+from server.device.isa import ISAS, Isa
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
 from server.kernels import dispatch
-from server.kernels.dispatch import ISAS, Isa, LinearKernels, host_isas, linear_kernels
+from server.kernels.dispatch import LinearKernels, host_isas, linear_kernels, linear_kernels_of
 from server.kernels.isa import simd
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul.epilogue import ACTIVATIONS, OUTPUTS
@@ -38,12 +39,8 @@ from tests.kernels.kernel_bench import (
 
 FORMATS: list[WeightFormat] = ["bfloat16", "int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a format has kernels for
-    "float32": ("portable",),
-    "bfloat16": ("amx", "avx512", "portable"),
-    "int8": ISAS,
-    "int8-weight-only": ("amx", "portable"),
-    "fp8": ("amx", "portable"),
-    "fp8_e5m2": ("amx", "portable"),
+    weights: tuple(isa for isa in ISAS if linear_kernels_of(weights, isa).isa == isa)
+    for weights in ("float32", *FORMATS)
 }
 CASES: list[tuple[WeightFormat, Isa]] = [
     (weights, isa) for weights, isas in OWN.items() for isa in isas if isa in host_isas()
@@ -286,7 +283,7 @@ def _gate_to_bf16(gates: int, target: int, count: int, activation: int) -> None:
         _store_gated(target + i * 2, simd.load(gates + i * 4), simd.splat(1.0), 2, activation)
 
 
-@pytest.mark.skipif("avx512" not in host_isas(), reason="this host has no AVX512-BF16")
+@pytest.mark.skipif("avx512-bf16" not in host_isas(), reason="this host has no AVX512-BF16")
 @pytest.mark.parametrize("activation", GATES)
 def test_activations_beside_the_tile_unit_are_as_exact_as_bfloat16(activation: str) -> None:
     gates = np.concatenate([np.linspace(-9, 9, 2000), [-1e30, -1e3, -95, 0, 95, 1e3, 1e15, 1e30, np.nan] + [1] * 7])

@@ -20,6 +20,7 @@ from server.device.attention_layout import CHUNK
 from server.device.catalog import instance, use_catalog
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
+from server.device.isa import Isa
 from server.device.layout import FLOAT32_BYTES
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
@@ -33,7 +34,6 @@ from server.engine.operands import DistanceBias, Placement
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
 from server.kernels.checks import use_checks
-from server.kernels.dispatch import Isa
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.workers import WorkerPool
 from server.models.heads import Head, Normalize, classification_head

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from server.device.layout import GROUP_SCALE_BYTES
 from server.kernels.isa import nibbles, simd
-from server.kernels.isa.jit import inline, kernel
+from server.kernels.isa.jit import inline, kernel, made_kernel
 from server.kernels.isa.memory import load_f32, load_i64
 from server.kernels.matmul import epilogue
 from server.kernels.matmul.loop import LINE, matmul_loop, rows_of
@@ -203,43 +203,50 @@ def _matmul(codes: Codes, store: str, may_shift: bool) -> Any:
     return matmul
 
 
-_avx512 = _int4(nibbles.dot_u8_avx512, nibbles.load_f16)
+_avx512_vnni = _int4(nibbles.dot_u8_avx512_vnni, nibbles.load_f16)
+_avx2_vnni = _int4(nibbles.dot_u8_avx2_vnni, nibbles.load_f16)
 _avx2 = _int4(nibbles.dot_u8_avx2, nibbles.load_f16)
 _portable = _int4(nibbles.dot_u8_portable, nibbles.load_f16_portable)
-_avx512_fp4 = _mxfp4(nibbles.dot_u8_avx512)
-_avx2_fp4 = _mxfp4(nibbles.dot_u8_avx2)
+_avx512_vnni_fp4 = _mxfp4(nibbles.dot_u8_avx512_vnni)
+_avx2_vnni_fp4 = _mxfp4(nibbles.dot_u8_avx2_vnni)
+_avx2_fp4 = _mxfp4(nibbles.dot_u8_avx2)._replace(low=nibbles.low_e2m1_avx2, high=nibbles.high_e2m1_avx2)
 _portable_fp4 = _mxfp4(nibbles.dot_u8_portable)
 
-_i4_avx512, _i4_avx512_gated = _matmul(_avx512, "plain", True), _matmul(_avx512, "gated", True)
-_fp4_avx512, _fp4_avx512_gated = _matmul(_avx512_fp4, "plain", False), _matmul(_avx512_fp4, "gated", False)
-_i4_avx2, _i4_avx2_gated = _matmul(_avx2, "plain", True), _matmul(_avx2, "gated", True)
-_fp4_avx2, _fp4_avx2_gated = _matmul(_avx2_fp4, "plain", False), _matmul(_avx2_fp4, "gated", False)
+_i4_avx512_vnni, _i4_avx512_vnni_gated = _matmul(_avx512_vnni, "plain", True), _matmul(_avx512_vnni, "gated", True)
+_fp4_avx512_vnni = _matmul(_avx512_vnni_fp4, "plain", False)
+_fp4_avx512_vnni_gated = _matmul(_avx512_vnni_fp4, "gated", False)
+_i4_avx2_vnni, _i4_avx2_vnni_gated = _matmul(_avx2_vnni, "plain", True), _matmul(_avx2_vnni, "gated", True)
+_fp4_avx2_vnni, _fp4_avx2_vnni_gated = _matmul(_avx2_vnni_fp4, "plain", False), _matmul(_avx2_vnni_fp4, "gated", False)
 _i4_portable, _i4_portable_gated = _matmul(_portable, "plain", True), _matmul(_portable, "gated", True)
 _fp4_portable, _fp4_portable_gated = _matmul(_portable_fp4, "plain", False), _matmul(_portable_fp4, "gated", False)
+matmul_i4_avx2 = made_kernel("matmul_i4_avx2", _matmul(_avx2, "plain", True))
+gated_i4_avx2 = made_kernel("gated_i4_avx2", _matmul(_avx2, "gated", True))
+matmul_fp4_avx2 = made_kernel("matmul_fp4_avx2", _matmul(_avx2_fp4, "plain", False))
+gated_fp4_avx2 = made_kernel("gated_fp4_avx2", _matmul(_avx2_fp4, "gated", False))
 
 
 @kernel
-def matmul_i4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def matmul_i4_avx512_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by int4 weights, AVX512-VNNI."""
-    _i4_avx512(operands, cores, step, worker, workers)
+    _i4_avx512_vnni(operands, cores, step, worker, workers)
 
 
 @kernel
-def gated_i4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def gated_i4_avx512_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by int4 weights, AVX512-VNNI, gated."""
-    _i4_avx512_gated(operands, cores, step, worker, workers)
+    _i4_avx512_vnni_gated(operands, cores, step, worker, workers)
 
 
 @kernel
-def matmul_i4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def matmul_i4_avx2_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by int4 weights, AVX-VNNI."""
-    _i4_avx2(operands, cores, step, worker, workers)
+    _i4_avx2_vnni(operands, cores, step, worker, workers)
 
 
 @kernel
-def gated_i4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def gated_i4_avx2_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by int4 weights, AVX-VNNI, gated."""
-    _i4_avx2_gated(operands, cores, step, worker, workers)
+    _i4_avx2_vnni_gated(operands, cores, step, worker, workers)
 
 
 @kernel
@@ -255,27 +262,27 @@ def gated_i4_portable(operands: int, cores: int, step: int, worker: int, workers
 
 
 @kernel
-def matmul_fp4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def matmul_fp4_avx512_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by MXFP4 weights, AVX512-VNNI."""
-    _fp4_avx512(operands, cores, step, worker, workers)
+    _fp4_avx512_vnni(operands, cores, step, worker, workers)
 
 
 @kernel
-def gated_fp4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def gated_fp4_avx512_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by MXFP4 weights, AVX512-VNNI, gated."""
-    _fp4_avx512_gated(operands, cores, step, worker, workers)
+    _fp4_avx512_vnni_gated(operands, cores, step, worker, workers)
 
 
 @kernel
-def matmul_fp4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def matmul_fp4_avx2_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by MXFP4 weights, AVX-VNNI."""
-    _fp4_avx2(operands, cores, step, worker, workers)
+    _fp4_avx2_vnni(operands, cores, step, worker, workers)
 
 
 @kernel
-def gated_fp4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+def gated_fp4_avx2_vnni(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """int8 by MXFP4 weights, AVX-VNNI, gated."""
-    _fp4_avx2_gated(operands, cores, step, worker, workers)
+    _fp4_avx2_vnni_gated(operands, cores, step, worker, workers)
 
 
 @kernel
