@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import WeightFormat
+from server.config import Isa, WeightFormat
 from server.device.address_map import ADDRESSES
 from server.device.hbm import Hbm
-from server.device.isa import Isa
 from server.device.layout import is_grouped, round_up
 from server.kernels.bandwidth_probe import ReadOperands, read_memory
 from server.kernels.dispatch import linear_kernels

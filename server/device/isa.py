@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
-LevelIsa = Literal["amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2"]
-Isa = Literal[LevelIsa, "portable"]
-ISAS: tuple[Isa, ...] = get_args(Isa)  # best first
+from server.config import Isa, LevelIsa
+
+ISAS: tuple[Isa, ...] = (*get_args(LevelIsa), "portable")  # best first
 
 _V3 = ("sse4.2", "popcnt", "cx16", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import CacheConfig, Dtype, KVCacheDtype
+from server.config import CacheConfig, Dtype, Isa, KVCacheDtype
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
-from server.device.isa import Isa
 from server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.weights import ModelWeights, PackedMatrix

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.config import Dtype, KVCacheDtype, WeightFormat
-from server.device.isa import Isa, isas_of, isas_within
+from server.config import Dtype, Isa, KVCacheDtype, LevelIsa, WeightFormat
+from server.device.isa import BY_ISA, isas_of, isas_within
 from server.errors import DeviceError
 from server.kernels import embedding, norm, pack
 from server.kernels.attention import amx as attention_amx
@@ -82,6 +82,20 @@ class ExpertKernels:
 def host_isas() -> tuple[Isa, ...]:
     """The instruction sets this host can run, best first."""
     return tuple(isa for isa in isas_of(target.compiled_features()) if isa != "amx" or amx.request_permission())
+
+
+def require_isa(isa: LevelIsa | None) -> None:
+    """Raise DeviceError where kernels are not compiled for the instruction set that was asked for."""
+    if isa is None or isa == host_isas()[0]:
+        return
+    lacks = BY_ISA[isa].lacks(target.host_features())
+    why = f"this host lacks {', '.join(lacks)}" if lacks else f"this process compiles for {host_isas()[0]} already"
+    raise DeviceError(f"isa is {isa}: {why}")
+
+
+def kernel_isas(weights: WeightFormat) -> dict[str, str]:
+    """The instruction set that kernels are compiled for, and that of the format's products."""
+    return {"compiled_for": host_isas()[0], "matmul": linear_kernels(weights).isa}
 
 
 def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKernels:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from server.checkpoint.manifest import is_artifact
-from server.config import Batching, EngineConfig, Pace, StackName, TraceConfig
+from server.config import Batching, EngineConfig, LevelIsa, Pace, StackName, TraceConfig
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, allowed_cpus, choose_cpus
 from server.device.catalog import instance
@@ -38,6 +38,9 @@ class EngineSettings(ModelSettings, AdapterSettings):
     cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
+    )
+    isa: LevelIsa | None = Field(
+        None, description="instruction set that kernels are compiled for, one the host has (default: its best)"
     )
     stack: StackName | None = Field(
         None,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from server.bench.ceilings import ProductProbe, product_unit
-from server.config import WeightFormat
-from server.device.isa import ISAS, Isa
+from server.config import Isa, WeightFormat
+from server.device.isa import ISAS
 from server.kernels.dispatch import host_isas
 from server.kernels.isa import jit
 from server.kernels.matmul.probe import Block

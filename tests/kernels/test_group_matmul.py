@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config import WeightFormat, WeightGroups
-from server.device.isa import ISAS, Isa
+from server.config import Isa, WeightFormat, WeightGroups
+from server.device.isa import ISAS
 from server.device.layout import group_shift, round_up, scale_bytes, tile_bytes
 from server.kernels.dispatch import host_isas, linear_kernels
 from server.kernels.isa.jit import Kernel

@@ -10,8 +10,8 @@ import pytest
 from numba import njit
 from scipy.special import ndtr
 
-from server.config import WeightFormat
-from server.device.isa import ISAS, Isa
+from server.config import Isa, WeightFormat
+from server.device.isa import ISAS
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
 from server.kernels import dispatch
@@ -160,6 +160,19 @@ def test_matmul_equals_numpy(
     shards = [Shard(rng.standard_normal((n, k)), weights) for _ in range(cores)]
     for got, shard in zip(multiply(pool, Product(kernels.matmul, weights, n), x, shards), shards, strict=True):
         assert close(got, x.value.astype(np.float64) @ shard.value.T)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in OWN["int8"] if isa in host_isas()])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_the_largest_codes_are_multiplied_exactly(two_threads: WorkerPool, isa: Isa, rows: int) -> None:
+    """Products of two of them are beyond int16, and files have weights of -128."""
+    rng, k, n = np.random.default_rng(rows), 256, 48
+    codes = rng.choice(np.array([-128, -127, 127], np.int8), (n, k))
+    x, shard = Inputs(rng.choice([-127.0, 127.0], (rows, k)), "int8"), Shard(np.ones((n, k)), "int8")
+    shard.tiles, shard.scales = to_tiles(codes.view(np.uint8), ""), np.ones(n, np.float32)
+    shard.sums = codes.sum(axis=1, dtype=np.int32)
+    (got,) = multiply(two_threads, Product(kernels_of("int8", isa).matmul, "int8", n), x, [shard])
+    assert np.array_equal(got, x.value.astype(np.int64) @ codes.astype(np.int64).T)
 
 
 def activated(activation: str, x: Array) -> Array:

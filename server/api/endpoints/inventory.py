@@ -55,6 +55,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "block_size": info.block_size,
             "enable_prefix_caching": info.enable_prefix_caching,
         },
+        "kernels": info.kernels,
         "memory": _memory(info),
         "parsers": _parsers(service),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},

@@ -14,13 +14,12 @@ import numpy.typing as npt
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_config
 from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.config import CacheConfig, EncodeConfig
+from server.config import CacheConfig, EncodeConfig, Isa
 from server.device import host
 from server.device.attention_layout import CHUNK
 from server.device.catalog import instance, use_catalog
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
-from server.device.isa import Isa
 from server.device.layout import FLOAT32_BYTES
 from server.engine.attention_work import AttentionWork
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool

@@ -35,7 +35,7 @@ from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
 from server.kernels.checks import use_checks
-from server.kernels.dispatch import linear_kernels
+from server.kernels.dispatch import kernel_isas, linear_kernels, require_isa
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
@@ -120,12 +120,12 @@ class _Loading:
         self._require_host()
 
     def run(self) -> LoadedEngine:
+        require_isa(self._config.isa)
         if self._config.kernel_checks:
             use_checks()
         use_cache(self._config.kernel_cache_dir)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
-        begin = time.perf_counter()
-        model = self._model
+        begin, model = time.perf_counter(), self._model
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
         tables = ConstantTables(cores, self._spec, self._shard, self._max_model_len)
         buffers = ActivationBuffers(cores, self._spec, self._shard, self._shape)
@@ -266,9 +266,8 @@ class _Loading:
     def _info(
         self, cache: CacheConfig, ledger: MemoryLedger, cores: Sequence[NeuronCore], pricer: StepPricer
     ) -> EngineInfo:
-        config = self._config
-        weights, cpus = main_format(self._spec, self._model.formats), ", ".join(map(str, config.cpus))
-        cpus = f" on CPU {cpus}" if cpus else ""
+        config, weights = self._config, main_format(self._spec, self._model.formats)
+        cpus = f" on CPU {', '.join(map(str, config.cpus))}" if config.cpus else ""
         host_memory: dict[str, int] = {use: sum(core.used[use] for core in cores) for use in HOST_USES}
         notes = [
             f"{self._spec.architecture}, {num_params(self._spec) / 1e6:,.1f}M parameters in {weights}, "
@@ -296,5 +295,6 @@ class _Loading:
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
             memory=tuple(core_memory(ledger, core) for core in range(ledger.num_cores)),
             host_memory=host_memory,
+            kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
         )
