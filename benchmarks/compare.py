@@ -24,6 +24,9 @@ from benchmarks.records import Case, Kind
 from benchmarks.session import Comparison
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import is_gguf
+from server.config import LevelIsa
+from server.device.isa import BY_ISA
+from server.kernels.isa.target import host_features
 from server.settings.engine import EngineSettings
 
 ENVIRONMENT = "NEURONSERVE_BENCH_"
@@ -49,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.checkpoint,
         args.quantization,
         args.threads,
+        args.isa,
         **{_field(flag): _path(args, flag) for flag in PATHS},
     )
     console = Console(stderr=True)
@@ -104,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", nargs="+", type=_positive, default=[1, 8, 16, 32], help="of http")
     parser.add_argument("--requests-per-connection", type=_positive, default=2, help="of http, at least 4 in all")
     parser.add_argument("--quantization", default="int8", help="of this engine")
+    parser.add_argument(
+        "--isa",
+        type=_host_isa,
+        metavar="ISA",
+        help="instruction set of this engine's kernels (default: the host's best); name a llama.cpp built for the same",
+    )
     parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)), help="of every contender")
     parser.add_argument(
         "--json", type=_writable, metavar="FILE", help="write everything that was measured to this file"
@@ -134,6 +144,16 @@ def _existing(text: str) -> Path:
     if not Path(text, "config.json").is_file():
         raise argparse.ArgumentTypeError(f"there is no config.json in {text}")
     return Path(text)
+
+
+def _host_isa(text: str) -> LevelIsa:
+    """An instruction set that this host has."""
+    target = BY_ISA.get(text)
+    if target is None:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(BY_ISA)}, not {text}")
+    if lacks := target.lacks(host_features()):
+        raise argparse.ArgumentTypeError(f"this host has no {text}: it lacks {', '.join(lacks)}")
+    return target.isa
 
 
 def _writable(text: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import servers
@@ -22,6 +22,8 @@ from benchmarks.records import (
 )
 from benchmarks.worker import WorkerContender
 from server.checkpoint.gguf.directory import linked_parts
+from server.config import LevelIsa
+from server.device.isa import BY_ISA
 
 OURS = "neuronserve"
 OPENVINO_WORKER = Path(__file__).with_name("openvino_worker.py")  # a file, because another Python runs it
@@ -34,6 +36,7 @@ class Installed:
     checkpoint: Path
     quantization: str
     threads: int
+    isa: LevelIsa | None = None  # that this engine compiles for; None is the host's best
     llama_cpp: Path | None = None  # folder with its programs, or its build folder
     llama_cpp_model: Path | None = None  # GGUF
     openvino_python: Path | None = None
@@ -58,12 +61,14 @@ def contenders(kind: Kind, installed: Installed, connections: int) -> Iterator[C
 
 def ours(kind: Kind, installed: Installed) -> Contender:
     """This engine, in process or behind HTTP."""
+    level = BY_ISA[installed.isa].environment if installed.isa else {}
     if kind == "http":
         command = servers.neuronserve(installed.checkpoint, installed.quantization, installed.threads)
-        return servers.ServerContender(OURS, command, installed.checkpoint)
+        return servers.ServerContender(OURS, replace(command, environment=level), installed.checkpoint)
     arguments = [str(installed.checkpoint), "--quantization", installed.quantization]
     worker = "benchmarks.embed_worker" if kind == "embed" else "benchmarks.engine_worker"
-    return WorkerContender(OURS, [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)])
+    command_line = [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)]
+    return WorkerContender(OURS, command_line, level)
 
 
 def _llama_bench(installed: Installed, connections: int) -> Contender:

@@ -16,6 +16,8 @@ from benchmarks.peers import OURS, Installed
 from benchmarks.ratios import Ratio
 from benchmarks.records import CAPTION, METRICS, Metric
 from loadtests.result import cpu_model, tool_version
+from server.device.isa import TARGETS, isas_of
+from server.kernels.isa.target import host_features
 
 WIDE_SPREAD = 0.15  # of the ratios: a comparison that should be repeated
 
@@ -77,8 +79,19 @@ def as_json(results: Sequence[CaseResult], installed: Installed, about: dict[str
         "checkpoint": installed.checkpoint.name,
         "quantization": installed.quantization,
         "threads": installed.threads,
+        **_isa_json(installed),
         "contenders": about,
         "cases": [_case_json(result) for result in results],
+    }
+
+
+def _isa_json(installed: Installed) -> dict[str, Any]:
+    """What this engine's kernels were compiled for, and what the host lacks of each other instruction set."""
+    host = host_features()
+    lacks = {target.isa: list(target.lacks(host)) for target in TARGETS}
+    return {
+        "isa": installed.isa or isas_of(host)[0],
+        "host_lacks": {isa: features for isa, features in lacks.items() if features},
     }
 
 

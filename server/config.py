@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "int8-groups", "fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4"]
 WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
+LevelIsa = Literal["amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2"]  # best first
+Isa = LevelIsa | Literal["portable"]
 Batching = Literal["continuous", "neuron", "tgi", "static"]
 StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
 Pace = Literal["host", "device"]
@@ -291,6 +293,7 @@ class EngineConfig:
     calibration: str | None = None  # file with the coefficients of the cost model; None = the shipped ones
     runtime_cores: RuntimeCores = RuntimeCores()
     trace: TraceConfig = TraceConfig()
+    isa: LevelIsa | None = None  # that kernels are compiled for; None = the host's best
     kernel_checks: bool = False  # hold every access of a kernel against its operands' memory: slow, for tests
     neuron: NeuronConfig = NeuronConfig()
     groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are

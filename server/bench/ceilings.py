@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import WeightFormat
+from server.config import Isa, WeightFormat
 from server.device.address_map import ADDRESSES
 from server.device.hbm import Hbm
 from server.device.layout import is_grouped, round_up
 from server.kernels.bandwidth_probe import ReadOperands, read_memory
-from server.kernels.dispatch import Isa, host_isas, linear_kernels
+from server.kernels.dispatch import linear_kernels
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul import probe as probes
 from server.kernels.program import Program
@@ -60,37 +60,38 @@ class ProductUnit:
         return self.block.rows * self.block.columns * 16 * k_tiles * self.operations
 
 
+_FLOAT32: dict[Isa, ProductUnit] = {
+    "avx512": ProductUnit("float32 avx512", probes.products_f32_wide, probes.WIDE, 2),
+    "avx2": ProductUnit("float32 avx2", probes.products_f32_narrow, probes.NARROW, 2),
+    "portable": ProductUnit("float32 portable", probes.products_f32_narrow, probes.NARROW, 2),
+}
+_BFLOAT16: dict[Isa, ProductUnit] = {  # as float32 where there is no unit of its own
+    "amx": ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4),
+    "avx512-bf16": ProductUnit("bfloat16 avx512-bf16", probes.products_bf16_avx512_bf16, probes.WIDE, 4),
+    **_FLOAT32,
+}
+_INT8: dict[Isa, ProductUnit] = {  # as int16 where int8 products need it to be exact
+    "amx": ProductUnit("int8 amx", probes.products_i8_amx, probes.TILES, 8),
+    "avx512-vnni": ProductUnit("int8 avx512-vnni", probes.products_i8_avx512_vnni, probes.WIDE, 8),
+    "avx512": ProductUnit("int16 avx512", probes.products_i16_avx512, probes.WIDE, 4),
+    "avx2-vnni": ProductUnit("int8 avx2-vnni", probes.products_i8_avx2_vnni, probes.NARROW, 8),
+    "avx2": ProductUnit("int16 avx2", probes.products_i16_avx2, probes.NARROW, 4),
+    "portable": ProductUnit("int8 portable", probes.products_i8_narrow, probes.NARROW, 8),
+}
+_GROUPED = {**_INT8, "avx2": ProductUnit("int8 avx2", probes.products_u8_avx2, probes.NARROW, 8)}
+
+
 def product_unit(weights: WeightFormat, isa: Isa | None = None) -> ProductUnit:
-    """The unit that computes matrices of this format; formats that only store weights compute in bfloat16.
+    """The unit that computes matrices of this format; formats that only store weights compute as bfloat16 does.
 
     Raises DeviceError when the host lacks `isa`.
     """
     chosen = linear_kernels(weights, isa).isa
-    if weights == "float32":
-        return _portable("float32", 2, probes.products_f32_wide, probes.products_f32_narrow)
-    if weights == "int8" or (is_grouped(weights) and weights != "mxfp8"):
-        return _int8(chosen)
-    if chosen == "amx":
-        return ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4)
-    if chosen == "avx512":
-        return ProductUnit("bfloat16 avx512", probes.products_bf16_avx512, probes.WIDE, 4)
-    return _portable("bfloat16", 4, probes.products_bf16_wide, probes.products_bf16_narrow)
-
-
-def _int8(isa: Isa) -> ProductUnit:
-    units = {
-        "amx": (probes.products_i8_amx, probes.TILES),
-        "avx512": (probes.products_i8_avx512, probes.WIDE),
-        "avx2": (probes.products_i8_avx2, probes.NARROW),
-        "portable": (probes.products_i8_narrow, probes.NARROW),
-    }
-    return ProductUnit(f"int8 {isa}", *units[isa], 8)
-
-
-def _portable(name: str, operations: int, wide: Kernel, narrow: Kernel) -> ProductUnit:
-    if "avx512" in host_isas():
-        return ProductUnit(f"{name} portable", wide, probes.WIDE, operations)
-    return ProductUnit(f"{name} portable", narrow, probes.NARROW, operations)
+    if is_grouped(weights) and weights != "mxfp8":
+        return _GROUPED[chosen]
+    if weights.startswith("int8") and weights != "int8-weight-only":
+        return _INT8[chosen]
+    return _FLOAT32[chosen] if weights == "float32" else _BFLOAT16[chosen]
 
 
 class ProductProbe:

@@ -42,7 +42,8 @@ class LatencyResult:
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
     decode_bandwidth_fraction: float
-    product_unit: str  # unit that multiplies the matrices, such as int8 amx
+    matmul_isa: str  # instruction set of the kernels that multiply the matrices
+    product_unit: str  # what multiplies there, such as int8 amx or int16 avx2
     product_tops: float  # of the host, beside the runs, operands in cache; 1e12 operations a second
     prefill_tops: float  # operations of the prefill's matrices by all of its time
     prefill_tile_fraction: float  # prefill_tops of product_tops
@@ -120,6 +121,7 @@ class LatencyBench:
             read_bandwidth_gb_s=host.read_gb_s,
             weight_gb_per_step=weights / 1e9,
             decode_bandwidth_fraction=weights / step / 1e9 / host.read_gb_s,
+            matmul_isa=self._engine.info.kernels["matmul"],
             product_unit=self._products.unit.name,
             product_tops=host.product_tops,
             prefill_tops=prefill_tops,

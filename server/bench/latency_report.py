@@ -84,5 +84,5 @@ def _table(engine: LoadedEngine, results: list[LatencyResult]) -> Table:
     host = (
         f"{first.read_bandwidth_gb_s:.1f} GB/s of reads, {first.product_tops:.2f} TOPS of {first.product_unit} products"
     )
-    title = f"{engine.info.notes[0]}\n{lengths}; host: {host}"
+    title = f"{engine.info.notes[0]}\n{lengths}; {first.matmul_isa} kernels; host: {host}"
     return table_of(title, COLUMNS, [result.as_json() for result in results])

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import CacheConfig, Dtype, KVCacheDtype
+from server.config import CacheConfig, Dtype, Isa, KVCacheDtype
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
 from server.engine.load.weights import ModelWeights, PackedMatrix
-from server.kernels.dispatch import Isa
 from server.kernels.records import (
     STEP,
     AddRowsOperands,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from server.config import Dtype, KVCacheDtype, WeightFormat
+from server.config import Dtype, Isa, KVCacheDtype, LevelIsa, WeightFormat
+from server.device.isa import BY_ISA, isas_of, isas_within
 from server.errors import DeviceError
 from server.kernels import embedding, norm, pack
 from server.kernels.attention import amx as attention_amx
@@ -21,15 +22,13 @@ from server.kernels.experts import route as routing
 from server.kernels.isa import amx, target
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul import amx as matmul_amx
-from server.kernels.matmul import group_bytes, group_lanes, scaled_lanes
+from server.kernels.matmul import group_bytes, group_lanes
 from server.kernels.matmul import lanes as matmul_lanes
 
-Isa = Literal["amx", "avx512", "avx2", "portable"]
 BOTH_SIDES: dict[Dtype, Kernel] = {
     "float32": both_sides.attention_both_sides_f32,
     "bfloat16": both_sides.attention_both_sides_bf16,
 }
-ISAS: tuple[Isa, ...] = ("amx", "avx512", "avx2", "portable")  # best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +78,24 @@ class ExpertKernels:
     combine: Kernel = combining.combine
 
 
-def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
-    """The instruction sets that code with these CPU features may use, best first."""
-    can: list[Isa] = []
-    if all(features.get(name) for name in ("amx-tile", "amx-bf16", "amx-int8")):
-        can.append("amx")
-    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512bf16", "avx512vnni")):
-        can.append("avx512")
-    if features.get("avxvnni") or (features.get("avx512vnni") and features.get("avx512vl")):
-        can.append("avx2")
-    return (*can, "portable")
-
-
 @functools.cache
 def host_isas() -> tuple[Isa, ...]:
     """The instruction sets this host can run, best first."""
     return tuple(isa for isa in isas_of(target.compiled_features()) if isa != "amx" or amx.request_permission())
+
+
+def require_isa(isa: LevelIsa | None) -> None:
+    """Raise DeviceError where kernels are not compiled for the instruction set that was asked for."""
+    if isa is None or isa == host_isas()[0]:
+        return
+    lacks = BY_ISA[isa].lacks(target.host_features())
+    why = f"this host lacks {', '.join(lacks)}" if lacks else f"this process compiles for {host_isas()[0]} already"
+    raise DeviceError(f"isa is {isa}: {why}")
+
+
+def kernel_isas(weights: WeightFormat) -> dict[str, str]:
+    """The instruction set that kernels are compiled for, and that of the format's products."""
+    return {"compiled_for": host_isas()[0], "matmul": linear_kernels(weights).isa}
 
 
 def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKernels:
@@ -107,15 +108,7 @@ def linear_kernels(weights: WeightFormat, isa: Isa | None = None) -> LinearKerne
 
 def linear_kernels_of(weights: WeightFormat, isa: Isa) -> LinearKernels:
     """The kernels of a format on an instruction set, whether this host has it or not."""
-    if weights == "float32":
-        return _float32()
-    if weights == "int8":
-        return _int8(isa)
-    if weights == "int8-rotated":  # of matrices whose inputs come from `pack_rows` or `repack`
-        return replace(_int8(isa), pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated)
-    if weights in ("int8-groups", "int4", "mxfp4"):
-        return _chunked_activations(weights, isa)
-    return _bfloat16_activations(weights, isa)
+    return _FORMATS[weights].on(isa)
 
 
 def shared_kernels(
@@ -154,75 +147,46 @@ def shared_kernels(
     return SharedKernels(*rows, *lanes[kv])
 
 
-def _float32() -> LinearKernels:
-    products = matmul_lanes.matmul_f32, matmul_lanes.gated_f32
-    return LinearKernels(
-        "portable", *products, norm.reduce_norm_f32, pack.pack_rows_f32, pack.repack_f32, embedding.embed_tiles_f32
-    )
+class _Format(NamedTuple):
+    """Where the kernels of a format are, and what makes and embeds its activations."""
+
+    products: Mapping[Isa, tuple[Kernel, Kernel]]  # by instruction set: matmul, and gated
+    reduce_norm: Kernel
+    pack_rows: Kernel
+    repack: Kernel | None
+    embed_tiles: Kernel
+
+    def on(self, isa: Isa) -> LinearKernels:
+        """The kernels of the best instruction set within `isa` that the format has some for."""
+        used = next(each for each in isas_within(isa) if each in self.products)
+        matmul, gated = self.products[used]
+        return LinearKernels(used, matmul, gated, self.reduce_norm, self.pack_rows, self.repack, self.embed_tiles)
 
 
-def _int8(isa: Isa) -> LinearKernels:
-    products: dict[Isa, tuple[Kernel, Kernel]] = {
-        "amx": (matmul_amx.matmul_i8_amx, matmul_amx.gated_i8_amx),
-        "avx512": (matmul_lanes.matmul_i8_avx512, matmul_lanes.gated_i8_avx512),
-        "avx2": (matmul_lanes.matmul_i8_avx2, matmul_lanes.gated_i8_avx2),
-        "portable": (matmul_lanes.matmul_i8_portable, matmul_lanes.gated_i8_portable),
-    }
-    packs = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
-    return LinearKernels(isa, *products[isa], *packs, embedding.embed_tiles_i8)
-
-
-def _chunked_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
-    """Weights in groups by int8 activations with a scale for each 32; hosts with a tile unit have lanes for it too."""
-    lanes, used = group_lanes, "avx512" if isa == "amx" else isa
-    int8: dict[str, tuple[Kernel, Kernel]] = {
-        "avx512": (group_bytes.matmul_i8_groups_avx512, group_bytes.gated_i8_groups_avx512),
-        "avx2": (group_bytes.matmul_i8_groups_avx2, group_bytes.gated_i8_groups_avx2),
-        "portable": (group_bytes.matmul_i8_groups_portable, group_bytes.gated_i8_groups_portable),
-    }
-    int4: dict[str, tuple[Kernel, Kernel]] = {
-        "avx512": (lanes.matmul_i4_avx512, lanes.gated_i4_avx512),
-        "avx2": (lanes.matmul_i4_avx2, lanes.gated_i4_avx2),
-        "portable": (lanes.matmul_i4_portable, lanes.gated_i4_portable),
-    }
-    mxfp4: dict[str, tuple[Kernel, Kernel]] = {
-        "avx512": (lanes.matmul_fp4_avx512, lanes.gated_fp4_avx512),
-        "avx2": (lanes.matmul_fp4_avx2, lanes.gated_fp4_avx2),
-        "portable": (lanes.matmul_fp4_portable, lanes.gated_fp4_portable),
-    }
-    tables: dict[WeightFormat, tuple[dict[str, tuple[Kernel, Kernel]], Kernel]] = {
-        "int8-groups": (int8, embedding.embed_tiles_i8_groups),
-        "int4": (int4, embedding.embed_tiles_i4),
-        "mxfp4": (mxfp4, embedding.embed_tiles_fp4),
-    }
-    table, embed = tables[weights]
-    packs = norm.reduce_norm_i8_chunks, pack.pack_rows_i8_chunks, pack.repack_i8_chunks
-    return LinearKernels(used, *table[used], *packs, embed)
-
-
-def _bfloat16_activations(weights: WeightFormat, isa: Isa) -> LinearKernels:
-    lanes, tiles = matmul_lanes, matmul_amx
-    portable: dict[WeightFormat, tuple[Kernel, Kernel, Kernel]] = {
-        "bfloat16": (lanes.matmul_bf16_portable, lanes.gated_bf16_portable, embedding.embed_tiles_bf16),
-        "int8-weight-only": (lanes.matmul_w8_portable, lanes.gated_w8_portable, embedding.embed_tiles_i8),
-        "fp8": (lanes.matmul_e4m3_portable, lanes.gated_e4m3_portable, embedding.embed_tiles_e4m3),
-        "fp8_e5m2": (lanes.matmul_e5m2_portable, lanes.gated_e5m2_portable, embedding.embed_tiles_e5m2),
-        "mxfp8": (scaled_lanes.matmul_mxfp8_portable, scaled_lanes.gated_mxfp8_portable, embedding.embed_tiles_mxfp8),
-    }
-    avx512: dict[WeightFormat, tuple[Kernel, Kernel]] = {
-        "bfloat16": (lanes.matmul_bf16_avx512, lanes.gated_bf16_avx512),
-        "mxfp8": (scaled_lanes.matmul_mxfp8_avx512, scaled_lanes.gated_mxfp8_avx512),
-    }
-    amx_products: dict[WeightFormat, tuple[Kernel, Kernel]] = {
-        "bfloat16": (tiles.matmul_bf16_amx, tiles.gated_bf16_amx),
-        "int8-weight-only": (tiles.matmul_w8_amx, tiles.gated_w8_amx),
-        "fp8": (tiles.matmul_e4m3_amx, tiles.gated_e4m3_amx),
-        "fp8_e5m2": (tiles.matmul_e5m2_amx, tiles.gated_e5m2_amx),
-    }
-    matmul, gated, embed = portable[weights]
-    used: Isa = "portable"
-    if isa == "amx" and weights in amx_products:
-        (matmul, gated), used = amx_products[weights], "amx"
-    elif isa in ("amx", "avx512") and weights in avx512:
-        (matmul, gated), used = avx512[weights], "avx512"
-    return LinearKernels(used, matmul, gated, norm.reduce_norm_bf16, pack.pack_rows_bf16, None, embed)
+_LANES, _TILES = matmul_lanes.MATMULS, matmul_amx
+_F32 = norm.reduce_norm_f32, pack.pack_rows_f32, pack.repack_f32
+_BF16 = norm.reduce_norm_bf16, pack.pack_rows_bf16, None
+_I8 = norm.reduce_norm_i8, pack.pack_rows_i8, pack.repack_i8
+_CHUNKS = norm.reduce_norm_i8_chunks, pack.pack_rows_i8_chunks, pack.repack_i8_chunks
+_int8 = _Format({"amx": (_TILES.matmul_i8_amx, _TILES.gated_i8_amx), **_LANES["i8"]}, *_I8, embedding.embed_tiles_i8)
+_FORMATS: dict[WeightFormat, _Format] = {
+    "float32": _Format(_LANES["f32"], *_F32, embedding.embed_tiles_f32),
+    "bfloat16": _Format(
+        {"amx": (_TILES.matmul_bf16_amx, _TILES.gated_bf16_amx), **_LANES["bf16"]}, *_BF16, embedding.embed_tiles_bf16
+    ),
+    "int8": _int8,
+    "int8-rotated": _int8._replace(pack_rows=pack.pack_rows_i8_rotated, repack=pack.repack_i8_rotated),
+    "int8-weight-only": _Format(
+        {"amx": (_TILES.matmul_w8_amx, _TILES.gated_w8_amx), **_LANES["w8"]}, *_BF16, embedding.embed_tiles_i8
+    ),
+    "fp8": _Format(
+        {"amx": (_TILES.matmul_e4m3_amx, _TILES.gated_e4m3_amx), **_LANES["e4m3"]}, *_BF16, embedding.embed_tiles_e4m3
+    ),
+    "fp8_e5m2": _Format(
+        {"amx": (_TILES.matmul_e5m2_amx, _TILES.gated_e5m2_amx), **_LANES["e5m2"]}, *_BF16, embedding.embed_tiles_e5m2
+    ),
+    "mxfp8": _Format(_LANES["mxfp8"], *_BF16, embedding.embed_tiles_mxfp8),
+    "int8-groups": _Format(group_bytes.INT8, *_CHUNKS, embedding.embed_tiles_i8_groups),
+    "int4": _Format(group_lanes.INT4, *_CHUNKS, embedding.embed_tiles_i4),
+    "mxfp4": _Format(group_lanes.FP4, *_CHUNKS, embedding.embed_tiles_fp4),
+}

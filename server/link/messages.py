@@ -97,6 +97,7 @@ class EngineInfo:
     core_names: tuple[str, ...] = ()  # as the Neuron runtime names them: ND 0:NC 1
     memory: tuple[CoreMemory, ...] = ()  # one for each core; none where nothing is emulated
     host_memory: dict[str, int] = field(default_factory=dict)  # bytes of the emulation's own buffers, by use
+    kernels: dict[str, str] = field(default_factory=dict)  # instruction sets: compiled for, of the main format's matmul
     notes: tuple[str, ...] = ()  # shown once at start
     adapters: tuple[LoadedAdapter, ...] = ()  # that are there from the start
     generates: bool = True  # takes requests to continue a prompt

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
 from server.config import CompileConfig
-from server.device.affinity import allowed_cpus
+from server.device.cpu_quota import host_threads
 from server.settings.base import ReportSettings, slice_of
 from server.settings.model import ModelSettings
 
@@ -38,6 +38,6 @@ class CompileSettings(ModelSettings, ReportSettings):
             output_path="" if self.report_only else self.output,
             requested_formats=self.requested_formats,
             kernel_cache_dir=self.kernel_cache,
-            cpu_threads=len(allowed_cpus()),
+            cpu_threads=host_threads(),
             neuron=self.neuron.config,
         )

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from server.config import EncodeConfig
-from server.device.affinity import NONE, allowed_cpus, choose_cpus
+from server.device.affinity import NONE, choose_cpus
+from server.device.cpu_quota import host_threads
 from server.engine.encode.options import EmbedOptions
 from server.settings.base import File, slice_of
 from server.settings.model import ModelSettings
@@ -38,7 +39,7 @@ class EmbedSettings(ModelSettings, PoolingSettings):
         1024, ge=1, le=131072, description="tokens in one step (at least those of the longest text allowed)"
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
-    cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
+    cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: as CPUs and quota allow)")
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
     )
@@ -56,7 +57,7 @@ class EmbedSettings(ModelSettings, PoolingSettings):
 
     def encode_config(self, model_path: object) -> EncodeConfig:
         """What the encoder is loaded by."""
-        cpu_threads = self.cpu_threads or len(allowed_cpus())
+        cpu_threads = self.cpu_threads or host_threads()
         return slice_of(
             EncodeConfig,
             self,

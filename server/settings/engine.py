@@ -8,10 +8,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from server.checkpoint.manifest import is_artifact
-from server.config import Batching, EngineConfig, Pace, StackName, TraceConfig
+from server.config import Batching, EngineConfig, LevelIsa, Pace, StackName, TraceConfig
 from server.cost.stacks import STACKS, Stack, default_stack
-from server.device.affinity import NONE, allowed_cpus, choose_cpus
+from server.device.affinity import NONE, choose_cpus
 from server.device.catalog import instance
+from server.device.cpu_quota import host_threads
 from server.settings.adapters import AdapterSettings
 from server.settings.base import slice_of
 from server.settings.model import ModelSettings
@@ -35,9 +36,12 @@ class EngineSettings(ModelSettings, AdapterSettings):
         None, ge=2, description="KV cache blocks (default: what fits in device memory); each is of one group of layers"
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
-    cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: all this process may use)")
+    cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: as CPUs and quota allow)")
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
+    )
+    isa: LevelIsa | None = Field(
+        None, description="instruction set that kernels are compiled for, one the host has (default: its best)"
     )
     stack: StackName | None = Field(
         None,
@@ -98,7 +102,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
-        formats, cpu_threads = self.requested_formats, self.cpu_threads or len(allowed_cpus())
+        formats, cpu_threads = self.requested_formats, self.cpu_threads or host_threads()
         stack = self.serving_stack
         return slice_of(
             EngineConfig,

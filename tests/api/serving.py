@@ -140,6 +140,7 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         facts=fake_facts(config, max_model_len),
         memory=(CoreMemory({"weights": 700, "kv": 200}, 950, 1000), CoreMemory({"weights": 600, "kv": 200}, 950, 1000)),
         host_memory={"weights": 1400, "partial_sums": 64},
+        kernels={"compiled_for": "avx2", "matmul": "avx2"},
     )
     return FakeEngine(
         fake_runner(config.device, cache), cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len)

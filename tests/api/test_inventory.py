@@ -34,6 +34,7 @@ def test_it_names_what_a_figure_stands_on(checkpoint: Path) -> None:
     assert told["compiled"]["max_num_seqs"] == 8
     core = {"weights": 700, "kv": 200, "budget": 950, "capacity": 1000}
     assert told["memory"] == {"core": core, "host": {"weights": 1400, "partial_sums": 64}}
+    assert told["kernels"] == {"compiled_for": "avx2", "matmul": "avx2"}
     assert told["parsers"] == {"tool_calls": "none", "reasoning": "none"}
     assert told["time"] == {"pace": "device", "calibration": default_calibration().version, "extrapolated": []}
     price = told["price"]

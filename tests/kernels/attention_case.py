@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from server.config import KVCacheDtype
+from server.config import Isa, KVCacheDtype
 from server.device.attention_layout import LANES_WORK_BYTES, item_scratch_bytes, row_state_bytes, tile_work_bytes
 from server.device.layout import round_up
 from server.engine.attention_work import AttentionWork
 from server.engine.operands import float_bits
-from server.kernels.dispatch import Isa, host_isas, shared_kernels
+from server.kernels.dispatch import host_isas, shared_kernels
 from server.kernels.records import AttentionOperands
 from server.kernels.workers import WorkerPool
 from server.placement.cache_layout import SCALE_BYTES

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.config import KVCacheDtype
+from server.config import Isa, KVCacheDtype
 from server.device.attention_layout import PARTITION
-from server.kernels.dispatch import Isa
 from server.kernels.workers import WorkerPool
 from tests.depth import representative
 from tests.kernels.attention_case import CACHES, Case

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config import KVCacheDtype
-from server.kernels.dispatch import Isa, shared_kernels
+from server.config import Isa, KVCacheDtype
+from server.kernels.dispatch import shared_kernels
 from server.kernels.workers import WorkerPool
 from tests.kernels.attention_case import CACHES
 from tests.kernels.kernel_bench import Array, address, aligned, run, step_record, work_counters

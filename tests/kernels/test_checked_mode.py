@@ -10,9 +10,9 @@ from pathlib import Path
 import numba
 import pytest
 
+from server.device.isa import TARGETS
 from server.kernels.isa import access
 from server.kernels.isa.jit import SIGNATURE
-from server.kernels.isa.target import TARGETS
 from server.kernels.pack import pack_rows_f32
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import WeightFormat
+from server.config import Isa, WeightFormat
 from server.device.layout import GROUP_ROWS, K_TILES, round_up
-from server.kernels.dispatch import ExpertKernels, Isa
+from server.kernels.dispatch import ExpertKernels
 from server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands
 from server.kernels.experts.route import ROUTINGS
 from server.kernels.matmul.epilogue import ACTIVATIONS

@@ -232,7 +232,7 @@ def test_sizes_that_placement_knows() -> None:
     assert size_of(PartRecord) == LORA_PART_BYTES
 
 
-PANELS = [gate_panels] if "avx512" in host_isas() else []
+PANELS = [gate_panels] if "avx512-bf16" in host_isas() else []
 
 
 @pytest.mark.parametrize("kernel", [activate_rows, gate_rows, *PANELS], ids=lambda k: k.name)

@@ -11,11 +11,12 @@ import pytest
 from numba import njit
 from scipy.special import ndtr
 
-from server.config import DEFAULT_GROUPS, WeightFormat
+from server.config import DEFAULT_GROUPS, Isa, WeightFormat
+from server.device.isa import ISAS
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError
 from server.kernels import dispatch
-from server.kernels.dispatch import ISAS, Isa, LinearKernels, host_isas, linear_kernels
+from server.kernels.dispatch import LinearKernels, host_isas, linear_kernels, linear_kernels_of
 from server.kernels.isa import simd
 from server.kernels.isa.jit import Kernel
 from server.kernels.matmul.epilogue import ACTIVATIONS, OUTPUTS
@@ -40,13 +41,8 @@ from tests.kernels.kernel_bench import (
 
 FORMATS: list[WeightFormat] = ["bfloat16", "int8", "int8-weight-only", "fp8", "fp8_e5m2"]
 OWN: dict[WeightFormat, tuple[Isa, ...]] = {  # the instruction sets that a format has kernels for
-    "float32": ("portable",),
-    "bfloat16": ("amx", "avx512", "portable"),
-    "int8": ISAS,
-    "int8-weight-only": ("amx", "portable"),
-    "fp8": ("amx", "portable"),
-    "fp8_e5m2": ("amx", "portable"),
-    "mxfp8": ("avx512", "portable"),
+    weights: tuple(isa for isa in ISAS if linear_kernels_of(weights, isa).isa == isa)
+    for weights in ("float32", *FORMATS, "mxfp8")
 }
 CASES: list[tuple[WeightFormat, Isa]] = [
     (weights, isa) for weights, isas in OWN.items() for isa in isas if isa in host_isas()
@@ -175,6 +171,19 @@ def test_matmul_equals_numpy(
         assert close(got, x.value.astype(np.float64) @ shard.value.T)
 
 
+@pytest.mark.parametrize("isa", [isa for isa in OWN["int8"] if isa in host_isas()])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_the_largest_codes_are_multiplied_exactly(two_threads: WorkerPool, isa: Isa, rows: int) -> None:
+    """Products of two of them are beyond int16, and files have weights of -128."""
+    rng, k, n = np.random.default_rng(rows), 256, 48
+    codes = rng.choice(np.array([-128, -127, 127], np.int8), (n, k))
+    x, shard = Inputs(rng.choice([-127.0, 127.0], (rows, k)), "int8"), Shard(np.ones((n, k)), "int8")
+    shard.tiles, shard.scales = to_tiles(codes.view(np.uint8), ""), np.ones(n, np.float32)
+    shard.sums = codes.sum(axis=1, dtype=np.int32)
+    (got,) = multiply(two_threads, Product(kernels_of("int8", isa).matmul, "int8", n), x, [shard])
+    assert np.array_equal(got, x.value.astype(np.int64) @ codes.astype(np.int64).T)
+
+
 def activated(activation: str, x: Array) -> Array:
     """The definition, in float64."""
     if activation == "none":
@@ -296,7 +305,7 @@ def _gate_to_bf16(gates: int, target: int, count: int, activation: int) -> None:
         _store_gated(target + i * 2, simd.load(gates + i * 4), simd.splat(1.0), 2, activation)
 
 
-@pytest.mark.skipif("avx512" not in host_isas(), reason="this host has no AVX512-BF16")
+@pytest.mark.skipif("avx512-bf16" not in host_isas(), reason="this host has no AVX512-BF16")
 @pytest.mark.parametrize("activation", GATES)
 def test_activations_beside_the_tile_unit_are_as_exact_as_bfloat16(activation: str) -> None:
     gates = np.concatenate([np.linspace(-9, 9, 2000), [-1e30, -1e3, -95, 0, 95, 1e3, 1e15, 1e30, np.nan] + [1] * 7])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -14,10 +15,11 @@ import llvmlite.binding
 import numba
 import pytest
 
-from server.errors import SettingsError
-from server.kernels.dispatch import isas_of
+from server.device.isa import BY_ISA, TARGETS, best_target, isas_of
+from server.errors import DeviceError, SettingsError
+from server.kernels import dispatch
+from server.kernels.dispatch import host_isas
 from server.kernels.isa.jit import compile_kernels, kernel, source_hash, use_cache
-from server.kernels.isa.target import TARGETS, best_target
 
 
 @kernel
@@ -53,11 +55,11 @@ def test_levels_are_ordered_best_first() -> None:
     ("level", "isa"),
     [
         ("x86-64-v4-amx", "amx"),
-        ("x86-64-v4-bf16", "avx512"),
-        ("x86-64-v4-vnni", "avx2"),
-        ("x86-64-v4", "portable"),
-        ("x86-64-v3-vnni", "avx2"),
-        ("x86-64-v3", "portable"),
+        ("x86-64-v4-bf16", "avx512-bf16"),
+        ("x86-64-v4-vnni", "avx512-vnni"),
+        ("x86-64-v4", "avx512"),
+        ("x86-64-v3-vnni", "avx2-vnni"),
+        ("x86-64-v3", "avx2"),
     ],
 )
 def test_a_level_has_what_the_kernels_of_its_instruction_set_need(level: str, isa: str) -> None:
@@ -69,7 +71,7 @@ def test_kernels_are_chosen_by_what_they_are_compiled_for() -> None:
     """A host may have more than its level: an instruction that the level lacks cannot be compiled."""
     code = "from server.kernels.dispatch import host_isas; print(host_isas())"
     v3 = TARGETS[-1]
-    assert run_python(code, NUMBA_CPU_NAME=v3.cpu, NUMBA_CPU_FEATURES=v3.features) == "('portable',)"
+    assert run_python(code, NUMBA_CPU_NAME=v3.cpu, NUMBA_CPU_FEATURES=v3.features) == "('avx2', 'portable')"
 
 
 def test_an_older_host_is_compiled_for_itself() -> None:
@@ -156,3 +158,55 @@ def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"kernel_cache_dir is .*file.*: cannot write there: File exists"):
         use_cache(str(tmp_path / "file"))
+
+
+ASSEMBLY = """
+from numba import njit, types
+from server.kernels.isa import dot_product, simd
+dot = dot_product.{dot}
+@njit(types.void(types.int64, types.int64, types.int64))
+def step(sums, word, line):
+    simd.store(sums, dot(simd.load(sums), word, line))
+print(next(iter(step.inspect_asm().values())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("isa", "dot", "instruction", "register"),
+    [
+        ("avx512-bf16", "dot_bf16_avx512", "vdpbf16ps", "zmm"),
+        ("avx512-vnni", "dot_i8_avx512_vnni", "vpdpbusd", "zmm"),
+        ("avx512", "dot_i8_avx512", "vpmaddwd", "zmm"),
+        ("avx512", "DOT_BF16.narrow", "vfmadd", "zmm"),
+        ("avx512", "DOT_I8_CODES.wide", "vfmadd", "zmm"),
+        ("avx512", "DOT_E4M3.wide", "vfmadd", "zmm"),
+        ("avx2-vnni", "dot_i8_avx2_vnni", "vpdpbusd", "ymm"),
+        ("avx2", "dot_i8_avx2", "vpmaddwd", "ymm"),
+        ("avx2", "DOT_BF16.wide", "vfmadd", "ymm"),
+    ],
+)
+def test_a_level_is_compiled_to_its_own_instructions(isa: str, dot: str, instruction: str, register: str) -> None:
+    """On any x86 host: nothing is run."""
+    if platform.machine() != "x86_64":
+        pytest.skip("this host is no x86")
+    assembly = run_python(ASSEMBLY.format(dot=dot), **BY_ISA[isa].environment)
+    lines = [line for line in assembly.splitlines() if instruction in line]
+    assert lines
+    assert all(register in line for line in lines)
+
+
+def test_an_instruction_set_can_be_forced() -> None:
+    if "avx2" not in host_isas():
+        pytest.skip("this host has no avx2")
+    code = "from server.device.isa import force_isa; force_isa('avx2'); from server.kernels import dispatch;"
+    code += "dispatch.require_isa('avx2'); print(dispatch.host_isas(), dispatch.linear_kernels('bfloat16').isa)"
+    assert run_python(code) == "('avx2', 'portable') avx2"
+
+
+def test_one_that_the_host_lacks_is_refused_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "host_isas", lambda: ("avx2", "portable"))
+    monkeypatch.setattr(dispatch.target, "host_features", lambda: BY_ISA["avx512"].all_features)
+    with pytest.raises(DeviceError, match=r"^isa is avx512-vnni: this host lacks avx512vnni$"):
+        dispatch.require_isa("avx512-vnni")
+    with pytest.raises(DeviceError, match=r"^isa is avx512: this process compiles for avx2 already$"):
+        dispatch.require_isa("avx512")

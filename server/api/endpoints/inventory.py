@@ -58,6 +58,7 @@ def inventory(service: Service) -> dict[str, Any]:
             "enable_prefix_caching": info.cache.enable_prefix_caching,
         },
         "pooling": None if info.pooling is None else asdict(info.pooling),
+        "kernels": info.kernels,
         "memory": _memory(info),
         "parsers": _parsers(service),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},

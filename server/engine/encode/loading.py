@@ -14,7 +14,7 @@ import numpy.typing as npt
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_config
 from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.config import CacheConfig, EncodeConfig, PoolingLimits, WeightFormats
+from server.config import CacheConfig, EncodeConfig, Isa, PoolingLimits, WeightFormats
 from server.device import host
 from server.device.attention_layout import CHUNK
 from server.device.catalog import instance, use_catalog
@@ -34,7 +34,6 @@ from server.engine.operands import DistanceBias, Placement
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
 from server.kernels.checks import use_checks
-from server.kernels.dispatch import Isa
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.workers import WorkerPool
 from server.models.heads import Head, Normalize, classification_head

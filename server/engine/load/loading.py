@@ -36,6 +36,7 @@ from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
 from server.kernels.checks import use_checks
+from server.kernels.dispatch import kernel_isas, require_isa
 from server.kernels.isa.jit import compile_kernels, use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
@@ -122,6 +123,7 @@ class _Loading:
         self._require_host()
 
     def run(self) -> LoadedEngine:
+        require_isa(self._config.isa)
         if self._config.kernel_checks:
             use_checks()
         use_cache(self._config.kernel_cache_dir)
@@ -288,5 +290,6 @@ class _Loading:
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
             memory=tuple(core_memory(ledger, core) for core in range(ledger.num_cores)),
             host_memory=host_memory,
+            kernels=kernel_isas(weights),
             notes=(*notes, *self._model.notes),
         )

@@ -1,35 +1,41 @@
-"""One step of an inner product on lanes: a 4-byte word of activations by sixteen columns of weights, into their sums.
+"""One step of an inner product on lanes: a word of activations by sixteen columns of weights, into their sums.
 
-A word is one float32, two bfloat16 or four int8 neighbours in k; a cache line of weights holds the same k of sixteen
-columns. int32 sums travel as the bits of float32 lanes, so that one loop serves every format.
+A word is 4 bytes: one float32, two bfloat16 or four int8 neighbours in k; a cache line of weights holds the same k of
+sixteen columns. Where weights are 8-bit codes and activations bfloat16, a line meets 8 bytes of them. int32 sums travel
+as the bits of float32 lanes, so that one loop serves every format.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
 from server.kernels.isa import simd
-from server.kernels.isa.access import READ, pointer
+from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import emitted, load_f32
+from server.kernels.isa.memory import NOTHING, emitted, load_f32
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
+_PAIRS = ir.VectorType(_I16, 2 * simd.LANES)
 _VI = ir.VectorType(_I32, simd.LANES)
 
 
-def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
-    """The word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
+def _every_word(builder: Any, word: Any, flip: int = 0) -> Any:
+    """The word, with the bits of `flip` inverted, in every lane."""
     one = builder.load(pointer(builder, word, _I32, READ), align=2)
     if flip:
         one = builder.xor(one, ir.Constant(_I32, flip))
     first = builder.insert_element(ir.Constant(_VI, ir.Undefined), one, ir.Constant(_I32, 0))
-    every = builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), ir.Constant(_VI, [0] * simd.LANES))
-    return every, builder.load(pointer(builder, line, _VI, READ), align=4)
+    return builder.shuffle_vector(first, ir.Constant(_VI, ir.Undefined), ir.Constant(_VI, [0] * simd.LANES))
+
+
+def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
+    """The word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
+    return _every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
 
 
 def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
@@ -50,6 +56,13 @@ class BFloat(ir.types.Type):  # type: ignore[misc]
         return hash("bfloat")
 
 
+def _floats_of_pair(builder: Any, words: Any) -> tuple[Any, Any]:
+    """The first and the second bfloat16 of each lane, as float32."""
+    even = builder.shl(words, ir.Constant(_VI, [16] * simd.LANES))
+    odd = builder.and_(words, ir.Constant(_VI, [0xFFFF0000] * simd.LANES))
+    return builder.bitcast(even, _V), builder.bitcast(odd, _V)
+
+
 @inline
 def dot_f32(sums, word, line):  # type: ignore[no-untyped-def]
     """sums + a * w."""
@@ -64,14 +77,79 @@ def dot_bf16_avx512(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _V, sums, a, w)
 
 
-@emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
-def dot_bf16_portable(builder: Any, sums: Any, word: Any, line: Any) -> Any:
-    """sums + a0 * w0 + a1 * w1, each product rounded once into the sum."""
-    a, w = _word_and_line(builder, word, line)
-    shift, mask = ir.Constant(_VI, [16] * simd.LANES), ir.Constant(_VI, [0xFFFF0000] * simd.LANES)
-    even = [builder.bitcast(builder.shl(x, shift), _V) for x in (a, w)]
-    odd = [builder.bitcast(builder.and_(x, mask), _V) for x in (a, w)]
-    return _call(builder, "llvm.fma.v16f32", _V, *odd, _call(builder, "llvm.fma.v16f32", _V, *even, sums))
+def _shifted(builder: Any, line: Any, byte: int, right: int) -> Any:
+    """Each lane's byte at the top, then moved right with its sign."""
+    top = builder.shl(line, ir.Constant(_VI, [24 - 8 * byte] * simd.LANES)) if byte < 3 else line
+    return builder.ashr(top, ir.Constant(_VI, [right] * simd.LANES))
+
+
+def float_of_int8(builder: Any, line: Any, byte: int) -> Any:
+    """Each lane's int8 at `byte` as float32."""
+    return builder.sitofp(_shifted(builder, line, byte, 24), _V)
+
+
+def _float_of_float8(mantissa_bits: int, bias: int) -> Any:
+    """Sign, exponent and mantissa to float32's places; the bias changes by a product, which is exact."""
+    places = 0x80000000 | 0x7F << (23 - mantissa_bits)
+
+    def convert(builder: Any, line: Any, byte: int) -> Any:
+        moved = _shifted(builder, line, byte, 1 + mantissa_bits)
+        bits = builder.and_(moved, ir.Constant(_VI, [places] * simd.LANES))
+        return builder.fmul(builder.bitcast(bits, _V), ir.Constant(_V, [2.0 ** (127 - bias)] * simd.LANES))
+
+    return convert
+
+
+float_of_e4m3, float_of_e5m2 = _float_of_float8(3, 7), _float_of_float8(2, 15)
+
+
+def _bf16_at(builder: Any, word: Any, count: int) -> list[Any]:
+    """`count` bfloat16 at `word` as float32, each in every lane."""
+    words = (builder.add(word, ir.Constant(word.type, 2 * i)) for i in range(0, count, 2))
+    return [each for at in words for each in _floats_of_pair(builder, _every_word(builder, at))]
+
+
+def _f32_at(builder: Any, word: Any, count: int) -> list[Any]:
+    words = (builder.add(word, ir.Constant(word.type, 4 * i)) for i in range(count))
+    return [builder.bitcast(_every_word(builder, at), _V) for at in words]
+
+
+def _pair_of_line(builder: Any, line: Any) -> list[Any]:
+    return list(_floats_of_pair(builder, line))
+
+
+def _codes_of_line(convert: Any) -> Any:
+    return lambda builder, line: [convert(builder, line, byte) for byte in range(4)]
+
+
+def _dot_floats(activations: Any, weights: Any) -> Any:
+    """Step of a few float32 of a row by as many of each column, each product rounded once into the sum, in order."""
+
+    @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
+    def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
+        """sums + a0 * w0 + a1 * w1 + ..."""
+        columns = weights(builder, builder.load(pointer(builder, line, _VI, READ), align=4))
+        for a, w in zip(activations(builder, word, len(columns)), columns, strict=True):
+            sums = _call(builder, "llvm.fma.v16f32", _V, a, w, sums)
+        return sums
+
+    return dot
+
+
+class Dots(NamedTuple):
+    """Steps that sum the same in the same order: by bfloat16 activations, and by what `widen_bf16` made of them."""
+
+    narrow: Any
+    wide: Any
+
+
+def _both(weights: Any) -> Dots:
+    return Dots(_dot_floats(_bf16_at, weights), _dot_floats(_f32_at, weights))
+
+
+DOT_BF16 = _both(_pair_of_line)
+DOT_I8_CODES, DOT_E4M3 = _both(_codes_of_line(float_of_int8)), _both(_codes_of_line(float_of_e4m3))
+DOT_E5M2 = _both(_codes_of_line(float_of_e5m2))
 
 
 # Signed bytes to unsigned ones, 128 more, by their top bits: VPDPBUSD takes unsigned by signed.
@@ -79,7 +157,7 @@ _TOP_BITS = 0x80808080
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
-def dot_i8_avx512(builder: Any, sums: Any, word: Any, line: Any) -> Any:
+def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
     a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
     total = builder.bitcast(sums, _VI)
@@ -88,22 +166,107 @@ def dot_i8_avx512(builder: Any, sums: Any, word: Any, line: Any) -> Any:
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
-def dot_i8_avx2(builder: Any, sums: Any, word: Any, line: Any) -> Any:
+def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """sums + sum of four (a + 128) * w by VPDPBUSD, in two 256-bit registers (AVX-VNNI)."""
     a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
     total, half = builder.bitcast(sums, _VI), ir.VectorType(_I32, 8)
     halves = []
     for part in range(2):
-        order = ir.Constant(half, [8 * part + i for i in range(8)])
-        c, x, y = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in (total, a, w))
+        c, x, y = (_part(builder, v, part) for v in (total, a, w))
         halves.append(_call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, *_as_bytes(builder, x, y, 32)))
     total = builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16))))
     return builder.bitcast(total, _V)
 
 
+def _part(builder: Any, vector: Any, part: int) -> Any:
+    """Half of sixteen int32."""
+    order = ir.Constant(ir.VectorType(_I32, 8), [8 * part + i for i in range(8)])
+    return builder.shuffle_vector(vector, ir.Constant(_VI, ir.Undefined), order)
+
+
 def _as_bytes(builder: Any, a: Any, w: Any, count: int) -> list[Any]:
     kind = ir.VectorType(ir.IntType(8), count)
     return [builder.bitcast(a, kind), builder.bitcast(w, kind)]
+
+
+def _halves(builder: Any, words: Any) -> tuple[Any, Any]:
+    """Of four int8 of each lane those of even and those of odd places, as pairs of int16."""
+    pairs, eight = builder.bitcast(words, _PAIRS), ir.Constant(_PAIRS, [8] * 32)
+    return builder.ashr(builder.shl(pairs, eight), eight), builder.ashr(pairs, eight)
+
+
+def _add_pairs(builder: Any, sums: Any, a: Any, w: Any, bits: int) -> Any:
+    """sums + a0 * w0 + a1 * w1 of int16 pairs by VPMADDWD in registers of `bits` bits."""
+    lanes, name = bits // 32, {256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}[bits]
+    part, pairs, parts = ir.VectorType(_I32, lanes), ir.VectorType(_I16, 2 * lanes), []
+    for start in range(0, simd.LANES, lanes):
+        order = ir.Constant(part, list(range(start, start + lanes)))
+        x, y = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in (a, w))
+        parts.append(_call(builder, name, part, builder.bitcast(x, pairs), builder.bitcast(y, pairs)))
+    both = ir.Constant(_VI, list(range(simd.LANES)))
+    return builder.add(sums, parts[0] if len(parts) == 1 else builder.shuffle_vector(*parts, both))
+
+
+def _dot_pairs(activations: Any, bits: int) -> Any:
+    """Step of four int8, or as many int16, by VPMADDWD: int16 holds every code and int32 every sum, so it is exact."""
+
+    @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
+    def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
+        """sums + sum of four a * w."""
+        total = builder.bitcast(sums, _VI)
+        weights = _halves(builder, builder.load(pointer(builder, line, _VI, READ), align=4))
+        for a, w in zip(activations(builder, word), weights, strict=True):
+            total = _add_pairs(builder, total, builder.bitcast(a, _VI), builder.bitcast(w, _VI), bits)
+        return builder.bitcast(total, _V)
+
+    return dot
+
+
+def _codes_at(builder: Any, word: Any) -> tuple[Any, Any]:
+    return _halves(builder, _every_word(builder, word))
+
+
+def _widened_at(builder: Any, word: Any) -> tuple[Any, Any]:
+    """What `widen_i8` has made of four int8."""
+    odd = builder.add(word, ir.Constant(word.type, 64))
+    return _every_word(builder, word), _every_word(builder, odd)
+
+
+dot_i8_avx2, dot_i16_avx2 = _dot_pairs(_codes_at, 256), _dot_pairs(_widened_at, 256)
+dot_i8_avx512, dot_i16_avx512 = _dot_pairs(_codes_at, 512), _dot_pairs(_widened_at, 512)
+
+
+def _dot_words(bits: int) -> Any:
+    """Step of two int16 at `word` by sixteen columns of two int16 at `line`: what the steps above come to."""
+
+    @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
+    def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
+        """sums + a0 * w0 + a1 * w1."""
+        return builder.bitcast(
+            _add_pairs(builder, builder.bitcast(sums, _VI), *_word_and_line(builder, word, line), bits), _V
+        )
+
+    return dot
+
+
+dot_i16_pairs_avx2, dot_i16_pairs_avx512 = _dot_words(256), _dot_words(512)
+
+
+@emitted(types.void, types.int64, types.int64)
+def widen_i8(builder: Any, source: Any, target: Any) -> Any:
+    """64 int8 to 128 bytes: sixteen pairs of int16, of the even places of each four, then those of the odd ones."""
+    halves = _halves(builder, builder.load(pointer(builder, source, _VI, READ), align=4))
+    for i, half in enumerate(halves):
+        at = builder.add(target, ir.Constant(target.type, 64 * i))
+        builder.store(half, pointer(builder, at, _PAIRS, WRITE), align=4)
+    return NOTHING
+
+
+@inline
+def widen_bf16(source, target):  # type: ignore[no-untyped-def]
+    """32 bfloat16 to 128 bytes of float32."""
+    simd.store(target, simd.load_bf16(source))
+    simd.store(target + 64, simd.load_bf16(source + 32))
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)

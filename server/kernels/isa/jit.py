@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -107,6 +108,19 @@ class HostFunction:
 def kernel(function: Callable[..., None]) -> Kernel:
     """Mark a function `(operands, cores, step, worker, workers)` as a kernel."""
     return Kernel(function)
+
+
+def made_kernel(name: str, body: Any) -> Kernel:
+    """A kernel that is `body`, an inline function of a kernel's arguments, under a name that no other kernel has.
+
+    Numba's cache goes by a function's name and file, and has no room for what a closure holds: so the kernel is a
+    function of a global, of the file that names it.
+    """
+    caller = sys._getframe(1).f_code.co_filename
+    arguments = "operands, cores, step, worker, workers"
+    scope = {"body": body, "__name__": __name__}
+    exec(compile(f"def {name}({arguments}):\n    body({arguments})\n", caller, "exec"), scope)
+    return Kernel(scope[name])
 
 
 def source_hash() -> str:

@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from server.kernels.isa.access import READ, UPDATE, WRITE, pointer
+from server.kernels.isa.access import READ, UPDATE, WRITE, pointer, stack_memory
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
@@ -223,3 +223,16 @@ def call_kernel(builder: Any, kernel: Any, *arguments: Any) -> Any:
     function_type = ir.FunctionType(ir.VoidType(), [_I64] * len(arguments))
     builder.call(builder.inttoptr(kernel, function_type.as_pointer()), arguments)
     return NOTHING
+
+
+def stack_lines(count: int) -> Any:
+    """Intrinsic for the address of `count` cache lines on the caller's stack, aligned; the same ones at each call."""
+
+    @emitted(types.int64)
+    def lines(builder: Any) -> Any:
+        """Their address."""
+        block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64 * count))
+        block.align = 64
+        return stack_memory(builder, builder.ptrtoint(block, _I64), 64 * count)
+
+    return lines

@@ -48,6 +48,20 @@ def _doubled_e2m1(builder: Any, codes: Any) -> Any:
     return builder.add(value, _all(_BYTES, 16))
 
 
+_DOUBLED_E2M1 = (*(0, 1, 2, 3, 4, 6, 8, 12), *(0, -1, -2, -3, -4, -6, -8, -12))
+
+
+def _doubled_e2m1_avx2(builder: Any, codes: Any) -> Any:
+    """The same from a table, by VPSHUFB."""
+    half, halves = ir.VectorType(_I8, 32), []
+    table = ir.Constant(half, [value + 16 for value in _DOUBLED_E2M1] * 2)
+    for part in range(2):
+        order = ir.Constant(ir.VectorType(_I32, 32), [32 * part + i for i in range(32)])
+        part_codes = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), order)
+        halves.append(simd.call(builder, "llvm.x86.avx2.pshuf.b", half, table, part_codes))
+    return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_I32, 64), list(range(64))))
+
+
 def _half(shift: int, of_codes: Callable[[Any, Any], Any]) -> Any:
     @emitted(simd.float32x16, types.int64)
     def half(builder: Any, line: Any) -> Any:
@@ -63,6 +77,7 @@ def _half(shift: int, of_codes: Callable[[Any, Any], Any]) -> Any:
 
 low_int4, high_int4 = _half(0, _as_is), _half(4, _as_is)
 low_e2m1, high_e2m1 = _half(0, _doubled_e2m1), _half(4, _doubled_e2m1)
+low_e2m1_avx2, high_e2m1_avx2 = _half(0, _doubled_e2m1_avx2), _half(4, _doubled_e2m1_avx2)
 
 
 def every_word(builder: Any, word: Any) -> Any:
@@ -85,7 +100,7 @@ def first_sums_twice(builder: Any, word: Any) -> Any:
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
-def dot_u8_avx512(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+def dot_u8_avx512_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """sums + four unsigned codes by the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
     total, a = builder.bitcast(sums, _VI), builder.bitcast(every_word(builder, word), _BYTES)
     w = builder.bitcast(codes, _BYTES)
@@ -93,7 +108,7 @@ def dot_u8_avx512(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
-def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+def dot_u8_avx2_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """The same in two 256-bit registers (AVX-VNNI)."""
     vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), every_word(builder, word)
     half, kind, halves = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), []
@@ -102,6 +117,21 @@ def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
         c, w, a = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in vectors)
         w, a = builder.bitcast(w, kind), builder.bitcast(a, kind)
         halves.append(simd.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, w, a))
+    return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """The same by VPMADDUBSW and VPMADDWD: int16 holds two products of codes up to 128."""
+    vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), every_word(builder, word)
+    half, kind, pairs = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), ir.VectorType(_I16, 16)
+    halves = []
+    for part in range(2):
+        order = ir.Constant(half, [8 * part + i for i in range(8)])
+        c, w, a = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in vectors)
+        w, a = builder.bitcast(w, kind), builder.bitcast(a, kind)
+        twos = simd.call(builder, "llvm.x86.avx2.pmadd.ub.sw", pairs, w, a)
+        halves.append(builder.add(c, simd.call(builder, "llvm.x86.avx2.pmadd.wd", half, twos, _all(pairs, 1))))
     return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
 
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from server.config import Isa
 from server.device.layout import GROUP_SCALE_BYTES
 from server.kernels.isa import nibbles, simd
-from server.kernels.isa.jit import inline, kernel
+from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import load_f32, load_i64
 from server.kernels.matmul import epilogue
 from server.kernels.matmul.loop import LINE, matmul_loop, rows_of
@@ -188,7 +189,7 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
     return all_rows
 
 
-def matmul_of(codes: Codes, store: str, may_shift: bool) -> Any:
+def _matmul(codes: Codes, store: str, may_shift: bool) -> Any:
     """The body of a kernel."""
     output = epilogue.OUTPUTS[store]
     plain = _rows(codes, False, output)
@@ -210,91 +211,28 @@ def matmul_of(codes: Codes, store: str, may_shift: bool) -> Any:
     return matmul
 
 
-_avx512 = _int4(nibbles.dot_u8_avx512, nibbles.load_f16)
-_avx2 = _int4(nibbles.dot_u8_avx2, nibbles.load_f16)
-_portable = _int4(nibbles.dot_u8_portable, nibbles.load_f16_portable)
-_avx512_fp4 = _mxfp4(nibbles.dot_u8_avx512)
-_avx2_fp4 = _mxfp4(nibbles.dot_u8_avx2)
-_portable_fp4 = _mxfp4(nibbles.dot_u8_portable)
-
-_i4_avx512, _i4_avx512_gated = matmul_of(_avx512, "plain", True), matmul_of(_avx512, "gated", True)
-_fp4_avx512, _fp4_avx512_gated = matmul_of(_avx512_fp4, "plain", False), matmul_of(_avx512_fp4, "gated", False)
-_i4_avx2, _i4_avx2_gated = matmul_of(_avx2, "plain", True), matmul_of(_avx2, "gated", True)
-_fp4_avx2, _fp4_avx2_gated = matmul_of(_avx2_fp4, "plain", False), matmul_of(_avx2_fp4, "gated", False)
-_i4_portable, _i4_portable_gated = matmul_of(_portable, "plain", True), matmul_of(_portable, "gated", True)
-_fp4_portable, _fp4_portable_gated = (
-    matmul_of(_portable_fp4, "plain", False),
-    matmul_of(_portable_fp4, "gated", False),
-)
+_INT4: dict[Isa, Codes] = {
+    "avx512-vnni": _int4(nibbles.dot_u8_avx512_vnni, nibbles.load_f16),
+    "avx2-vnni": _int4(nibbles.dot_u8_avx2_vnni, nibbles.load_f16),
+    "avx2": _int4(nibbles.dot_u8_avx2, nibbles.load_f16),
+    "portable": _int4(nibbles.dot_u8_portable, nibbles.load_f16_portable),
+}
+_FP4: dict[Isa, Codes] = {
+    "avx512-vnni": _mxfp4(nibbles.dot_u8_avx512_vnni),
+    "avx2-vnni": _mxfp4(nibbles.dot_u8_avx2_vnni),
+    "avx2": _mxfp4(nibbles.dot_u8_avx2)._replace(low=nibbles.low_e2m1_avx2, high=nibbles.high_e2m1_avx2),
+    "portable": _mxfp4(nibbles.dot_u8_portable),
+}
 
 
-@kernel
-def matmul_i4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int4 weights, AVX512-VNNI."""
-    _i4_avx512(operands, cores, step, worker, workers)
+def kernels_of(cell: str, rows: dict[Isa, Codes], may_shift: bool) -> dict[Isa, tuple[Kernel, Kernel]]:
+    """Of each instruction set a matrix's product, and that of interleaved gate and up."""
+    made: dict[Isa, tuple[Kernel, Kernel]] = {}
+    for isa, codes in rows.items():
+        name = f"{cell}_{isa}".replace("-", "_")
+        plain = made_kernel(f"matmul_{name}", _matmul(codes, "plain", may_shift))
+        made[isa] = plain, made_kernel(f"gated_{name}", _matmul(codes, "gated", may_shift))
+    return made
 
 
-@kernel
-def gated_i4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int4 weights, AVX512-VNNI, gated."""
-    _i4_avx512_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_i4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int4 weights, AVX-VNNI."""
-    _i4_avx2(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_i4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int4 weights, AVX-VNNI, gated."""
-    _i4_avx2_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_i4_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int4 weights, any host."""
-    _i4_portable(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_i4_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int4 weights, any host, gated."""
-    _i4_portable_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_fp4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by MXFP4 weights, AVX512-VNNI."""
-    _fp4_avx512(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_fp4_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by MXFP4 weights, AVX512-VNNI, gated."""
-    _fp4_avx512_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_fp4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by MXFP4 weights, AVX-VNNI."""
-    _fp4_avx2(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_fp4_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by MXFP4 weights, AVX-VNNI, gated."""
-    _fp4_avx2_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_fp4_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by MXFP4 weights, any host."""
-    _fp4_portable(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_fp4_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by MXFP4 weights, any host, gated."""
-    _fp4_portable_gated(operands, cores, step, worker, workers)
+INT4, FP4 = kernels_of("i4", _INT4, True), kernels_of("fp4", _FP4, False)

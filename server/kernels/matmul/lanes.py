@@ -1,112 +1,116 @@
 """output = activations @ weights on vector lanes, for hosts without a tile unit and for float32.
 
-Layouts as in matmul_amx; float32 activations are panels [T/16][K/32][16][32], weights [N/16][K][16 n]. Lanes are
-columns and k runs in order, four rows or one at a time, so an element's sum has one order whatever T or the number of
-workers.
+Layouts as in matmul/amx.py; float32 activations are panels [T/16][K/32][16][32], weights [N/16][K][16 n]. A format and
+an instruction set are a row of PRODUCTS: a step of the inner product, how many column tiles are multiplied at once, and
+what becomes of the sums. Float rows leave the registers to LLVM, so that one row serves AVX2, NEON and others.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from server.config import Isa
 from server.kernels.isa import dot_product, simd
-from server.kernels.isa.jit import inline, kernel
+from server.kernels.isa.dot_product import Dots
+from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import load_f32, load_i64
-from server.kernels.matmul import epilogue, weight_codes
-from server.kernels.matmul.loop import (
-    LINE,
-    column_item,
-    converted_weights,
-    matmul_loop,
-    rows_of,
-    scaled_weights,
-    stored_weights,
+from server.kernels.matmul import epilogue
+from server.kernels.matmul.lane_products import (
+    ROWS,
+    SUMS,
+    Step,
+    Widened,
+    by_tile,
+    by_two_tiles,
+    one_row,
+    stack_sums,
+    unchanged,
+    widened,
 )
+from server.kernels.matmul.loop import LINE, matmul_loop, rows_of, scaled_weights, stored_weights
+from server.kernels.matmul.weight_codes import from_mxfp8
 from server.kernels.records import MATMUL
 
 
-def _products(dot: Any, words: int) -> Any:
-    """Sums of four rows, or one, by two column tiles; `words` of k in one panel row."""
+class Scaling(NamedTuple):
+    """What sums are scaled with."""
 
-    @inline
-    def four_rows(a, b0, b1, k_tiles):  # type: ignore[no-untyped-def]
-        c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = simd.splat(0.0)
-        for k in range(k_tiles):
-            for i in range(words):
-                at, line = a + k * 64 * words + i * 4, (k * words + i) * LINE
-                c0, d0 = dot(c0, at, b0 + line), dot(d0, at, b1 + line)
-                c1, d1 = dot(c1, at + 4 * words, b0 + line), dot(d1, at + 4 * words, b1 + line)
-                c2, d2 = dot(c2, at + 8 * words, b0 + line), dot(d2, at + 8 * words, b1 + line)
-                c3, d3 = dot(c3, at + 12 * words, b0 + line), dot(d3, at + 12 * words, b1 + line)
-        return c0, d0, c1, d1, c2, d2, c3, d3
-
-    @inline
-    def one_row(a, b0, b1, k_tiles):  # type: ignore[no-untyped-def]
-        c = d = simd.splat(0.0)
-        for k in range(k_tiles):
-            for i in range(words):
-                at, line = a + k * 64 * words + i * 4, (k * words + i) * LINE
-                c, d = dot(c, at, b0 + line), dot(d, at, b1 + line)
-        return c, d
-
-    return four_rows, one_row
+    value: Any  # (sums, row scale, column scales) -> what they stand for
+    is_int: bool = False  # int32 sums, with a scale for each row
+    is_offset: bool = False  # of activations that are 128 too large
 
 
-def _finisher(value: Any, to: epilogue.Output, is_int: bool, is_offset: bool) -> Any:
+def _finisher(scaling: Scaling, to: epilogue.Output) -> Any:
     """Two column tiles of one row, from sums to the output."""
+    value, is_int, is_offset = scaling
     place, store = to
 
     @inline
-    def finish(op, row, n, width, left, right):  # type: ignore[no-untyped-def]
-        scale, last = 1.0, (width - 1) * 64
+    def finish(op, row, n, width, sums):  # type: ignore[no-untyped-def]
+        left, right = simd.load(sums), simd.load(sums + (width - 1) * LINE)
+        scale, last = 1.0, (width - 1) * LINE
         scale0 = scale1 = simd.splat(1.0)
         if load_i64(op + MATMUL.column_scales) != 0:
-            scales = load_i64(op + MATMUL.column_scales) + n * 64
+            scales = load_i64(op + MATMUL.column_scales) + n * LINE
             scale0, scale1 = simd.load(scales), simd.load(scales + last)
         if is_int:
             scale = load_f32(load_i64(op + MATMUL.row_scales) + row * 4)
             sums0 = sums1 = 0
             if is_offset:
-                sums0 = load_i64(op + MATMUL.column_sums) + n * 64
+                sums0 = load_i64(op + MATMUL.column_sums) + n * LINE
                 sums1 = sums0 + last
             left, right = dot_product.int_sums(left, sums0), dot_product.int_sums(right, sums1)
         at = place(load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc), row, n)
         left, right = value(left, scale, scale0), value(right, scale, scale1)
         bias = load_i64(op + MATMUL.bias)
         if bias != 0:
-            left = simd.add(left, simd.load(bias + n * 64))
-            right = simd.add(right, simd.load(bias + n * 64 + last))
+            left = simd.add(left, simd.load(bias + n * LINE))
+            right = simd.add(right, simd.load(bias + n * LINE + last))
         store(at, left, right, width, load_i64(op + MATMUL.activation))
 
     return finish
 
 
-def _column_pair(dot: Any, words: int, finish: Any) -> Any:
-    four_rows, one_row = _products(dot, words)
+class Product(NamedTuple):
+    """One format on one instruction set."""
+
+    step: Step
+    scaling: Scaling
+    four_rows: Any = by_tile
+    wide: Widened | None = None  # how four rows are multiplied, if not by `step`
+    tile_lines: int = 16  # of a tile of weights
+    convert: Any = None  # (codes, scales, target, tiles): of what is bfloat16 before it is multiplied, two tiles of one
+
+
+def _item(product: Product, output: epilogue.Output) -> Any:
+    step, scaling, four_rows, wide, tile_lines, convert = product
+    one, finish = one_row(step), _finisher(scaling, output)
+    four = unchanged(step, four_rows) if wide is None else widened(wide, four_rows)
+    tile_panels, row_bytes = tile_lines // step.lines, step.row
+    weights_of = stored_weights(tile_lines) if convert is None else scaled_weights(convert)
 
     @inline
-    def column_pair(op, b0, b1, n, width, begin, rows, k_tiles):  # type: ignore[no-untyped-def]
-        """Rows `begin` to `rows` of two column tiles."""
-        row = begin
-        while row < rows:
-            a = load_i64(op + MATMUL.activations) + (row // 16) * k_tiles * 64 * words + row % 16 * 4 * words
-            if row + 4 <= rows:
-                c0, d0, c1, d1, c2, d2, c3, d3 = four_rows(a, b0, b1, k_tiles)
-                finish(op, row, n, width, c0, d0)
-                finish(op, row + 1, n, width, c1, d1)
-                finish(op, row + 2, n, width, c2, d2)
-                finish(op, row + 3, n, width, c3, d3)
-                row += 4
+    def item(op, n, width, begin, end, scratch):  # type: ignore[no-untyped-def]
+        """Rows `begin` to `end` of column tiles n and n + 1, or n alone where `width` is 1."""
+        b0, b1, k_tiles = weights_of(op, n, width, scratch)
+        panels, sums = k_tiles * tile_panels, stack_sums()
+        for first in range(begin, end, ROWS):
+            a = load_i64(op + MATMUL.activations) + (first // 16 * 16 * panels + first % 16) * row_bytes
+            count = min(ROWS, end - first)
+            if count > 1:  # rows beyond the last are the panel's padding
+                four(a, b0, b1, width, panels, sums, scratch)
             else:
-                c, d = one_row(a, b0, b1, k_tiles)
-                finish(op, row, n, width, c, d)
-                row += 1
+                one(a, b0, b1, panels, sums)
+            for i in range(count):
+                finish(op, first + i, n, width, sums + i * SUMS)
 
-    return column_pair
+    return item
 
 
-def _matmul(column_pair: Any, weights_of: Any, tile_bytes: int) -> Any:
-    loop = matmul_loop(column_item(column_pair, weights_of), tile_bytes)
+def _matmul(product: Product, output: str) -> Any:
+    num_tiles = 1 if product.convert is None else 2
+    tile_bytes = num_tiles * (product.tile_lines // product.step.lines) * product.step.row
+    loop = matmul_loop(_item(product, epilogue.OUTPUTS[output]), tile_bytes)
 
     @inline
     def matmul(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -115,153 +119,64 @@ def _matmul(column_pair: Any, weights_of: Any, tile_bytes: int) -> Any:
     return matmul
 
 
-def _plain(dot: Any, words: int, store: str) -> Any:
-    finish = _finisher(epilogue.unscaled, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
-    return _matmul(_column_pair(dot, words, finish), stored_weights(words), 4 * words)
+_PLAIN, _COLUMNS = Scaling(epilogue.unscaled), Scaling(epilogue.scaled_columns)
+_INT, _INT_OFFSET = Scaling(epilogue.scaled_both, True), Scaling(epilogue.scaled_both, True, True)
 
 
-def _int8(dot: Any, store: str, is_offset: bool) -> Any:
-    finish = _finisher(epilogue.scaled_both, epilogue.OUTPUTS[store], is_int=True, is_offset=is_offset)
-    return _matmul(_column_pair(dot, 16, finish), stored_weights(16), 64)
+def _floats(dots: Dots, per_line: int, scaling: Scaling) -> dict[Isa, Product]:
+    """Of bfloat16 activations, and of weights that have `per_line` neighbours of k in a line."""
+    lines = 32 // per_line
+    wide = Widened(dot_product.widen_bf16, Step(dots.wide, lines, 4 * per_line, 128))
+    portable = Product(Step(dots.narrow, lines, 2 * per_line), scaling, wide=wide)
+    return {"avx512": portable._replace(four_rows=by_two_tiles), "portable": portable}
 
 
-def _codes(convert: Any, store: str) -> Any:
-    finish = _finisher(epilogue.scaled_columns, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
-    return _matmul(_column_pair(dot_product.dot_bf16_portable, 16, finish), converted_weights(convert), 128)
+def _pairs(narrow: Any, wide: Any, four_rows: Any) -> Product:
+    """int8 by int8, as int16 where four rows are multiplied."""
+    return Product(Step(narrow, 16), _INT, four_rows, Widened(dot_product.widen_i8, Step(wide, 16, 4, 128)))
 
 
-def scaled_codes(dot: Any, convert: Any, store: str) -> Any:
-    """The body of a kernel whose weights are scaled while they are converted."""
-    finish = _finisher(epilogue.unscaled, epilogue.OUTPUTS[store], is_int=False, is_offset=False)
-    return _matmul(_column_pair(dot, 16, finish), scaled_weights(convert), 128)
+_F32 = Product(Step(dot_product.dot_f32, 32, row=128), _PLAIN, tile_lines=32)
+_MXFP8 = Product(Step(dot_product.DOT_BF16.narrow, 16), _PLAIN, convert=from_mxfp8)
+PRODUCTS: dict[str, dict[Isa, Product]] = {
+    "f32": {"avx512": _F32._replace(four_rows=by_two_tiles), "portable": _F32},
+    "bf16": {
+        "avx512-bf16": Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles),
+        **_floats(dot_product.DOT_BF16, 2, _PLAIN),
+    },
+    "i8": {
+        "avx512-vnni": Product(Step(dot_product.dot_i8_avx512_vnni, 16), _INT_OFFSET, by_two_tiles),
+        "avx512": _pairs(dot_product.dot_i8_avx512, dot_product.dot_i16_avx512, by_two_tiles),
+        "avx2-vnni": Product(Step(dot_product.dot_i8_avx2_vnni, 16), _INT_OFFSET),
+        "avx2": _pairs(dot_product.dot_i8_avx2, dot_product.dot_i16_avx2, by_tile),
+        "portable": Product(Step(dot_product.dot_i8_portable, 16), _INT),
+    },
+    "w8": _floats(dot_product.DOT_I8_CODES, 4, _COLUMNS),
+    "e4m3": _floats(dot_product.DOT_E4M3, 4, _COLUMNS),
+    "e5m2": _floats(dot_product.DOT_E5M2, 4, _COLUMNS),
+    "mxfp8": {
+        "avx512-bf16": Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles, convert=from_mxfp8),
+        "avx512": _MXFP8._replace(four_rows=by_two_tiles),
+        "portable": _MXFP8,
+    },
+}
 
 
-_f32, _f32_gated = _plain(dot_product.dot_f32, 32, "plain"), _plain(dot_product.dot_f32, 32, "gated")
-_avx512, _avx512_gated = (
-    _plain(dot_product.dot_bf16_avx512, 16, "plain"),
-    _plain(dot_product.dot_bf16_avx512, 16, "gated"),
-)
-_bf16, _bf16_gated = (
-    _plain(dot_product.dot_bf16_portable, 16, "plain"),
-    _plain(dot_product.dot_bf16_portable, 16, "gated"),
-)
-_i8_512, _i8_512_gated = (
-    _int8(dot_product.dot_i8_avx512, "plain", True),
-    _int8(dot_product.dot_i8_avx512, "gated", True),
-)
-_i8_256, _i8_256_gated = _int8(dot_product.dot_i8_avx2, "plain", True), _int8(dot_product.dot_i8_avx2, "gated", True)
-_i8, _i8_gated = (
-    _int8(dot_product.dot_i8_portable, "plain", False),
-    _int8(dot_product.dot_i8_portable, "gated", False),
-)
-_w8, _w8_gated = _codes(weight_codes.from_int8, "plain"), _codes(weight_codes.from_int8, "gated")
-_e4m3, _e4m3_gated = _codes(weight_codes.from_e4m3, "plain"), _codes(weight_codes.from_e4m3, "gated")
-_e5m2, _e5m2_gated = _codes(weight_codes.from_e5m2, "plain"), _codes(weight_codes.from_e5m2, "gated")
+class MatmulKernels(NamedTuple):
+    """A matrix's product, and that of interleaved gate and up."""
+
+    matmul: Kernel
+    gated: Kernel
 
 
-@kernel
-def matmul_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """float32 by float32."""
-    _f32(operands, cores, step, worker, workers)
+def _kernels(cell: str, rows: dict[Isa, Product]) -> dict[Isa, MatmulKernels]:
+    """One kernel for each row, under its name; what is portable is all that AVX2 needs where it has no row."""
+    made: dict[Isa, MatmulKernels] = {}
+    for isa, product in rows.items():
+        name = f"{cell}_{isa}".replace("-", "_")
+        plain = made_kernel(f"matmul_{name}", _matmul(product, "plain"))
+        made[isa] = MatmulKernels(plain, made_kernel(f"gated_{name}", _matmul(product, "gated")))
+    return {"avx2": made["portable"], **made}
 
 
-@kernel
-def gated_f32(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """float32 by float32, gated."""
-    _f32_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, AVX512-BF16."""
-    _avx512(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, AVX512-BF16, gated."""
-    _avx512_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_bf16_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, any host."""
-    _bf16(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_bf16_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by bfloat16, any host, gated."""
-    _bf16_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, AVX512-VNNI."""
-    _i8_512(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, AVX512-VNNI, gated."""
-    _i8_512_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, AVX-VNNI."""
-    _i8_256(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, AVX-VNNI, gated."""
-    _i8_256_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_i8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, any host."""
-    _i8(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_i8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by int8, any host, gated."""
-    _i8_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_w8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by int8 weights, any host."""
-    _w8(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_w8_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by int8 weights, any host, gated."""
-    _w8_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_e4m3_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e4m3 weights, any host."""
-    _e4m3(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_e4m3_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e4m3 weights, any host, gated."""
-    _e4m3_gated(operands, cores, step, worker, workers)
-
-
-@kernel
-def matmul_e5m2_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e5m2 weights, any host."""
-    _e5m2(operands, cores, step, worker, workers)
-
-
-@kernel
-def gated_e5m2_portable(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by float8 e5m2 weights, any host, gated."""
-    _e5m2_gated(operands, cores, step, worker, workers)
+MATMULS = {cell: _kernels(cell, rows) for cell, rows in PRODUCTS.items()}

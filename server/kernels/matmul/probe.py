@@ -12,9 +12,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from server.kernels.isa import amx, dot_product, simd
+from server.kernels.isa import amx, dot_product, nibbles, simd
 from server.kernels.isa.access import READ, pointer
-from server.kernels.isa.jit import inline, kernel
+from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import emitted, load_i64
 from server.kernels.records import offsets
 
@@ -33,7 +33,7 @@ class ProductOperands(NamedTuple):
 class Block(NamedTuple):
     """An area: panels [rows/16][k_tiles][16][16 words], weights [columns/16][k_tiles][16 words][16], then the sums.
 
-    A word is one float32, two bfloat16 or four int8. Sums are float32 or int32 [columns/16][rows][16].
+    A word is one float32, two bfloat16 or int16, or four int8. Sums are float32 or int32 [columns/16][rows][16].
     """
 
     rows: int
@@ -178,68 +178,35 @@ def _store_four(at, a, b, c, d):  # type: ignore[no-untyped-def]
     simd.store(at + 192, d)
 
 
-_i8_amx, _bf16_amx = _on_tiles(amx.dot_i8), _on_tiles(amx.dot_bf16)
-_i8_avx512, _bf16_avx512 = _wide(_vnni(512)), _wide(dot_product.dot_bf16_avx512)
-_f32_wide, _bf16_wide = _wide(dot_product.dot_f32), _wide(dot_product.dot_bf16_portable)
-_i8_avx2, _i8_narrow = _narrow(_vnni(256)), _narrow(dot_product.dot_i8_portable)
-_f32_narrow, _bf16_narrow = _narrow(dot_product.dot_f32), _narrow(dot_product.dot_bf16_portable)
+@inline
+def _dot_u8_avx2(sums, word, line):  # type: ignore[no-untyped-def]
+    return nibbles.dot_u8_avx2(sums, word, simd.load(line))
 
 
-@kernel
-def products_i8_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 on tiles."""
-    _i8_amx(operands, worker)
+def _probe(name: str, multiply: Any) -> Kernel:
+    @inline
+    def products(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
+        multiply(operands, worker)
+
+    return made_kernel(f"products_{name}", products)
 
 
-@kernel
-def products_bf16_amx(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 on tiles."""
-    _bf16_amx(operands, worker)
-
-
-@kernel
-def products_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by AVX512-VNNI."""
-    _i8_avx512(operands, worker)
-
-
-@kernel
-def products_bf16_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 by AVX512-BF16."""
-    _bf16_avx512(operands, worker)
-
-
-@kernel
-def products_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8 by AVX-VNNI."""
-    _i8_avx2(operands, worker)
-
-
-@kernel
-def products_f32_wide(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """float32, with 32 registers."""
-    _f32_wide(operands, worker)
-
-
-@kernel
-def products_bf16_wide(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 as float32, with 32 registers."""
-    _bf16_wide(operands, worker)
-
-
-@kernel
-def products_f32_narrow(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """float32, with 16 registers."""
-    _f32_narrow(operands, worker)
-
-
-@kernel
-def products_bf16_narrow(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """bfloat16 as float32, with 16 registers."""
-    _bf16_narrow(operands, worker)
-
-
-@kernel
-def products_i8_narrow(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """int8, any host."""
-    _i8_narrow(operands, worker)
+products_i8_amx, products_bf16_amx = (
+    _probe("i8_amx", _on_tiles(amx.dot_i8)),
+    _probe("bf16_amx", _on_tiles(amx.dot_bf16)),
+)
+products_bf16_avx512_bf16 = _probe("bf16_avx512_bf16", _wide(dot_product.dot_bf16_avx512))
+products_i8_avx512_vnni, products_i8_avx2_vnni = (
+    _probe("i8_avx512_vnni", _wide(_vnni(512))),
+    _probe("i8_avx2_vnni", _narrow(_vnni(256))),
+)
+products_i16_avx512 = _probe("i16_avx512", _wide(dot_product.dot_i16_pairs_avx512))
+products_i16_avx2 = _probe("i16_avx2", _narrow(dot_product.dot_i16_pairs_avx2))
+products_u8_avx2, products_i8_narrow = (
+    _probe("u8_avx2", _narrow(_dot_u8_avx2)),
+    _probe("i8_narrow", _narrow(dot_product.dot_i8_portable)),
+)
+products_f32_wide, products_f32_narrow = (
+    _probe("f32_wide", _wide(dot_product.dot_f32)),
+    _probe("f32_narrow", _narrow(dot_product.dot_f32)),
+)

@@ -1,0 +1,52 @@
+"""How many host threads there is processor time for: the CPUs allowed, or less where a control group has a quota.
+
+A pod with a limit of 2 CPUs may run on all CPUs of its node, but for 2 CPU seconds a second. More threads than that
+would use the quota up early in each period, and stand still until the next with a step half done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from server.device.affinity import allowed_cpus
+
+V1_FOLDERS = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
+
+
+def host_threads(root: Path = Path("/")) -> int:
+    """Threads that can run at once: the CPUs of this process, or the least quota of its groups, rounded up.
+
+    `root` is the root of the file system that holds /proc and /sys.
+    """
+    return max(1, min([len(allowed_cpus()), *(math.ceil(quota) for quota in _quotas(root))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """CPUs' worth of time of each group of this process, and of all their parents, that has a limit."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        own = PurePosixPath(path)
+        for group in (own, *own.parents):
+            place = str(group).lstrip("/")
+            if not names:
+                yield from _ratio(_text(root / "sys/fs/cgroup" / place / "cpu.max").split())
+            elif "cpu" in names.split(","):
+                for folder in V1_FOLDERS:
+                    files = (root / folder / place / f"cpu.cfs_{what}_us" for what in ("quota", "period"))
+                    yield from _ratio([_text(file).strip() for file in files])
+
+
+def _ratio(words: list[str]) -> Iterator[float]:
+    """Quota by period, both in microseconds; nothing where there is no limit: the word max, or -1."""
+    if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+        yield int(words[0]) / int(words[1])
+
+
+def _text(path: Path) -> str:
+    """Text of a file of /proc or /sys; empty when there is none."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,135 @@
+"""The inner loops of the matmuls on vector lanes: sums of one row, or of four, by two column tiles.
+
+Lanes are columns and k runs in order, whatever rows are multiplied together, so an element's sum has one order. Sums go
+through memory on the worker's stack: what becomes of them is compiled once for each kernel, not for each row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import stack_lines
+from server.kernels.matmul.loop import LINE
+
+ROWS = 4  # that are multiplied together; sixteen, the rows of a panel, are a multiple
+SUMS = 2 * LINE  # bytes of one row's sums of two column tiles
+PANEL_ROWS = 16
+
+
+class Step(NamedTuple):
+    """How one line of weights meets activations."""
+
+    dot: Any  # (sums, word, line) -> sums
+    lines: int  # of weights along one panel row
+    word: int = 4  # bytes from the activations of a line to those of the next
+    row: int = 64  # bytes of a panel row
+
+
+stack_sums = stack_lines(ROWS * SUMS // 64)
+
+
+def one_row(step: Step) -> Any:
+    """Decode: two column tiles, so that sums of one need not wait for those of the other."""
+    dot, lines, word, row = step
+    panel = PANEL_ROWS * row
+
+    @inline
+    def products(a, b0, b1, panels, sums):  # type: ignore[no-untyped-def]
+        c = d = simd.splat(0.0)
+        for k in range(panels):
+            for i in range(lines):
+                at, line = a + k * panel + i * word, (k * lines + i) * LINE
+                c, d = dot(c, at, b0 + line), dot(d, at, b1 + line)
+        simd.store(sums, c)
+        simd.store(sums + LINE, d)
+
+    return products
+
+
+def by_tile(step: Step, panel: int) -> Any:
+    """Four rows of panels `panel` bytes apart by one column tile, then the other: sums take eight of 16 registers."""
+    dot, lines, word, row = step
+
+    @inline
+    def of_tile(a, b, panels, sums):  # type: ignore[no-untyped-def]
+        c0 = c1 = c2 = c3 = simd.splat(0.0)
+        for k in range(panels):
+            for i in range(lines):
+                at, line = a + k * panel + i * word, b + (k * lines + i) * LINE
+                c0, c1 = dot(c0, at, line), dot(c1, at + row, line)
+                c2, c3 = dot(c2, at + 2 * row, line), dot(c3, at + 3 * row, line)
+        simd.store(sums, c0)
+        simd.store(sums + SUMS, c1)
+        simd.store(sums + 2 * SUMS, c2)
+        simd.store(sums + 3 * SUMS, c3)
+
+    @inline
+    def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
+        for tile in range(width):
+            of_tile(a, b0 + tile * (b1 - b0), panels, sums + tile * LINE)
+
+    return products
+
+
+def by_two_tiles(step: Step, panel: int) -> Any:
+    """Four rows by two column tiles at once, for hosts with 32 registers of 512 bits."""
+    dot, lines, word, row = step
+
+    @inline
+    def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
+        c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = simd.splat(0.0)
+        for k in range(panels):
+            for i in range(lines):
+                at, line = a + k * panel + i * word, (k * lines + i) * LINE
+                c0, d0 = dot(c0, at, b0 + line), dot(d0, at, b1 + line)
+                c1, d1 = dot(c1, at + row, b0 + line), dot(d1, at + row, b1 + line)
+                c2, d2 = dot(c2, at + 2 * row, b0 + line), dot(d2, at + 2 * row, b1 + line)
+                c3, d3 = dot(c3, at + 3 * row, b0 + line), dot(d3, at + 3 * row, b1 + line)
+        _store(sums, c0, d0)
+        _store(sums + SUMS, c1, d1)
+        _store(sums + 2 * SUMS, c2, d2)
+        _store(sums + 3 * SUMS, c3, d3)
+
+    return products
+
+
+@inline
+def _store(sums, c, d):  # type: ignore[no-untyped-def]
+    simd.store(sums, c)
+    simd.store(sums + LINE, d)
+
+
+class Widened(NamedTuple):
+    """Activations that four rows are multiplied with in a wider type, made once for both column tiles."""
+
+    widen: Any  # (panel row, target)
+    step: Step
+
+
+def widened(wide: Widened, four_rows: Any) -> Any:
+    """The function `(a, b0, b1, width, panels, sums, scratch)` of four rows of panels of 64-byte rows."""
+    widen, step = wide
+    target_row, size = step.row, ROWS * step.row
+    products = four_rows(step, size)
+
+    @inline
+    def of_four(a, b0, b1, width, panels, sums, scratch):  # type: ignore[no-untyped-def]
+        for k in range(panels):
+            for row in range(ROWS):
+                widen(a + (k * PANEL_ROWS + row) * 64, scratch + k * size + row * target_row)
+        products(scratch, b0, b1, width, panels, sums)
+
+    return of_four
+
+
+def unchanged(step: Step, four_rows: Any) -> Any:
+    """The same of activations as they are."""
+    products = four_rows(step, PANEL_ROWS * step.row)
+
+    @inline
+    def of_four(a, b0, b1, width, panels, sums, scratch):  # type: ignore[no-untyped-def]
+        products(a, b0, b1, width, panels, sums)
+
+    return of_four
