@@ -10,6 +10,8 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, sagemaker
+from server.api.dialects.responses import routes as responses
+from server.api.dialects.responses.background import Background
 from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
@@ -19,11 +21,13 @@ from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
+from server.api.wire.responses import ResponsesRequest
 
-MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory, adapters)
+MODULES = (chat, completions, responses, sagemaker, models, tokenize, status, admin, inventory, adapters)
 BODIES = (
     ChatRequest,
     CompletionRequest,
+    ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
     LoadLoraAdapterRequest,
@@ -36,6 +40,7 @@ def build_app(service: Service) -> FastAPI:
     app = Application(title="neuronserve", version=__version__, redoc_url=None)
     app.bodies = BODIES
     app.state.service = service
+    app.state.background = Background()
     for module in MODULES:
         app.include_router(module.router, responses=errors_of(*EVERYWHERE))
     errors.install(app, sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path)))
@@ -49,7 +54,7 @@ def build_app(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(config.allowed_origins),
-            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
             expose_headers=["X-Request-Id"],
         )

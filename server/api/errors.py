@@ -59,6 +59,21 @@ class TooManyConnections(RequestError):
     code = "too_many_connections"
 
 
+class NotFound(RequestError):
+    """The request names something stored that is not there, or no more."""
+
+    status = 404
+    code = "not_found"
+
+
+class StorageFull(RequestError):
+    """Nothing more can be stored: the disk is full or fails, or a limit of the settings is reached."""
+
+    status = 507
+    kind = "server_error"
+    code = "storage_full"
+
+
 class _InternalError(RequestError):
     status = 500
     kind = "server_error"

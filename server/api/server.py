@@ -20,6 +20,7 @@ import uvloop
 
 from server.api.app import build_app
 from server.api.config import ApiConfig
+from server.api.dialects.responses.background import Background
 from server.api.endpoints.inventory import inventory
 from server.api.http.access_log import leave_out_probes
 from server.api.http.connections import Connections
@@ -76,9 +77,11 @@ class ApiServer:
         leave_out_probes()
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
+        app = build_app(self.service)
+        self._background: Background = app.state.background
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                build_app(self.service),
+                app,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -113,6 +116,8 @@ class ApiServer:
             logging_stats.cancel()
             giving_up.cancel()
             await asyncio.gather(loading, logging_stats, giving_up, serving, return_exceptions=True)
+            self.service.abort_all()
+            await self._background.close()
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
         if (loss := self.service.engine.loss) is not None:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")

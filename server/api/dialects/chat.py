@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -51,8 +52,23 @@ async def create_chat_completion(
     return await respond(request.receive, adapter, bool(body.stream))
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation that is checked and rendered, whichever dialect it came in."""
+
+    name: str  # of the model, for the answer
+    generation: Generation
+    plan: OutputPlan
+
+
 async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    conversation = await prepare_conversation(origin, body, service)
+    return ChatAdapter(service, conversation, body, f"chatcmpl-{origin.request_id}")
+
+
+async def prepare_conversation(origin: Origin, body: ChatRequest, service: Service) -> Conversation:
+    """`prepare` without the shapes of the answer."""
     name = validate(service, body)
     model = service.model
     require_room(service, body.n or 1)
@@ -64,8 +80,7 @@ async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAd
     prompt = await chat_prompt(model, body, extra, list(tools.offered))
     grammar = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    generation = Generation(service, origin, body, sampling.sequences([prompt], most, grammar))
-    return ChatAdapter(service, generation, body, plan, f"chatcmpl-{origin.request_id}", name)
+    return Conversation(name, Generation(service, origin, body, sampling.sequences([prompt], most, grammar)), plan)
 
 
 def _num_logprobs(body: ChatRequest, most: int) -> int | None:
@@ -86,16 +101,9 @@ def _echo(body: ChatRequest) -> str:
 class ChatAdapter:
     """Puts deltas into OpenAI's chat shapes."""
 
-    def __init__(
-        self,
-        service: Service,
-        generation: Generation,
-        body: ChatRequest,
-        plan: OutputPlan,
-        answer_id: str,
-        name: str,
-    ) -> None:
-        self.generation = generation
+    def __init__(self, service: Service, conversation: Conversation, body: ChatRequest, answer_id: str) -> None:
+        self.generation = generation = conversation.generation
+        plan, name = conversation.plan, conversation.name
         self._body = body
         self._usage = stream_usage(body)
         self._tools = plan.tools

@@ -41,11 +41,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None], end: bytes = DONE) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
+        self._end = end
         self._last_time = 0.0  # when something was sent last, on the event loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +62,7 @@ class EventStream(Response):
                 await self._write_rest(send)
             except Exception as error:
                 await _chunk(send, frame(error_bytes(as_request_error(error))))
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+        await send({"type": "http.response.body", "body": self._end, "more_body": False})
 
     async def _write_rest(self, send: Send) -> None:
         breaking = asyncio.ensure_future(self._break_silence(send))

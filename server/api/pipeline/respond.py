@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from server.api.http.event_stream import EventStream, until_disconnect
+from server.api.http.event_stream import DONE, EventStream, until_disconnect
 from server.api.pipeline.generation import Delta, Generation
 
 
@@ -33,13 +33,17 @@ async def respond(receive: Receive, adapter: Adapter, is_stream: bool) -> Respon
     """The HTTP response; a stream's once its first event is there, so that errors before it are plain HTTP errors."""
     if not is_stream:
         return await until_disconnect(receive, _whole(adapter))
-    frames = _frames(adapter)
+    return await stream(receive, _frames(adapter))
+
+
+async def stream(receive: Receive, frames: AsyncGenerator[bytes, None], end: bytes = DONE) -> Response:
+    """The HTTP response of a stream of events, once its first is there."""
     try:
         first = await until_disconnect(receive, frames.asend(None))
     except BaseException:
         await frames.aclose()
         raise
-    return EventStream(first, frames)
+    return EventStream(first, frames, end)
 
 
 async def collect(generation: Generation) -> list[Delta]:
