@@ -12,22 +12,37 @@ from server.api import errors
 from server.api.dialects import chat, completions, sagemaker
 from server.api.dialects.responses import routes as responses
 from server.api.dialects.responses.background import Background
-from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
+from server.api.endpoints import adapters, admin, batches, files, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
+from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.responses import ResponsesRequest
 
-MODULES = (chat, completions, responses, sagemaker, models, tokenize, status, admin, inventory, adapters)
+MODULES = (
+    chat,
+    completions,
+    responses,
+    sagemaker,
+    models,
+    tokenize,
+    status,
+    admin,
+    inventory,
+    adapters,
+    files,
+    batches,
+)
 BODIES = (
     ChatRequest,
     CompletionRequest,
     ResponsesRequest,
+    BatchRequest,
     TokenizeRequest,
     DetokenizeRequest,
     LoadLoraAdapterRequest,
@@ -47,7 +62,8 @@ def build_app(service: Service) -> FastAPI:
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     app.add_middleware(HeadAsGet)
-    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads)
     if config.api_keys:
         app.add_middleware(ApiKeys, keys=config.api_keys)
     if config.allowed_origins:

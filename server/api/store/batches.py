@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from server.errors import QueueFull
 
 MAX_OPEN = 1000  # batches that have not ended
 MAX_ENDED = 10_000  # the oldest are forgotten
+READ_LINES = 100  # results in memory at once
 _IS_OPEN = "status NOT IN (?, ?, ?, ?)"
 
 
@@ -97,12 +99,12 @@ class BatchStore:
         clause = f"WHERE {_IS_OPEN} ORDER BY rowid LIMIT 1"
         return await self._database.run(lambda db: next(BATCHES.select(db, clause, *ENDED), None))
 
-    async def update(self, batch_id: str, only_if: tuple[str, ...], **changes: Any) -> StoredBatch:
-        """The batch with `changes`, which are made if its status is among `only_if`. Raises NotFound."""
+    async def update(self, batch_id: str, only_if: tuple[str, ...] | None, **changes: Any) -> StoredBatch:
+        """The batch with `changes`, which are made if its status is among `only_if`, if any. Raises NotFound."""
 
         def work(db: sqlite3.Connection) -> StoredBatch:
             batch, _ = _found(db, batch_id)
-            if batch.status in only_if:
+            if only_if is None or batch.status in only_if:
                 batch = replace(batch, **changes)
                 _put(db, batch)
             return batch
@@ -120,10 +122,21 @@ class BatchStore:
         query = "SELECT line FROM results WHERE batch_id = ?"
         return await self._database.run(lambda db: {line for (line,) in db.execute(query, (batch_id,))})
 
-    async def results(self, batch_id: str, is_error: bool, after: int, limit: int) -> list[LineResult]:
-        """Results of lines behind the line `after`, in order."""
+    def lines_of(self, batch_id: str, is_error: bool) -> Callable[[], Iterator[bytes]]:
+        """A function, to be called in a thread, of the lines of the output or of the error file."""
         clause = "WHERE batch_id = ? AND is_error = ? AND line > ? ORDER BY line LIMIT ?"
-        return await self._database.run(lambda db: list(RESULTS.select(db, clause, batch_id, is_error, after, limit)))
+
+        def lines() -> Iterator[bytes]:
+            last = 0
+            while True:
+                values = batch_id, is_error, last, READ_LINES
+                found = self._database.wait(lambda db: list(RESULTS.select(db, clause, *values)))  # noqa: B023
+                if not found:
+                    return
+                yield from (result.data for result in found)
+                last = found[-1].line
+
+        return lines
 
     async def end(self, batch: StoredBatch, files: list[StoredFile]) -> None:
         """In one transaction: the batch has ended, its files are there, and they alone have its results."""

@@ -83,6 +83,10 @@ class Database:
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
 
+    def wait(self, work: Work[T]) -> T:
+        """As `run`, for a thread, which it blocks."""
+        return self._thread.submit(self._transact, work).result()
+
     async def close(self) -> None:
         """Write what is left into the database's own file, and let go of it."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)

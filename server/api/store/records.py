@@ -45,6 +45,7 @@ class StoredBatch:
     input_file_id: str
     completion_window: str
     metadata: str | None = None  # JSON
+    output_lifetime_s: int | None = None
     api_key: str = ""  # label of who created it, for metrics
     total: int = 0
     errors: str | None = None  # JSON list, of an input that is no batch
