@@ -117,7 +117,7 @@ def _record(line: BatchLine, request_id: str, status: int, body: dict[str, Any])
 
 
 def _encoded(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json.dumps(record).encode() + b"\n"  # in ASCII: some readers of lines take U+2028 for an end
 
 
 def _counts(usage: Usage | ResponseUsage | None) -> dict[str, Any]:
