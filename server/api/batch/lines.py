@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-MAX_LINES = 50_000  # OpenAI's
 MAX_ERRORS = 100  # that are reported of one file
 MAX_CUSTOM_ID = 512
 
@@ -47,6 +46,7 @@ class LineRules:
 
     urls: Collection[str]
     max_bytes: int  # of a line
+    max_lines: int | None = None
 
     def parse(self, number: int, data: bytes) -> BatchLine | LineError:
         """The request in one line, or what is wrong with it."""
@@ -81,6 +81,12 @@ def check_file(path: Path, rules: LineRules) -> CheckedFile:
     """Check every line. A file with errors is none to work on."""
     checked, seen = CheckedFile(), dict[str, int]()
     for number, data in numbered_lines(path):
+        if checked.total == rules.max_lines:
+            checked.errors.append(
+                LineError("too_many_tasks", f"The file has more than {rules.max_lines} lines.", number)
+            )
+        if len(checked.errors) >= MAX_ERRORS or checked.total == rules.max_lines:
+            break
         checked.total += 1
         line = rules.parse(number, data)
         if isinstance(line, BatchLine) and (before := seen.setdefault(line.custom_id, number)) != number:
@@ -88,12 +94,8 @@ def check_file(path: Path, rules: LineRules) -> CheckedFile:
             line = LineError("duplicate_custom_id", message, number, "custom_id")
         if isinstance(line, LineError):
             checked.errors.append(line)
-        if checked.total > MAX_LINES or len(checked.errors) >= MAX_ERRORS:
-            break
     if not checked.total:
         checked.errors.append(LineError("empty_file", "The file has no lines."))
-    if checked.total > MAX_LINES:
-        checked.errors.insert(0, LineError("too_many_tasks", f"The file has more than {MAX_LINES} lines."))
     return checked
 
 

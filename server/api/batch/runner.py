@@ -27,6 +27,7 @@ from server.api.store.records import LineResult, StoredBatch, StoredFile
 log = logging.getLogger("neuronserve.batch")
 PURPOSE = "batch_output"
 OUTPUT_LIFETIME_S = 30 * 86400
+MAX_LINES = 50_000  # OpenAI's
 DISK_RETRY_S = 5.0
 WHY = {
     "cancelled": ("batch_cancelled", "The batch was cancelled before this request was answered."),
@@ -185,7 +186,7 @@ class BatchRunner:
                 await asyncio.sleep(DISK_RETRY_S)
 
     def _rules(self, batch: StoredBatch) -> LineRules:
-        return LineRules((batch.endpoint,), self._service.config.max_body_bytes)
+        return LineRules((batch.endpoint,), self._service.config.max_body_bytes, MAX_LINES)
 
 
 def _now() -> int:
