@@ -27,6 +27,7 @@ ELSEWHERE = {  # chat's names of what has another here
     "logprobs": f"include with {LOGPROBS!r}",
     "n": "one output",
     "echo": "no echo",
+    "return_token_ids": "no token ids",
 }
 _PARAMS = (  # of chat, and what it is here
     (r"max_(completion_)?tokens", "max_output_tokens"),

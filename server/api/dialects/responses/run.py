@@ -38,14 +38,15 @@ class ResponseRun:
         conversation: chat.Conversation,
         response: Response,
         items: list[dict[str, Any]],
-        has_logprobs: bool,
+        body: ResponsesRequest,
     ) -> None:
         self.response = response
         self._service = service
         self._generation = generation = conversation.generation
         self._items = json.dumps(items, ensure_ascii=False).encode()
-        names = TokenNames(service.model.tokenizer, False) if has_logprobs else None
-        reader = MessageReader(conversation.plan.parser(generation.prompts[0].text or ""))
+        names = TokenNames(service.model.tokenizer, False) if LOGPROBS in (body.include or ()) else None
+        has_reasoning = (body.model_extra or {}).get("include_reasoning") is not False
+        reader = MessageReader(conversation.plan.parser(generation.prompts[0].text or ""), has_reasoning)
         self._writer = ResponseWriter(response, reader, names)
         self._is_begun = False  # there are events
 
@@ -135,8 +136,7 @@ async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> R
     messages = messages_of(body, before, items)
     conversation = await _conversation(origin, body, service, messages)
     response = _response(body, name, service.model)
-    has_logprobs = LOGPROBS in (body.include or ())
-    return ResponseRun(service, conversation, response, listed(items), has_logprobs)
+    return ResponseRun(service, conversation, response, listed(items), body)
 
 
 def _check(body: ResponsesRequest) -> None:

@@ -29,7 +29,6 @@ from server.api.wire.response import (
     ResponseError,
     ResponseUsage,
 )
-from server.api.wire.tools import ToolCallDelta
 from server.api.wire.usage import Usage
 
 
@@ -45,6 +44,7 @@ class ResponseWriter:
         self._number = 0  # of the next event
         self._open: OutputItem | None = None
         self._unread_tokens = 0  # whose text is held back
+        self._held_logprobs: list[TokenLogprob] = []  # of such tokens
         self._is_cut = False
         self.is_started = False
 
@@ -65,15 +65,25 @@ class ResponseWriter:
         part = self._reader.read(delta.text, is_last=delta.finish_reason is not None)
         self._count(delta, part)
         self._is_cut = delta.finish_reason == "length"
-        logprobs: list[TokenLogprob] = []
         if self._names is not None and delta.logprobs:
-            logprobs = chat_logprobs(self._names, delta, self.response.top_logprobs).content
+            self._held_logprobs += chat_logprobs(self._names, delta, self.response.top_logprobs).content
+        begun = [call for call in part.calls if call.id is not None]
+        for call in part.calls:
+            if call.id is None:  # the rest of the call that is open, before whatever follows it
+                yield from self._write_arguments(call.function.arguments)
         if part.reasoning:
             yield from self._write_reasoning(part.reasoning)
-        if part.content or logprobs:
-            yield from self._write_text(part.content, logprobs)
-        for call in part.calls:
-            yield from self._write_call(call)
+        if part.content:
+            is_mixed = bool(part.reasoning or part.calls)
+            held = self._held_logprobs
+            yield from self._write_text(part.content, _of_text(held, part.content) if is_mixed else held)
+        if part.reasoning or part.content or part.calls:
+            self._held_logprobs = []
+        for call in begun:
+            yield from self._add(
+                FunctionCallItem(id=new_id("fc"), call_id=call.id or "", name=call.function.name or "")
+            )
+            yield from self._write_arguments(call.function.arguments)
 
     def finish(self, usage: Usage) -> Iterator[bytes]:
         """The output has ended; an empty one is an empty message."""
@@ -135,19 +145,15 @@ class ResponseWriter:
         part.text += text
         if part.logprobs is not None:
             part.logprobs += logprobs
-        if text or logprobs:
+        if text:
             shown = _without_bytes(logprobs)
             yield self._event("response.output_text.delta", **self._place(0), delta=text, logprobs=shown)
 
-    def _write_call(self, call: ToolCallDelta) -> Iterator[bytes]:
-        if call.id is not None:
-            item = FunctionCallItem(id=new_id("fc"), call_id=call.id, name=call.function.name or "")
-            yield from self._add(item)
+    def _write_arguments(self, text: str) -> Iterator[bytes]:
         assert isinstance(self._open, FunctionCallItem)
-        self._open.arguments += call.function.arguments
-        if call.function.arguments:
-            delta = call.function.arguments
-            yield self._event("response.function_call_arguments.delta", **self._place(), delta=delta)
+        self._open.arguments += text
+        if text:
+            yield self._event("response.function_call_arguments.delta", **self._place(), delta=text)
 
     def _add(self, item: OutputItem) -> Iterator[bytes]:
         yield from self._close("completed")
@@ -196,6 +202,20 @@ class ResponseWriter:
         payload = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return f"event: {kind}\ndata: {json.dumps(payload, ensure_ascii=False)}\n\n".encode()
+
+
+def _of_text(logprobs: list[TokenLogprob], text: str) -> list[TokenLogprob]:
+    """Those of the tokens that have a part of the text, where it is found in them as it is."""
+    data, wanted = b"".join(bytes(each.bytes) for each in logprobs), text.encode()
+    start = data.rfind(wanted)
+    if start < 0:
+        return logprobs
+    kept, at = [], 0
+    for each in logprobs:
+        if at < start + len(wanted) and at + len(each.bytes) > start:
+            kept.append(each)
+        at += len(each.bytes)
+    return kept
 
 
 def _without_bytes(logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
