@@ -178,7 +178,7 @@ def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str])
 def _path(loc: Sequence[int | str]) -> list[int | str]:
     """The part of pydantic's path that exists in the body: no names of types, no keys the client made up."""
     kept: list[int | str] = []
-    for part in loc:
+    for part in loc[1:] if loc[:1] == ("query",) else loc:  # FastAPI's word for where it looked
         if isinstance(part, str) and (not _FIELD.fullmatch(part) or part in _TYPE_NAMES):
             continue
         kept.append(part)

@@ -352,3 +352,17 @@ def test_a_bad_request_is_named(
 ) -> None:
     answer = http.post(path, json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        (f"{RESPONSES}/resp_1/input_items?limit=0", "limit"),
+        (f"{RESPONSES}/resp_1?stream=maybe", "stream"),
+        ("/v1/files?order=up", "order"),
+        ("/v1/batches?limit=x", "limit"),
+    ],
+)
+def test_a_bad_parameter_of_a_path_is_named(http: httpx.Client, path: str, param: str) -> None:
+    answer = http.get(path)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

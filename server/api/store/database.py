@@ -110,8 +110,9 @@ def _opened(path: Path | None, tables: Sequence[Table[Any]]) -> sqlite3.Connecti
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version not in (0, SCHEMA_VERSION):
         raise sqlite3.DatabaseError(f"it has version {version} of another server's tables, not {SCHEMA_VERSION}")
-    for table in tables:
-        db.execute(table.schema)
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if version == 0:  # a new file; an old one is opened without a write, as the disk may be full
+        for table in tables:
+            db.execute(table.schema)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     db.execute("COMMIT")
     return db

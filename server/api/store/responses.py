@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time
@@ -51,7 +52,8 @@ class ResponseStore:
                 found.append(response)
                 next_id = response.previous_id
             now = time.time()
-            db.executemany("UPDATE responses SET used_at = ? WHERE id = ?", [(now, each.id) for each in found])
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk is no reason not to read
+                db.executemany("UPDATE responses SET used_at = ? WHERE id = ?", [(now, each.id) for each in found])
             return found[::-1]
 
         return await self._database.run(work)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
 from server.api.config import StoreConfig
+from server.api.errors import StorageFull
 from server.api.store.batches import BatchStore
 from server.api.store.database import Database
 from server.api.store.files import FileStore
@@ -10,6 +13,7 @@ from server.api.store.records import TABLES
 from server.api.store.responses import ResponseStore
 from server.errors import InvalidRequest, SettingsError
 
+log = logging.getLogger("neuronserve.api")
 NO_DATA_DIR = "Files and batches need a place that survives the server: start it with --data-dir DIR."
 
 
@@ -49,10 +53,13 @@ class Store:
         return self._batches
 
     async def recover(self) -> None:
-        """Put right what a server before this one has left; before anything is stored. Raises StorageFull."""
-        await self.responses.recover()
-        if self._files is not None:
-            await self._files.clean()
+        """Put right what a server before this one has left, before anything is stored; as far as a full disk allows."""
+        try:
+            await self.responses.recover()
+            if self._files is not None:
+                await self._files.clean()
+        except StorageFull as error:
+            log.warning("%s", error)
 
     async def close(self) -> None:
         """Let go of the data directory."""
