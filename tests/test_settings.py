@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.api.config import ApiConfig
+from server.api.config import ApiConfig, StoreConfig
 from server.config import DataParallel, EngineConfig, RuntimeCores, WeightGroups
 from server.errors import SettingsError
 from server.planner.plan.options import PlanOptions
@@ -207,7 +207,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
 @pytest.mark.parametrize(
     ("kind", "slices"),
     [
-        (ServeSettings, (EngineConfig, ApiConfig)),
+        (ServeSettings, (EngineConfig, ApiConfig, StoreConfig)),
         (PlanSettings, (PlanOptions,)),
         (SimulateSettings, (SimulationOptions, SyntheticWorkload, Arrivals, Slo, Autoscaling)),
     ],

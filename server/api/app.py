@@ -11,7 +11,9 @@ from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
 from server.api.dialects.messages import routes as messages
-from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
+from server.api.dialects.responses import routes as responses
+from server.api.dialects.responses.background import Background
+from server.api.endpoints import adapters, admin, batches, files, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.load_report import LoadReports, load_of
@@ -19,18 +21,23 @@ from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, H
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
+from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.messages import CountTokensRequest, MessagesRequest
 from server.api.wire.pooling import ClassifyRequest, EmbeddingRequest, RerankRequest, ScoreRequest, TextPoolingRequest
+from server.api.wire.responses import ResponsesRequest
 
+GENERATING = (chat, completions, responses, messages, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
-MODULES = (chat, completions, messages, *ENCODING, sagemaker, models, tokenize, status, admin, inventory, adapters)
+MODULES = (*GENERATING, *ENCODING, models, tokenize, status, admin, inventory, adapters, files, batches)
 BODIES = (
     ChatRequest,
     CompletionRequest,
+    ResponsesRequest,
     MessagesRequest,
     CountTokensRequest,
+    BatchRequest,
     TokenizeRequest,
     DetokenizeRequest,
     LoadLoraAdapterRequest,
@@ -48,6 +55,7 @@ def build_app(service: Service) -> FastAPI:
     app = Application(title="neuronserve", version=__version__, redoc_url=None)
     app.bodies = BODIES
     app.state.service = service
+    app.state.background = Background()
     for module in MODULES:
         app.include_router(module.router, responses=errors_of(*EVERYWHERE))
     errors.install(app, sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path)))
@@ -55,14 +63,15 @@ def build_app(service: Service) -> FastAPI:
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     app.add_middleware(HeadAsGet)
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
-    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
+    uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
+    app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads)
     if config.api_keys:
         app.add_middleware(ApiKeys, keys=config.api_keys)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(config.allowed_origins),
-            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
             expose_headers=["X-Request-Id"],
         )

@@ -30,6 +30,18 @@ MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where responses, files and batches are kept, and how much of them."""
+
+    data_dir: Path | None = None  # None = responses in memory, no files and batches
+    max_stored_responses: int = 10_000
+    max_stored_response_bytes: int = 256 * 2**20  # of all of them
+    stored_response_days: float = 30.0
+    max_file_bytes: int = 200 * 2**20  # of one upload
+    max_data_bytes: int = 10 * 2**30  # of all files
+
+
+@dataclass(frozen=True, slots=True)
 class ApiConfig:
     """Settings of the API for the one model it serves."""
 
@@ -57,3 +69,4 @@ class ApiConfig:
     otlp_traces_protocol: OtlpProtocol = "grpc"
     price_basis: PriceBasis = "on_demand"  # of modelled device time
     usd_per_hour: float | None = None  # of the whole instance, over the catalogue's
+    store: StoreConfig = StoreConfig()

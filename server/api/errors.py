@@ -79,6 +79,21 @@ class TooManyConnections(RequestError):
     code = "too_many_connections"
 
 
+class NotFound(RequestError):
+    """The request names something stored that is not there, or no more."""
+
+    status = 404
+    code = "not_found"
+
+
+class StorageFull(RequestError):
+    """Nothing more can be stored: the disk is full or fails, or a limit of the settings is reached."""
+
+    status = 507
+    kind = "server_error"
+    code = "storage_full"
+
+
 class _InternalError(RequestError):
     status = 500
     kind = "server_error"
@@ -192,7 +207,7 @@ def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str])
 def _path(loc: Sequence[int | str]) -> list[int | str]:
     """The part of pydantic's path that exists in the body: no names of types, no keys the client made up."""
     kept: list[int | str] = []
-    for part in loc:
+    for part in loc[1:] if loc[:1] == ("query",) else loc:  # FastAPI's word for where it looked
         if isinstance(part, str) and (not _FIELD.fullmatch(part) or part in _TYPE_NAMES):
             continue
         kept.append(part)

@@ -19,7 +19,9 @@ import uvicorn
 import uvloop
 
 from server.api.app import build_app
+from server.api.batch.runner import BatchRunner
 from server.api.config import ApiConfig
+from server.api.dialects.responses.background import Background
 from server.api.endpoints.inventory import inventory
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
@@ -74,9 +76,11 @@ class ApiServer:
         self._listener = listener
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
+        app = build_app(self.service)
+        self._background: Background = app.state.background
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                build_app(self.service),
+                app,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -90,6 +94,7 @@ class ApiServer:
         self._timeout_s = config.shutdown_timeout_s
         self._abort_now = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
+        self._batches: asyncio.Task[None] | None = None  # works on them
 
     async def run(self) -> None:
         """Listen and load, then serve until `shutdown` is done.
@@ -111,6 +116,9 @@ class ApiServer:
             logging_stats.cancel()
             giving_up.cancel()
             await asyncio.gather(loading, logging_stats, giving_up, serving, return_exceptions=True)
+            await self._stop_batches()
+            self.service.abort_all()
+            await self._background.close()
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
         if (loss := self.service.engine.loss) is not None:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")
@@ -136,6 +144,8 @@ class ApiServer:
         weights = info.facts.quantization or info.dtype
         log.info("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights)
         _print_inventory(self.service)
+        if self.service.store.is_durable:
+            self._batches = asyncio.create_task(BatchRunner(self.service).run())
         log.info("ready: %s", address(self._listener))
 
     async def _log_stats(self) -> None:
@@ -150,9 +160,16 @@ class ApiServer:
         log.error("no engine is left; the server ends")
         self._uvicorn.should_exit = True
 
+    async def _stop_batches(self) -> None:
+        """Leave batches as they are: the next server goes on from there."""
+        if self._batches is not None:
+            self._batches.cancel()
+            await asyncio.gather(self._batches, return_exceptions=True)
+
     async def _drain(self) -> None:
         is_serving = self.service.phase not in {"loading", "dead"}
         self.service.drain()
+        await self._stop_batches()
         if is_serving:
             log.info("draining: %d sequences open, at most %g s", self.service.engine.num_open, self._timeout_s)
             await self._wait_until_idle()

@@ -19,6 +19,7 @@ from server.api.adapters import Adapters
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.sentences import Sentences
+from server.api.store.store import Store
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
 from server.clock import Clock, MonotonicClock
@@ -90,6 +91,7 @@ class Service:
         self.adapters = Adapters(engine)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
+        self.store = Store(config.store)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
         self._is_draining = False
@@ -133,6 +135,7 @@ class Service:
         starting = asyncio.ensure_future(self.engine.start(report))
         try:
             info, text = await asyncio.gather(starting, asyncio.to_thread(load_text_files, self.config))
+            await self.store.recover()
         finally:
             starting.cancel()
         self._files = text
@@ -188,6 +191,7 @@ class Service:
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
         await self.telemetry.close()
+        await self.store.close()
 
     def require_name(self, name: str | None) -> str:
         """The model name for the answer. Raises ModelNotFound when `name` is given and not served."""

@@ -48,6 +48,7 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
 Run = Callable[[Call], int | None]
 COMMANDS: dict[str, tuple[Run, str]] = {
     "serve": (commands.serve, "serve a model over HTTP"),
+    "run-batch": (commands.run_batch, "answer a file of requests, without HTTP"),
     "bench latency": (commands.bench_latency, "prefill and decode of a model in this process, without HTTP"),
     "bench throughput": (commands.bench_throughput, "many sequences at once in this process, without HTTP"),
     "bench accuracy": (commands.bench_accuracy, "logits error and perplexity of each weight format against float32"),

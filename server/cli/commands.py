@@ -37,6 +37,25 @@ def serve(call: Call) -> None:
             process.close()
 
 
+def run_batch(call: Call) -> int:
+    """Answer a file of requests into another. The file is checked before anything is loaded."""
+    from server.api.batch import command
+    from server.link.handle import EngineHandle
+    from server.settings.run_batch import RunBatchSettings
+
+    settings = call.settings(RunBatchSettings)
+    settings.require_price()
+    model_path = _model_path(settings)
+    config = settings.api_config(model_path)
+    total = command.check_input(settings.input_file, config)
+    engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
+    try:
+        return command.run_batch(config, engines, settings.input_file, settings.output_file, total)
+    finally:
+        for process in engines:
+            process.close()
+
+
 def bench_latency(call: Call) -> None:
     """Measure prefill and decode in this process, and print a table."""
     from server.device.isa import force_isa

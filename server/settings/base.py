@@ -59,7 +59,8 @@ class Settings(BaseSettings):
         cli_hide_none_type=True,
         cli_implicit_flags=True,
         cli_parse_none_str="\0",  # no word on a command line stands for None
-        cli_shortcuts={"json-file": "json", "json-output": "json", "output": "o", "check-file": "check"},
+        cli_shortcuts={"json-file": "json", "json-output": "json", "output": "o", "check-file": "check"}
+        | {"input-file": "i", "output-file": "o"},
     )
 
     config: File = Field(None, description="YAML file with these settings")

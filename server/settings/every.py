@@ -13,11 +13,13 @@ from server.settings.models import ModelsSettings
 from server.settings.monitor import LsSettings, MonitorSettings, TopSettings
 from server.settings.observe import ObserveSettings
 from server.settings.planner import CalibrateSettings, PlanSettings, SimulateSettings
+from server.settings.run_batch import RunBatchSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
 
 KINDS: tuple[type[Settings], ...] = (
     ServeSettings,
+    RunBatchSettings,
     LatencySettings,
     ThroughputSettings,
     AccuracySettings,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, cast
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag
 
-from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, ToolCallParser
+from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, StoreConfig, ToolCallParser
 from server.config import DataParallel, EngineConfig, RunnerKind, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
@@ -68,6 +68,14 @@ class ServeSettings(EngineSettings, PoolingSettings):
     )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
+    data_dir: File = Field(
+        None, description="directory for responses, files and batches (default: responses in memory, no batches)"
+    )
+    max_stored_responses: int = Field(10_000, ge=0, le=10_000_000, description="responses of /v1/responses to keep")
+    max_stored_response_bytes: int = Field(256 * 2**20, ge=0, le=2**40, description="bytes that they may take together")
+    stored_response_days: float = Field(30, gt=0, le=3650, description="days after which a response is forgotten")
+    max_file_bytes: int = Field(200 * 2**20, ge=1024, le=2**34, description="largest file of /v1/files")
+    max_data_bytes: int = Field(10 * 2**30, ge=1024, le=2**50, description="bytes that files may take together")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
     enable_per_request_metrics: CliToggleFlag[bool] = Field(
         False, description="answers say how long they took, in `metrics`, as vLLM's do"
@@ -208,6 +216,7 @@ class ServeSettings(EngineSettings, PoolingSettings):
             api_keys=(*self.api_key, *self._keys_of_file()),
             max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
+            store=slice_of(StoreConfig, self),
             healing=Healing(self.max_engine_restarts, self.engine_restart_window, self.engine_hang_timeout or None),
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,

@@ -35,8 +35,8 @@ def hold(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(checkpoint: Path) -> Iterator[Server]:
-    with running_server(checkpoint) as running:
+def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(checkpoint, "--data-dir", str(tmp_path_factory.mktemp("data"))) as running:
         yield running
 
 

@@ -13,43 +13,69 @@ from typing import Any
 import httpx
 import pydantic
 import pytest
-from openai.types import Completion, Model
+from openai.types import Batch, Completion, FileObject, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
 
 WHOLE: dict[str, type[pydantic.BaseModel]] = {
     "chat.completion": ChatCompletion,
     "chat.completion.chunk": ChatCompletionChunk,
     "text_completion": Completion,
     "model": Model,
+    "response": Response,
+    "file": FileObject,
+    "batch": Batch,
 }
+ITEM: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseItem)  # of the input of a response
+EVENT: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
+# OpenAI has whatever is not set as null in these.
+WITH_NULLS = frozenset({"response", "batch"})
 # The fields that OpenAI's API reference has as nullable; the package's models take null for whatever is optional.
 NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param", "code"})
 # What this server adds, under vLLM's names.
 EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
-    | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice"}
+    | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice", "store"}
 )
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations")
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations", "/v1/responses")
+PATHS += ("/v1/files", "/v1/batches")
 
 
 def check_payload(payload: Any) -> None:
     """Raises AssertionError or pydantic.ValidationError where `payload` is not what OpenAI would send."""
-    if "error" in payload:
+    if "error" in payload and "object" not in payload:
         check_error(payload)
         return
     if payload["object"] == "list":
         for item in payload["data"]:
-            check_payload(item)
+            check_payload(item) if "object" in item else check_item(item)
+        return
+    if payload.get("deleted"):
+        assert set(payload) == {"id", "object", "deleted"}, payload
         return
     if payload["object"] == "text_completion":
         payload = {**payload, "choices": [_predicted(choice) for choice in payload["choices"]]}
-    _check_nulls(_predicted(payload))
+    if payload["object"] not in WITH_NULLS:
+        _check_nulls(_predicted(payload))
     if payload["object"] == "chat.completion.chunk":
         payload = {**payload, "choices": [_of_functions(choice) for choice in payload["choices"]]}
     if payload["object"] == "text_completion":
         # OpenAI's own text chunks have null here until the last one; its package's type knows none.
         payload = {**payload, "choices": [_finished(choice) for choice in payload["choices"]]}
     made = WHOLE[payload["object"]].model_validate_json(json.dumps(payload), strict=True)
+    assert unknown_fields(made) <= EXTRA, payload
+
+
+def check_item(item: Any) -> None:
+    """An item of a response's input."""
+    made = ITEM.validate_json(json.dumps(item), strict=True)
+    assert unknown_fields(made) == set(), item
+
+
+def check_event(payload: Any) -> None:
+    """An event of a response's stream, and the response in it."""
+    made = EVENT.validate_json(json.dumps(payload), strict=True)
+    assert type(made).__name__.startswith("Response"), payload
     assert unknown_fields(made) <= EXTRA, payload
 
 
@@ -65,9 +91,15 @@ def check_error(payload: Any) -> None:
 
 
 def check_stream(data: bytes) -> None:
-    """Each whole event of a stream: a chunk with one choice, the usage of the request, or an error."""
+    """Each whole event of a stream: a chunk with one choice, the usage of the request, an error, or a response's."""
     for event in data.decode().split("\n\n")[:-1]:
         if event.startswith(":") or event == "data: [DONE]":
+            continue
+        if event.startswith("event: response."):
+            name, _, text = event.partition("\n")
+            payload = json.loads(text.removeprefix("data: "))
+            assert name == f"event: {payload['type']}"
+            check_event(payload)
             continue
         assert event.startswith("data: {"), event
         payload = json.loads(event.removeprefix("data: "))
@@ -121,7 +153,8 @@ def _finished(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(request: httpx.Request, response: httpx.Response, data: bytes, is_whole: bool) -> None:
-    if not request.url.path.startswith(PATHS) or request.method in {"HEAD", "OPTIONS"}:
+    path = request.url.path
+    if not path.startswith(PATHS) or path.endswith("/content") or request.method in {"HEAD", "OPTIONS"}:
         return
     kind = response.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):

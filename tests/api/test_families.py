@@ -103,6 +103,27 @@ def test_an_output_is_a_message_whole_and_streamed(chat: Any, golden: Golden) ->
     assert added_up(chat.create(**asked(golden), stream=True)) == {0: (*message, choice.finish_reason)}
 
 
+@pytest.mark.parametrize("golden", SERVED, ids=lambda golden: f"{golden.form.tools}-{golden.text[:30]!r}")
+def test_an_output_is_the_items_of_a_response(echo: Server, golden: Golden) -> None:
+    expected = read([golden.text], golden.form)
+    given: Any = asked(golden, include=["message.output_text.logprobs"])
+    (message,) = given.pop("messages")
+    tools = [{"type": "function", **tool["function"]} for tool in given.pop("tools", ())]
+    with openai.OpenAI(base_url=f"{echo.url}/v1", api_key="any", max_retries=0, timeout=60) as client:
+        *_, last = client.responses.create(**given, input=message["content"], tools=tools, stream=True)
+        stored = client.responses.retrieve(last.response.id)
+    items = stored.output
+    reasoning = "".join(item.content[0].text for item in items if item.type == "reasoning")
+    calls = [(item.name, item.arguments) for item in items if item.type == "function_call"]
+    assert (stored.output_text, reasoning, calls) == (expected.content, expected.reasoning, expected.calls or [])
+    assert stored.usage.output_tokens_details.reasoning_tokens >= len(expected.reasoning)  # a token is a byte
+    assert (stored.usage.output_tokens_details.reasoning_tokens > 0) == bool(expected.reasoning)
+    assert [item.type for item in items if item.type == "reasoning"] == ["reasoning"][: bool(reasoning)]
+    entries = [entry for item in items if item.type == "message" for entry in item.content[0].logprobs]
+    assert len(entries) >= len(stored.output_text)
+    assert len(entries) <= stored.usage.output_tokens - stored.usage.output_tokens_details.reasoning_tokens
+
+
 THINKS = next(golden for golden in SERVED if golden.form.reasoning == "qwen3" and golden.calls)
 
 

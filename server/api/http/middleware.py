@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -122,46 +122,49 @@ class ApiKeys:
 
 
 class BodyLimit:
-    """Refuses bodies above `max_bytes`: by Content-Length before reading, else as soon as too much has come."""
+    """Refuses bodies above a limit: by Content-Length before reading, else as soon as too much has come."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, of_paths: Mapping[str, int]) -> None:
+        """`of_paths`: the limits of paths that have others."""
         self._app = app
         self._max = max_bytes
+        self._of_paths = of_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = header(scope, b"content-length")
-        if declared is not None and int(declared) > self._max:
-            if int(declared) <= POLITE_FACTOR * self._max and header(scope, b"expect") is None:
-                await self._discard(receive)
-            await error_response(self._refusal(f"{int(declared)} bytes"), scope["path"])(scope, receive, send)
+        declared, most = header(scope, b"content-length"), self._of_paths.get(scope["path"], self._max)
+        if declared is not None and int(declared) > most:
+            if int(declared) <= POLITE_FACTOR * most and header(scope, b"expect") is None:
+                await self._discard(receive, most)
+            await error_response(_too_large(f"{int(declared)} bytes", most), scope["path"])(scope, receive, send)
             return
-        await self._app(scope, self._counting(receive), send)
+        await self._app(scope, self._counting(receive, most), send)
 
-    def _counting(self, receive: Receive) -> Receive:
+    def _counting(self, receive: Receive, most: int) -> Receive:
         read = 0
 
         async def counted() -> Message:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > self._max:
+            if read > most:
                 if message.get("more_body", False):
-                    await self._discard(receive)
-                raise self._refusal(f"more than {self._max} bytes")
+                    await self._discard(receive, most)
+                raise _too_large(f"more than {most} bytes", most)
             return message
 
         return counted
 
-    async def _discard(self, receive: Receive) -> None:
+    async def _discard(self, receive: Receive, most: int) -> None:
         read = 0
-        while read <= POLITE_FACTOR * self._max:
+        while read <= POLITE_FACTOR * most:
             message = await receive()
             read += len(message.get("body", b""))
             if message["type"] != "http.request" or not message.get("more_body", False):
                 return
 
-    def _refusal(self, size: str) -> PayloadTooLarge:
-        return PayloadTooLarge(f"The body is {size}; this server reads at most {self._max} bytes.")
+
+def _too_large(size: str, most: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body is {size}; this server reads at most {most} bytes.")

@@ -14,7 +14,7 @@ STATUSES = {
     400: "The request is malformed, out of range or not supported; `param` names the field",
     401: "No valid API key, where the server has keys",
     403: "The server does not offer this",
-    404: "No such model",
+    404: "No such model, or nothing stored under this id",
     408: "The request's own timeout has passed and there is no output",
     409: "Not possible in the present state",
     413: "The body is larger than --max-body-bytes",
@@ -22,6 +22,7 @@ STATUSES = {
     429: "The queue is full; try again after Retry-After seconds",
     431: "Request line and headers are too large",
     500: "The model failed on this request, or the server has a bug, which is logged",
+    507: "The disk is full, or a limit of what is stored is reached",
     503: "Loading, draining or dead; try again after Retry-After seconds",
 }
 EVERYWHERE = (413, 431, 500)

@@ -1,0 +1,143 @@
+"""One line of a batch, answered by the dialect of its url as over HTTP, and tried again while it must wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from server.api.batch.lines import BatchLine
+from server.api.dialects import chat, completions
+from server.api.dialects.responses import run as responses
+from server.api.errors import as_request_error, error_object
+from server.api.http.body import parse
+from server.api.http.origin import Origin
+from server.api.pipeline.respond import whole_answer
+from server.api.service import Service
+from server.api.store.records import LineResult
+from server.api.wire.chat import ChatRequest
+from server.api.wire.completions import CompletionRequest
+from server.api.wire.generation import INT32
+from server.api.wire.response import ResponseUsage
+from server.api.wire.responses import ResponsesRequest
+from server.api.wire.usage import Usage
+from server.errors import EngineLost, InvalidRequest
+
+PRIORITY = INT32  # behind whatever somebody waits for
+LATER = (429, 503)  # states that pass: the queue is full, an engine starts anew
+RETRY_S = 0.5
+NOT_HERE = ("stream", "background")  # fields that a line may not set: nobody is there to listen
+
+Answer = Callable[[Origin, Any, Service], Awaitable[BaseModel]]
+
+
+async def _chat(origin: Origin, body: ChatRequest, service: Service) -> BaseModel:
+    return await whole_answer(await chat.prepare(origin, body, service))
+
+
+async def _completion(origin: Origin, body: CompletionRequest, service: Service) -> BaseModel:
+    return await whole_answer(await completions.prepare(origin, body, service))
+
+
+async def _response(origin: Origin, body: ResponsesRequest, service: Service) -> BaseModel:
+    return await (await responses.prepare(origin, body, service)).finished()
+
+
+ENDPOINTS: dict[str, tuple[type[BaseModel], Answer]] = {
+    "/v1/chat/completions": (ChatRequest, _chat),
+    "/v1/completions": (CompletionRequest, _completion),
+    "/v1/responses": (ResponsesRequest, _response),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Answers lines of one batch, or of a file."""
+
+    service: Service
+    batch_id: str
+    api_key: str
+
+    async def answer(self, line: BatchLine) -> LineResult:
+        """The result of a line: what it is answered, or refused with. Raises EngineLost when no engine is left."""
+        request_id = _request_id()
+        while True:
+            try:
+                answer = await self._ask(line, request_id)
+            except Exception as failure:
+                error = as_request_error(failure)
+                if self.service.phase == "dead":
+                    raise EngineLost(error.message) from failure
+                if error.status not in LATER:
+                    return self._failed(line, request_id, error.status, error_object(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return self._answered(line, request_id, answer)
+
+    def given_up(self, line: BatchLine, code: str, message: str) -> LineResult:
+        """The result of a line that nobody will answer."""
+        record = {
+            "id": _request_id(),
+            "custom_id": line.custom_id,
+            "response": None,
+            "error": {"code": code, "message": message},
+        }
+        return LineResult(self.batch_id, line.number, True, _encoded(record))
+
+    async def _ask(self, line: BatchLine, request_id: str) -> BaseModel:
+        model, answer = ENDPOINTS[line.url]
+        body = parse(model, line.body)
+        for name in NOT_HERE:
+            if getattr(body, name, None):
+                raise InvalidRequest(f"{name} is not possible in a batch.", name)
+        arrival = self.service.clock.now()
+        origin = Origin(request_id, arrival, api_key=self.api_key, has_device_usage=True)
+        return await answer(origin, body.model_copy(update={"priority": PRIORITY}), self.service)
+
+    def _answered(self, line: BatchLine, request_id: str, answer: BaseModel) -> LineResult:
+        data = _encoded(_record(line, request_id, 200, answer.model_dump(mode="json")))
+        return LineResult(self.batch_id, line.number, False, data, **_counts(getattr(answer, "usage", None)))
+
+    def _failed(self, line: BatchLine, request_id: str, status: int, body: dict[str, Any]) -> LineResult:
+        return LineResult(self.batch_id, line.number, True, _encoded(_record(line, request_id, status, body)))
+
+
+def _request_id() -> str:
+    return f"batch_req_{uuid.uuid4().hex}"
+
+
+def _record(line: BatchLine, request_id: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    return {"id": request_id, "custom_id": line.custom_id, "response": response, "error": None}
+
+
+def _encoded(record: dict[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"  # in ASCII: some readers of lines take U+2028 for an end
+
+
+def _counts(usage: Usage | ResponseUsage | None) -> dict[str, Any]:
+    """The fields of a result that count."""
+    if usage is None:
+        return {}
+    if isinstance(usage, ResponseUsage):
+        counts: dict[str, Any] = {
+            "input_tokens": usage.input_tokens,
+            "cached_tokens": usage.input_tokens_details.cached_tokens,
+            "output_tokens": usage.output_tokens,
+            "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
+        }
+    else:
+        counts = {
+            "input_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "output_tokens": usage.completion_tokens,
+        }
+    device = usage.neuronserve
+    return (
+        counts if device is None else {**counts, "device_seconds": device.device_seconds, "cost_usd": device.cost_usd}
+    )

@@ -1,0 +1,193 @@
+"""Works on stored batches, oldest first, from wherever a server before this one was killed.
+
+A line's result is stored before anything else becomes of it, and a line that has one is never asked again. A batch is
+ended by one transaction, which has its output file, its error file and its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from typing import Any, Literal, TypeVar
+
+from server.api.batch.answer import Worker
+from server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
+from server.api.batch.slots import Slots
+from server.api.errors import StorageFull
+from server.api.service import Service
+from server.api.store.batches import BatchStore
+from server.api.store.files import FileStore
+from server.api.store.records import LineResult, StoredBatch, StoredFile
+
+log = logging.getLogger("neuronserve.batch")
+PURPOSE = "batch_output"
+OUTPUT_LIFETIME_S = 30 * 86400
+MAX_LINES = 50_000  # OpenAI's
+DISK_RETRY_S = 5.0
+WHY = {
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this request was answered."),
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+}
+T = TypeVar("T")
+Reason = Literal["cancelled", "expired"]
+
+
+class BatchRunner:
+    """`run` works until it is cancelled; what is under way then is begun anew by the next server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._slots = Slots(service)
+        self._batches: BatchStore = service.store.batches
+        self._files: FileStore = service.store.files
+
+    async def run(self) -> None:
+        """Work on batches as they come."""
+        while True:
+            self._batches.changed.clear()
+            batch = await self._stored(self._batches.next)
+            if batch is None:
+                await self._batches.changed.wait()
+            else:
+                await self._work_on(batch)
+
+    async def _work_on(self, batch: StoredBatch) -> None:
+        try:
+            if batch.status == "validating":
+                batch = await self._validate(batch)
+            if batch.status in {"in_progress", "cancelling"}:
+                await self._answer_lines(batch)
+                batch = await self._update(batch, status="finalizing", finalizing_at=_now())
+            if batch.status == "finalizing":
+                await self._finalize(batch)
+        except Exception as error:
+            if self._service.phase == "dead":
+                raise  # the next server goes on
+            log.exception("batch %s fails", batch.id)
+            reason = [{"code": "server_error", "message": str(error)}]
+            await self._update(batch, status="failed", failed_at=_now(), errors=json.dumps(reason))
+
+    async def _validate(self, batch: StoredBatch) -> StoredBatch:
+        checked = await asyncio.to_thread(check_file, self._files.path(batch.input_file_id), self._rules(batch))
+        if checked.errors:
+            log.info("batch %s is refused: %s", batch.id, checked.errors[0].message)
+            errors = json.dumps([asdict(error) for error in checked.errors])
+            return await self._update(batch, status="failed", failed_at=_now(), errors=errors)
+        log.info("batch %s begins: %d requests to %s", batch.id, checked.total, batch.endpoint)
+        await self._update(batch, total=checked.total)
+        return await self._stored(
+            lambda: self._batches.update(batch.id, ("validating",), status="in_progress", in_progress_at=_now())
+        )
+
+    async def _answer_lines(self, batch: StoredBatch) -> None:
+        """Get a result for every line that has none; without answers once the batch is cancelled or has expired."""
+        reason = await self._reason(batch)
+        if reason is None:
+            working = asyncio.create_task(self._answer_all(batch))
+            ending = asyncio.create_task(self._until_ended(batch))
+            try:
+                await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    working.result()
+                    return
+                reason = ending.result()
+            finally:
+                working.cancel()
+                ending.cancel()
+                await asyncio.gather(working, ending, return_exceptions=True)
+        if reason == "expired":
+            await self._update(batch, expired_at=_now())
+        if batch.total:  # its lines have been checked
+            await self._give_up(batch, reason)
+
+    async def _answer_all(self, batch: StoredBatch) -> None:
+        worker = Worker(self._service, batch.id, batch.api_key)
+        done = await self._stored(lambda: self._batches.done_lines(batch.id))
+
+        async def answer(line: BatchLine) -> None:
+            with self._slots.taken():
+                result = await worker.answer(line)
+            await self._record(result)
+
+        async with asyncio.TaskGroup() as group:
+            for line in read_requests(self._files.path(batch.input_file_id), self._rules(batch)):
+                if line.number not in done:
+                    await self._slots.wait()
+                    group.create_task(answer(line))
+                    await asyncio.sleep(0)  # it takes its slot
+
+    async def _until_ended(self, batch: StoredBatch) -> Reason:
+        """Wait until the batch is cancelled or has expired."""
+        while True:
+            self._batches.changed.clear()
+            if (reason := await self._reason(batch)) is not None:
+                return reason
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._batches.changed.wait(), max(0.0, batch.expires_at - time.time()))
+
+    async def _reason(self, batch: StoredBatch) -> Reason | None:
+        batch, _ = await self._stored(lambda: self._batches.get(batch.id))
+        if batch.status == "cancelling":
+            return "cancelled"
+        return "expired" if time.time() >= batch.expires_at else None
+
+    async def _give_up(self, batch: StoredBatch, reason: Reason) -> None:
+        worker = Worker(self._service, batch.id, batch.api_key)
+        done = await self._stored(lambda: self._batches.done_lines(batch.id))
+        for line in read_requests(self._files.path(batch.input_file_id), self._rules(batch)):
+            if line.number not in done:
+                await self._record(worker.given_up(line, *WHY[reason]))
+
+    async def _finalize(self, batch: StoredBatch) -> None:
+        """End a batch whose every line has a result."""
+        output = await self._write(batch, is_error=False)
+        errors = await self._write(batch, is_error=True)
+        status = "cancelled" if batch.cancelling_at else "expired" if batch.expired_at else "completed"
+        changes: dict[str, Any] = {"status": status, "output_file_id": output.id if output else None}
+        if status != "expired":
+            changes[f"{status}_at"] = _now()
+        ended = replace(batch, error_file_id=errors.id if errors else None, **changes)
+        await self._stored(lambda: self._batches.end(ended, [file for file in (output, errors) if file]))
+        log.info("batch %s is %s", batch.id, status)
+
+    async def _write(self, batch: StoredBatch, is_error: bool) -> StoredFile | None:
+        name = f"{batch.id}_{'error' if is_error else 'output'}.jsonl"
+        lifetime_s = batch.output_lifetime_s or OUTPUT_LIFETIME_S
+        lines = self._batches.lines_of(batch.id, is_error)
+        file = await self._stored(
+            lambda: self._files.write(lambda out: out.writelines(lines()), name, PURPOSE, lifetime_s)
+        )
+        if file.num_bytes:
+            return file
+        self._files.path(file.id).unlink(missing_ok=True)
+        return None
+
+    async def _record(self, result: LineResult) -> None:
+        await self._stored(lambda: self._batches.record(result))
+
+    async def _update(self, batch: StoredBatch, **changes: Any) -> StoredBatch:
+        return await self._stored(lambda: self._batches.update(batch.id, None, **changes))
+
+    async def _stored(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, which is done again and again while the disk is full."""
+        is_told = False
+        while True:
+            try:
+                return await work()
+            except StorageFull as error:
+                if not is_told:
+                    log.warning("batches wait: %s", error)
+                    is_told = True
+                await asyncio.sleep(DISK_RETRY_S)
+
+    def _rules(self, batch: StoredBatch) -> LineRules:
+        return LineRules((batch.endpoint,), self._service.config.max_body_bytes, MAX_LINES)
+
+
+def _now() -> int:
+    return int(time.time())

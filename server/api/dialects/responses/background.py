@@ -1,0 +1,112 @@
+"""Responses that are generated whether a client waits or not: followed, cancelled, and waited for at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from fastapi import Request
+
+from server.api.dialects.responses.run import ResponseRun
+from server.errors import InvalidRequest
+
+MAX_REMEMBERED = 16  # streams that have ended and can still be followed
+
+
+class _Running:
+    """One response under way, with the events so far where it may be followed."""
+
+    def __init__(self, run: ResponseRun, is_stream: bool) -> None:
+        self.run = run
+        self.is_stream = is_stream
+        self.frames = run.begin()
+        self.is_done = False
+        self.task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    async def generate(self) -> None:
+        try:
+            async with contextlib.aclosing(self.run.frames()) as frames:
+                async for frame in frames:
+                    if self.is_stream:
+                        self.frames.append(frame)
+                        self._wake()
+        finally:
+            self.is_done = True
+            self._wake()
+
+    async def follow(self, first: int) -> AsyncGenerator[bytes, None]:
+        """Events from number `first` on, until the last."""
+        while True:
+            while first < len(self.frames):
+                yield self.frames[first]
+                first += 1
+            if self.is_done:
+                return
+            await self._news.wait()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class Background:
+    """All responses of one server that run in the background, by id. Used on one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, _Running] = {}
+        self._ended: dict[str, _Running] = {}  # streams, oldest first
+
+    async def start(self, run: ResponseRun, is_stream: bool) -> None:
+        """Store the response as queued, and generate it from now on. Raises StorageFull."""
+        await run.store(is_required=True)
+        running = _Running(run, is_stream)
+        self._running[run.response.id] = running
+        running.task = asyncio.create_task(running.generate())
+        running.task.add_done_callback(lambda _: self._end(running))
+
+    def get(self, response_id: str) -> ResponseRun | None:
+        """A response that has not ended."""
+        running = self._running.get(response_id)
+        return None if running is None else running.run
+
+    def follow(self, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
+        """Events behind number `after`. Raises InvalidRequest for a response that was not streamed, or long ago."""
+        running = self._running.get(response_id) or self._ended.get(response_id)
+        if running is None or not running.is_stream:
+            raise InvalidRequest(
+                f"{response_id!r} cannot be streamed: it is no response in the background that was created with "
+                f"stream, or none of the last {MAX_REMEMBERED} of them.",
+                "stream",
+            )
+        return running.follow(after + 1)
+
+    async def cancel(self, response_id: str) -> None:
+        """End a response if it is under way."""
+        running = self._running.get(response_id)
+        if running is None or running.task is None:
+            return
+        running.task.cancel()
+        await asyncio.wait({running.task})
+        if running.task.cancelled():
+            await running.run.cancel()
+
+    async def close(self) -> None:
+        """Wait until all have ended, as they do when the engine answers no more."""
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, running: _Running) -> None:
+        response_id = running.run.response.id
+        self._running.pop(response_id, None)
+        if running.is_stream:
+            self._ended[response_id] = running
+            if len(self._ended) > MAX_REMEMBERED:
+                del self._ended[next(iter(self._ended))]
+
+
+async def the_background(request: Request) -> Background:
+    """FastAPI dependency: the background of this application."""
+    background: Background = request.app.state.background
+    return background

@@ -1,0 +1,101 @@
+"""/v1/responses: create a response, whole, as a stream or in the background; and what becomes of stored ones."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Response as HttpResponse
+
+from server.api.dialects.responses.background import Background, the_background
+from server.api.dialects.responses.items import MAX_LISTED, page
+from server.api.dialects.responses.run import prepare
+from server.api.http.body import JSON, body_of
+from server.api.http.event_stream import until_disconnect
+from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from server.api.http.origin import origin_of
+from server.api.pipeline.respond import stream
+from server.api.service import ServiceOf
+from server.api.wire.response import DeletedResponse, ItemList, Response
+from server.api.wire.responses import ResponsesRequest
+from server.errors import InvalidRequest
+
+router = APIRouter()
+BackgroundOf = Annotated[Background, Depends(the_background)]
+STORED = errors_of(400, 401, 404, 507)
+
+
+@router.post(
+    "/v1/responses",
+    response_model=Response,
+    responses=STREAM | errors_of(401, 429, 507, *OF_BODIES),
+    openapi_extra=documented(ResponsesRequest),
+)
+async def create_response(
+    request: Request,
+    body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))],
+    service: ServiceOf,
+    background: BackgroundOf,
+) -> HttpResponse:
+    """Answer items, with the items of a response before them."""
+    run = await prepare(origin_of(request), body, service)
+    if body.background:
+        await background.start(run, bool(body.stream))
+        if body.stream:
+            return await stream(request.receive, background.follow(run.response.id, -1), end=b"")
+        return _json(run.response)
+    if body.stream:
+        return await stream(request.receive, run.frames(), end=b"")
+    return _json(await until_disconnect(request.receive, run.finished()))
+
+
+@router.get("/v1/responses/{response_id}", response_model=Response, responses=STREAM | STORED)
+async def get_response(
+    request: Request,
+    response_id: str,
+    service: ServiceOf,
+    background: BackgroundOf,
+    is_stream: Annotated[bool, Query(alias="stream")] = False,
+    starting_after: Annotated[int, Query(ge=-1)] = -1,
+) -> HttpResponse:
+    """A stored response; with `stream` the events of one that was created in the background with stream."""
+    stored = await service.store.responses.get(response_id)
+    if is_stream:
+        return await stream(request.receive, background.follow(response_id, starting_after), end=b"")
+    run = background.get(response_id)
+    return _json(run.response) if run else HttpResponse(stored.body, media_type=JSON)
+
+
+@router.delete("/v1/responses/{response_id}", responses=STORED)
+async def delete_response(response_id: str, service: ServiceOf, background: BackgroundOf) -> DeletedResponse:
+    """Forget a response, which is ended if it has not."""
+    await background.cancel(response_id)
+    await service.store.responses.delete(response_id)
+    return DeletedResponse(id=response_id)
+
+
+@router.post("/v1/responses/{response_id}/cancel", response_model=Response, responses=STORED)
+async def cancel_response(response_id: str, service: ServiceOf, background: BackgroundOf) -> HttpResponse:
+    """End a response in the background; one that has ended stays as it is."""
+    await background.cancel(response_id)
+    stored = await service.store.responses.get(response_id)
+    response = Response.model_validate_json(stored.body)
+    if not response.background:
+        raise InvalidRequest(f"{response_id!r} was not created with background.", "response_id")
+    return _json(response)
+
+
+@router.get("/v1/responses/{response_id}/input_items", responses=STORED)
+async def list_input_items(
+    response_id: str,
+    service: ServiceOf,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+) -> ItemList:
+    """The items that a response was asked with, without those of the responses before it."""
+    return page(await service.store.responses.get(response_id), after, limit, order)
+
+
+def _json(response: Response) -> HttpResponse:
+    return HttpResponse(response.model_dump_json(), media_type=JSON)

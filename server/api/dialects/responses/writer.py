@@ -1,0 +1,243 @@
+"""A response while it is written: deltas become items, and events of them in OpenAI's order. Does no IO.
+
+Each item is added, filled by deltas, done; one is open at a time. Events are numbered from 0.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from server.api.dialects.responses.items import new_id
+from server.api.errors import as_request_error
+from server.api.pipeline.generation import Delta
+from server.api.pipeline.logprobs import TokenNames, chat_logprobs
+from server.api.tools.message import MessagePart, MessageReader
+from server.api.wire.chat import TokenLogprob
+from server.api.wire.response import (
+    FunctionCallItem,
+    IncompleteDetails,
+    ItemStatus,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    Response,
+    ResponseError,
+    ResponseUsage,
+)
+from server.api.wire.usage import Usage
+
+
+class ResponseWriter:
+    """Fills `response`. Its methods give the events of what they do, as frames of a stream."""
+
+    def __init__(self, response: Response, reader: MessageReader, names: TokenNames | None) -> None:
+        """`names`: of tokens, where their log probabilities were asked for."""
+        self.response = response
+        self.reasoning_tokens = 0
+        self._reader = reader
+        self._names = names
+        self._number = 0  # of the next event
+        self._open: OutputItem | None = None
+        self._unread_tokens = 0  # whose text is held back
+        self._held_logprobs: list[TokenLogprob] = []  # of such tokens
+        self._is_cut = False
+        self.is_started = False
+
+    def begin(self) -> Iterator[bytes]:
+        """The response is there, and what came before its first output."""
+        yield self._event("response.created", response=self._snapshot())
+        if self.response.status == "queued":
+            yield self._event("response.queued", response=self._snapshot())
+
+    def start(self) -> Iterator[bytes]:
+        """The output begins."""
+        self.is_started = True
+        self.response.status = "in_progress"
+        yield self._event("response.in_progress", response=self._snapshot())
+
+    def write(self, delta: Delta) -> Iterator[bytes]:
+        """The next part of the output."""
+        part = self._reader.read(delta.text, is_last=delta.finish_reason is not None)
+        self._count(delta, part)
+        self._is_cut = delta.finish_reason == "length"
+        if self._names is not None and delta.logprobs:
+            self._held_logprobs += chat_logprobs(self._names, delta, self.response.top_logprobs).content
+        begun = [call for call in part.calls if call.id is not None]
+        for call in part.calls:
+            if call.id is None:  # the rest of the call that is open, before whatever follows it
+                yield from self._write_arguments(call.function.arguments)
+        if part.reasoning:
+            yield from self._write_reasoning(part.reasoning)
+        if part.content:
+            is_mixed = bool(part.reasoning or part.calls)
+            held = self._held_logprobs
+            yield from self._write_text(part.content, _of_text(held, part.content) if is_mixed else held)
+        if part.reasoning or part.content or part.calls:
+            self._held_logprobs = []
+        for call in begun:
+            yield from self._add(
+                FunctionCallItem(id=new_id("fc"), call_id=call.id or "", name=call.function.name or "")
+            )
+            yield from self._write_arguments(call.function.arguments)
+
+    def finish(self, usage: Usage) -> Iterator[bytes]:
+        """The output has ended; an empty one is an empty message."""
+        if not self.response.output:
+            yield from self._write_text("", [])
+        yield from self._close("incomplete" if self._is_cut else "completed")
+        response = self.response
+        response.usage = _usage(usage, self.reasoning_tokens)
+        response.status = "incomplete" if self._is_cut else "completed"
+        if self._is_cut:
+            response.incomplete_details = IncompleteDetails(reason="max_output_tokens")
+        else:
+            response.completed_at = int(time.time())
+
+    def fail(self, error: Exception) -> None:
+        """The output has ended with an error."""
+        shown = as_request_error(error)
+        self.response.error = ResponseError(
+            code="rate_limit_exceeded" if shown.status == 429 else "server_error", message=shown.message
+        )
+        self._end_as("failed")
+
+    def cancel(self) -> None:
+        """Nobody wants the rest of it."""
+        self._end_as("cancelled")
+
+    def last(self) -> bytes:
+        """The event of the end: completed, incomplete or failed."""
+        return self._event(f"response.{self.response.status}", response=self._snapshot())
+
+    def _end_as(self, status: Any) -> None:
+        if self._open is not None:
+            self._open.status = "incomplete"
+        self.response.status = status
+
+    def _count(self, delta: Delta, part: MessagePart) -> None:
+        """Count tokens of reasoning; a delta that ends it is divided as its text is."""
+        self._unread_tokens += len(delta.token_ids)
+        rest = len(part.content) + sum(len(call.function.arguments) + 1 for call in part.calls)
+        if part.reasoning:
+            self.reasoning_tokens += self._unread_tokens * len(part.reasoning) // (len(part.reasoning) + rest)
+        if part.reasoning or rest:
+            self._unread_tokens = 0
+
+    def _write_reasoning(self, text: str) -> Iterator[bytes]:
+        if not isinstance(self._open, ReasoningItem):
+            yield from self._add(ReasoningItem(id=new_id("rs")))
+            yield from self._add_part(ReasoningText())
+        assert isinstance(self._open, ReasoningItem)
+        self._open.content[-1].text += text
+        yield self._event("response.reasoning_text.delta", **self._place(0), delta=text)
+
+    def _write_text(self, text: str, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
+        if not isinstance(self._open, MessageItem):
+            yield from self._add(MessageItem(id=new_id("msg")))
+            yield from self._add_part(OutputText(logprobs=None if self._names is None else []))
+        assert isinstance(self._open, MessageItem)
+        part = self._open.content[-1]
+        part.text += text
+        if part.logprobs is not None:
+            part.logprobs += logprobs
+        if text:
+            shown = _without_bytes(logprobs)
+            yield self._event("response.output_text.delta", **self._place(0), delta=text, logprobs=shown)
+
+    def _write_arguments(self, text: str) -> Iterator[bytes]:
+        assert isinstance(self._open, FunctionCallItem)
+        self._open.arguments += text
+        if text:
+            yield self._event("response.function_call_arguments.delta", **self._place(), delta=text)
+
+    def _add(self, item: OutputItem) -> Iterator[bytes]:
+        yield from self._close("completed")
+        self._open = item
+        self.response.output.append(item)
+        yield self._event("response.output_item.added", output_index=self._index, item=item.model_dump(mode="json"))
+
+    def _add_part(self, part: OutputText | ReasoningText) -> Iterator[bytes]:
+        assert isinstance(self._open, MessageItem | ReasoningItem)
+        self._open.content.append(part)  # type: ignore[arg-type]
+        yield self._event("response.content_part.added", **self._place(0), part=part.model_dump(mode="json"))
+
+    def _close(self, status: ItemStatus) -> Iterator[bytes]:
+        item, self._open = self._open, None
+        if item is None:
+            return
+        item.status = status
+        place = {"item_id": item.id, "output_index": self._index}
+        if isinstance(item, FunctionCallItem):
+            yield self._event("response.function_call_arguments.done", **place, arguments=item.arguments)
+        else:
+            part = item.content[-1]
+            place_of_part = {**place, "content_index": 0}
+            if isinstance(part, OutputText):
+                shown = _without_bytes(part.logprobs or [])
+                yield self._event("response.output_text.done", **place_of_part, text=part.text, logprobs=shown)
+            else:
+                yield self._event("response.reasoning_text.done", **place_of_part, text=part.text)
+            yield self._event("response.content_part.done", **place_of_part, part=part.model_dump(mode="json"))
+        dumped = item.model_dump(mode="json")
+        yield self._event("response.output_item.done", output_index=place["output_index"], item=dumped)
+
+    @property
+    def _index(self) -> int:
+        return len(self.response.output) - 1
+
+    def _place(self, content_index: int | None = None) -> dict[str, Any]:
+        assert self._open is not None
+        place: dict[str, Any] = {"item_id": self._open.id, "output_index": self._index}
+        return place if content_index is None else {**place, "content_index": content_index}
+
+    def _snapshot(self) -> dict[str, Any]:
+        return self.response.model_dump(mode="json")
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        payload = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return f"event: {kind}\ndata: {json.dumps(payload, ensure_ascii=False)}\n\n".encode()
+
+
+def _of_text(logprobs: list[TokenLogprob], text: str) -> list[TokenLogprob]:
+    """Those of the tokens that have a part of the text, where it is found in them as it is."""
+    data, wanted = b"".join(bytes(each.bytes) for each in logprobs), text.encode()
+    start = data.rfind(wanted)
+    if start < 0:
+        return logprobs
+    kept, at = [], 0
+    for each in logprobs:
+        if at < start + len(wanted) and at + len(each.bytes) > start:
+            kept.append(each)
+        at += len(each.bytes)
+    return kept
+
+
+def _without_bytes(logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+    """As events have them."""
+    return [
+        {
+            "token": each.token,
+            "logprob": each.logprob,
+            "top_logprobs": [{"token": top.token, "logprob": top.logprob} for top in each.top_logprobs],
+        }
+        for each in logprobs
+    ]
+
+
+def _usage(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
+    return ResponseUsage.model_validate(
+        {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+            "total_tokens": usage.total_tokens,
+            "neuronserve": usage.neuronserve,
+        }
+    )

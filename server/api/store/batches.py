@@ -1,0 +1,171 @@
+"""Batches and the results of their lines. A line's result is one row, whose key lets it be there once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from server.api.errors import NotFound
+from server.api.store.database import Database
+from server.api.store.files import ENDED
+from server.api.store.records import BATCHES, FILES, RESULTS, LineResult, StoredBatch, StoredFile
+from server.errors import QueueFull
+
+MAX_OPEN = 1000  # batches that have not ended
+MAX_ENDED = 10_000  # the oldest are forgotten
+READ_LINES = 100  # results in memory at once
+_IS_OPEN = "status NOT IN (?, ?, ?, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the lines of a batch, or of a file, came to."""
+
+    completed: int = 0
+    failed: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    device_seconds: float = 0.0  # modelled
+    cost_usd: float | None = None  # None where no price is known
+
+    def plus(self, result: LineResult) -> Tally:
+        """With one line more."""
+        costs = [cost for cost in (self.cost_usd, result.cost_usd) if cost is not None]
+        return Tally(
+            self.completed + (not result.is_error),
+            self.failed + result.is_error,
+            self.input_tokens + result.input_tokens,
+            self.cached_tokens + result.cached_tokens,
+            self.output_tokens + result.output_tokens,
+            self.reasoning_tokens + result.reasoning_tokens,
+            self.device_seconds + result.device_seconds,
+            sum(costs) if costs else None,
+        )
+
+
+_SUMS = (
+    "SELECT coalesce(sum(NOT is_error), 0), coalesce(sum(is_error), 0), coalesce(sum(input_tokens), 0), "
+    "coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0), coalesce(sum(reasoning_tokens), 0), "
+    "coalesce(sum(device_seconds), 0.0), sum(cost_usd) FROM results WHERE batch_id = ?"
+)
+
+
+class BatchStore:
+    """Batches by id. Every method may raise StorageFull. `changed` is set by whatever the runner must look at."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.changed = asyncio.Event()
+
+    async def create(self, batch: StoredBatch) -> None:
+        """Raises QueueFull when too many batches have not ended."""
+
+        def work(db: sqlite3.Connection) -> None:
+            (num_open,) = db.execute(f"SELECT count(*) FROM batches WHERE {_IS_OPEN}", ENDED).fetchone()
+            if num_open >= MAX_OPEN:
+                raise QueueFull(f"The server has {num_open} batches that have not ended, as many as it takes.")
+            kept = f"SELECT id FROM batches WHERE NOT {_IS_OPEN} ORDER BY rowid DESC LIMIT {MAX_ENDED}"
+            BATCHES.delete(db, f"WHERE NOT {_IS_OPEN} AND id NOT IN ({kept})", *ENDED, *ENDED)
+            BATCHES.put(db, batch)
+
+        await self._database.run(work)
+        self.changed.set()
+
+    async def get(self, batch_id: str) -> tuple[StoredBatch, Tally]:
+        """Raises NotFound."""
+        return await self._database.run(lambda db: _found(db, batch_id))
+
+    async def page(self, after: str | None, limit: int) -> list[tuple[StoredBatch, Tally]]:
+        """The newest first, those behind the batch `after`. Raises NotFound when there is none."""
+
+        def work(db: sqlite3.Connection) -> list[tuple[StoredBatch, Tally]]:
+            before = "" if after is None else "WHERE rowid < (SELECT rowid FROM batches WHERE id = ?)"
+            if after is not None:
+                _found(db, after)
+            values = () if after is None else (after,)
+            found = list(BATCHES.select(db, f"{before} ORDER BY rowid DESC LIMIT ?", *values, limit))
+            return [(each, _tally(db, each)) for each in found]
+
+        return await self._database.run(work)
+
+    async def next(self) -> StoredBatch | None:
+        """The oldest that has not ended."""
+        clause = f"WHERE {_IS_OPEN} ORDER BY rowid LIMIT 1"
+        return await self._database.run(lambda db: next(BATCHES.select(db, clause, *ENDED), None))
+
+    async def update(self, batch_id: str, only_if: tuple[str, ...] | None, **changes: Any) -> StoredBatch:
+        """The batch with `changes`, which are made if its status is among `only_if`, if any. Raises NotFound."""
+
+        def work(db: sqlite3.Connection) -> StoredBatch:
+            batch, _ = _found(db, batch_id)
+            if only_if is None or batch.status in only_if:
+                batch = replace(batch, **changes)
+                _put(db, batch)
+            return batch
+
+        batch = await self._database.run(work)
+        self.changed.set()
+        return batch
+
+    async def record(self, result: LineResult) -> None:
+        """Store what became of a line, unless that is known."""
+        await self._database.run(lambda db: RESULTS.put(db, result, is_new=True))
+
+    async def done_lines(self, batch_id: str) -> set[int]:
+        """Numbers of the lines that have results."""
+        query = "SELECT line FROM results WHERE batch_id = ?"
+        return await self._database.run(lambda db: {line for (line,) in db.execute(query, (batch_id,))})
+
+    def lines_of(self, batch_id: str, is_error: bool) -> Callable[[], Iterator[bytes]]:
+        """A function, to be called in a thread, of the lines of the output or of the error file."""
+        clause = "WHERE batch_id = ? AND is_error = ? AND line > ? ORDER BY line LIMIT ?"
+
+        def lines() -> Iterator[bytes]:
+            last = 0
+            while True:
+                values = batch_id, is_error, last, READ_LINES
+                found = self._database.wait(lambda db: list(RESULTS.select(db, clause, *values)))  # noqa: B023
+                if not found:
+                    return
+                yield from (result.data for result in found)
+                last = found[-1].line
+
+        return lines
+
+    async def end(self, batch: StoredBatch, files: list[StoredFile]) -> None:
+        """In one transaction: the batch has ended, its files are there, and they alone have its results."""
+
+        def work(db: sqlite3.Connection) -> None:
+            tally = json.dumps(asdict(_tally(db, batch)))
+            for file in files:
+                FILES.put(db, file)
+            _put(db, replace(batch, tally=tally))
+            RESULTS.delete(db, "WHERE batch_id = ?", batch.id)
+
+        await self._database.run(work)
+
+
+def _found(db: sqlite3.Connection, batch_id: str) -> tuple[StoredBatch, Tally]:
+    batch = BATCHES.get(db, batch_id)
+    if batch is None:
+        raise NotFound(f"There is no batch {batch_id[:80]!r}.", "batch_id")
+    return batch, _tally(db, batch)
+
+
+def _tally(db: sqlite3.Connection, batch: StoredBatch) -> Tally:
+    if batch.tally is not None:
+        return Tally(**json.loads(batch.tally))
+    return Tally(*db.execute(_SUMS, (batch.id,)).fetchone())
+
+
+def _put(db: sqlite3.Connection, batch: StoredBatch) -> None:
+    """Replace a batch in its place: the order of the rows is that of their creation."""
+    columns = asdict(batch)
+    assigned = ", ".join(f"{name} = ?" for name in columns)
+    db.execute(f"UPDATE batches SET {assigned} WHERE id = ?", (*columns.values(), batch.id))

@@ -1,0 +1,118 @@
+"""SQLite behind one thread: records in tables, a call is a transaction. Knows nothing of what the records mean.
+
+In WAL mode what has been committed survives kill -9, and a loss of power costs the last transactions at most. The
+database is locked for as long as it is open, so that two servers cannot have one data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from server.api.errors import StorageFull
+from server.errors import SettingsError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SCHEMA_VERSION = 1
+LOCK_TIMEOUT_S = 10.0  # in which the server before this one may still end
+_COLUMNS = {"str": "TEXT", "int": "INTEGER", "float": "REAL", "bytes": "BLOB", "bool": "INTEGER"}
+
+R = TypeVar("R", bound="DataclassInstance")
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """Rows that are records: the fields are the columns, the first `num_keys` of them the primary key."""
+
+    name: str
+    record: type[R]
+    num_keys: int = 1
+
+    @property
+    def schema(self) -> str:
+        columns = [(each.name, str(each.type).split(" | ")) for each in fields(self.record)]
+        keys = ", ".join(name for name, _ in columns[: self.num_keys])
+        typed = [f"{name} {_COLUMNS[kinds[0]]}{'' if 'None' in kinds else ' NOT NULL'}" for name, kinds in columns]
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(typed)}, PRIMARY KEY ({keys}))"
+
+    def put(self, db: sqlite3.Connection, record: R, is_new: bool = False) -> bool:
+        """Insert a record or replace the one with its key; with `is_new` one that exists stays. Whether it is there."""
+        marks = ", ".join("?" * len(fields(self.record)))
+        how = "IGNORE" if is_new else "REPLACE"
+        return db.execute(f"INSERT OR {how} INTO {self.name} VALUES ({marks})", astuple(record)).rowcount == 1
+
+    def get(self, db: sqlite3.Connection, key: str) -> R | None:
+        """The record whose first field is `key`."""
+        return next(self.select(db, f"WHERE {fields(self.record)[0].name} = ?", key), None)
+
+    def select(self, db: sqlite3.Connection, clause: str = "", *values: Any) -> Iterator[R]:
+        """Records by what follows FROM in SQL, which no client has written; `values` stand for its question marks."""
+        return (self._made(row) for row in db.execute(f"SELECT * FROM {self.name} {clause}", values))
+
+    def delete(self, db: sqlite3.Connection, clause: str, *values: Any) -> int:
+        """Delete the records that a clause finds; how many they were."""
+        return db.execute(f"DELETE FROM {self.name} {clause}", values).rowcount
+
+    def _made(self, row: tuple[Any, ...]) -> R:
+        return self.record(*row)
+
+
+class Database:
+    """One file, or the memory of this process where `path` is None. Raises SettingsError when it cannot be opened."""
+
+    def __init__(self, path: Path | None, tables: Sequence[Table[Any]]) -> None:
+        self._thread = ThreadPoolExecutor(1, "store")
+        try:
+            self._db = _opened(path, tables)
+        except sqlite3.Error as error:
+            raise SettingsError(f"--data-dir: cannot use {path}: {error}") from error
+
+    async def run(self, work: Work[T]) -> T:
+        """The result of `work` in a transaction, which is undone when it raises. Raises StorageFull.
+
+        It goes on when the caller is cancelled.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
+
+    def wait(self, work: Work[T]) -> T:
+        """As `run`, for a thread, which it blocks."""
+        return self._thread.submit(self._transact, work).result()
+
+    async def close(self) -> None:
+        """Write what is left into the database's own file, and let go of it."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        self._thread.shutdown()
+
+    def _transact(self, work: Work[T]) -> T:
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                return work(self._db)
+        except (sqlite3.OperationalError, OSError) as error:
+            raise StorageFull(f"The server cannot write to its data directory: {error}.") from error
+
+
+def _opened(path: Path | None, tables: Sequence[Table[Any]]) -> sqlite3.Connection:
+    db = sqlite3.connect(path or ":memory:", LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("BEGIN EXCLUSIVE")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version not in (0, SCHEMA_VERSION):
+        raise sqlite3.DatabaseError(f"it has version {version} of another server's tables, not {SCHEMA_VERSION}")
+    if version == 0:  # a new file; an old one is opened without a write, as the disk may be full
+        for table in tables:
+            db.execute(table.schema)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("COMMIT")
+    return db

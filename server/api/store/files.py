@@ -1,0 +1,154 @@
+"""Files of clients and of batches: content in the data directory under the file's id, the rest in the database.
+
+A file is there once its record is; content without a record is what a killed server was about to store, and goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from server.api.config import StoreConfig
+from server.api.errors import NotFound, StorageFull
+from server.api.store.database import Database
+from server.api.store.records import BATCHES, FILES, StoredFile
+from server.errors import InvalidRequest, SettingsError
+
+MIN_FREE_BYTES = 64 * 2**20  # of the disk, which are left for what is under way
+ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch that needs its input no more
+COPY_BYTES = 2**20
+
+
+class FileStore:
+    """Files by id. Every method may raise StorageFull."""
+
+    def __init__(self, database: Database, directory: Path, limits: StoreConfig) -> None:
+        self._database = database
+        self._directory = directory
+        self._limits = limits
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
+
+    def path(self, file_id: str) -> Path:
+        """Where the content of a file that exists is."""
+        return self._directory / file_id
+
+    async def clean(self) -> None:
+        """Remove content without a record, before anything is stored."""
+        kept = await self._database.run(lambda db: {each.id for each in FILES.select(db)})
+        await asyncio.to_thread(self._remove, lambda file_id: file_id not in kept)
+
+    async def create(
+        self, write: Callable[[BinaryIO], None], filename: str, purpose: str, lifetime_s: int | None = None
+    ) -> StoredFile:
+        """Store what `write`, called in a thread, writes into a file."""
+        await self._expire()
+        file = await self.write(write, filename, purpose, lifetime_s)
+        try:
+            await self._database.run(lambda db: self._insert(db, file))
+        except BaseException:
+            self.path(file.id).unlink(missing_ok=True)
+            raise
+        return file
+
+    async def write(
+        self, write: Callable[[BinaryIO], None], filename: str, purpose: str, lifetime_s: int | None = None
+    ) -> StoredFile:
+        """The content alone; the file is there once its record, which this returns, is in the database."""
+        file_id = f"file-{uuid.uuid4().hex}"
+        try:
+            size = await asyncio.to_thread(self._write, file_id, write)
+        except OSError as error:
+            self.path(file_id).unlink(missing_ok=True)
+            raise StorageFull(f"The server cannot write to its data directory: {error.strerror}.") from error
+        now = int(time.time())
+        return StoredFile(file_id, now, None if lifetime_s is None else now + lifetime_s, filename, purpose, size)
+
+    async def page(self, purpose: str | None, after: str | None, limit: int, is_newest_first: bool) -> list[StoredFile]:
+        """Files behind the file `after`. Raises NotFound when there is none."""
+        wanted, values = ["coalesce(expires_at, ?1) >= ?1"], [int(time.time()), purpose, after]
+        if purpose is not None:
+            wanted.append("purpose = ?2")
+        if after is not None:
+            await self.get(after, "after")
+            wanted.append(f"rowid {'<' if is_newest_first else '>'} (SELECT rowid FROM files WHERE id = ?3)")
+        order = "DESC" if is_newest_first else "ASC"
+        clause = f"WHERE {' AND '.join(wanted)} ORDER BY rowid {order} LIMIT ?4"
+        return await self._database.run(lambda db: [*FILES.select(db, clause, *values, limit)])
+
+    async def get(self, file_id: str, param: str = "file_id") -> StoredFile:
+        """Raises NotFound."""
+        record = await self._database.run(lambda db: FILES.get(db, file_id))
+        if record is None or (record.expires_at or time.time()) < int(time.time()):
+            raise NotFound(f"There is no file {file_id[:80]!r}.", param)
+        return record
+
+    async def delete(self, file_id: str) -> None:
+        """Raises NotFound, or InvalidRequest for the input of a batch that has not ended."""
+
+        def work(db: sqlite3.Connection) -> int:
+            clause = "WHERE input_file_id = ? AND status NOT IN (?, ?, ?, ?)"
+            for batch in BATCHES.select(db, clause, file_id, *ENDED):
+                raise InvalidRequest(
+                    f"The file {file_id!r} is the input of {batch.id!r}, which is not done.", "file_id"
+                )
+            return FILES.delete(db, "WHERE id = ?", file_id)
+
+        if not await self._database.run(work):
+            raise NotFound(f"There is no file {file_id[:80]!r}.", "file_id")
+        await asyncio.to_thread(self.path(file_id).unlink, missing_ok=True)
+
+    def require_space(self, num_bytes: int) -> None:
+        """Raises StorageFull where the disk is about to be full."""
+        free = shutil.disk_usage(self._directory).free
+        if free < MIN_FREE_BYTES + num_bytes:
+            raise StorageFull(f"The disk of the data directory has {free} bytes left; {num_bytes} more are too many.")
+
+    def _write(self, file_id: str, write: Callable[[BinaryIO], None]) -> int:
+        with self.path(file_id).open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+            return file.tell()
+
+    def _insert(self, db: sqlite3.Connection, record: StoredFile) -> None:
+        (used,) = db.execute("SELECT coalesce(sum(num_bytes), 0) FROM files").fetchone()
+        most = self._limits.max_data_bytes
+        if used + record.num_bytes > most:
+            raise StorageFull(
+                f"Files take {used} bytes; {record.num_bytes} more would be over the {most} of --max-data-bytes."
+            )
+        FILES.put(db, record)
+
+    async def _expire(self) -> None:
+        clause = "WHERE expires_at < ? AND id NOT IN (SELECT input_file_id FROM batches WHERE status NOT IN (?,?,?,?))"
+
+        def work(db: sqlite3.Connection) -> set[str]:
+            values = int(time.time()), *ENDED
+            expired = {each.id for each in FILES.select(db, clause, *values)}
+            FILES.delete(db, clause, *values)
+            return expired
+
+        if expired := await self._database.run(work):
+            await asyncio.to_thread(self._remove, expired.__contains__)
+
+    def _remove(self, is_gone: Callable[[str], bool]) -> None:
+        for path in self._directory.iterdir():
+            if is_gone(path.name):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def copy_of(source: BinaryIO) -> Callable[[BinaryIO], None]:
+    """A writer of all that is left of `source`."""
+    return lambda file: shutil.copyfileobj(source, file, COPY_BYTES)

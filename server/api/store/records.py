@@ -1,0 +1,84 @@
+"""What the store holds: one frozen record for each table. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.api.store.database import Table
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response of /v1/responses, with what it was asked beyond those before it."""
+
+    id: str
+    created_at: float
+    used_at: float  # last, by itself or by a response that follows it
+    previous_id: str | None
+    status: str
+    num_bytes: int  # of `body` and `input_items`
+    body: bytes  # JSON, as answers have it
+    input_items: bytes  # JSON list
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file; its content is in the data directory under its id."""
+
+    id: str
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch. `total` is 0 until its input has been checked; results count what is done of it."""
+
+    id: str
+    created_at: int
+    expires_at: int
+    status: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    metadata: str | None = None  # JSON
+    output_lifetime_s: int | None = None
+    api_key: str = ""  # label of who created it, for metrics
+    total: int = 0
+    errors: str | None = None  # JSON list, of an input that is no batch
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    tally: str | None = None  # JSON, once it has ended and its results are in files
+
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """What became of one line of a batch's input. The key lets no line have two."""
+
+    batch_id: str
+    line: int  # from 1
+    is_error: bool
+    data: bytes  # the line of the output or error file, with its end
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    device_seconds: float = 0.0
+    cost_usd: float | None = None
+
+
+RESPONSES = Table("responses", StoredResponse)
+FILES = Table("files", StoredFile)
+BATCHES = Table("batches", StoredBatch)
+RESULTS = Table("results", LineResult, num_keys=2)
+TABLES = (RESPONSES, FILES, BATCHES, RESULTS)

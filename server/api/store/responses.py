@@ -1,0 +1,99 @@
+"""Stored responses: bounded in number, bytes and age; those that were not used for longest go first."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from dataclasses import replace
+
+from server.api.config import StoreConfig
+from server.api.errors import NotFound
+from server.api.store.database import Database
+from server.api.store.records import RESPONSES, StoredResponse
+
+DAY_S = 86400.0
+RUNNING = ("queued", "in_progress")
+INTERRUPTED = {"code": "server_error", "message": "The server has ended while it generated this response."}
+MAX_CHAIN = 1000  # responses that follow each other
+
+
+class ResponseStore:
+    """Responses by id. Every method may raise StorageFull."""
+
+    def __init__(self, database: Database, limits: StoreConfig) -> None:
+        self._database = database
+        self._limits = limits
+
+    async def put(self, response: StoredResponse) -> None:
+        """Store a response over what has its id, and let go of what is over the limits."""
+
+        def work(db: sqlite3.Connection) -> None:
+            RESPONSES.put(db, response)
+            self._evict(db)
+
+        await self._database.run(work)
+
+    async def get(self, response_id: str) -> StoredResponse:
+        """Raises NotFound."""
+        return (await self.chain(response_id, "response_id"))[-1]
+
+    async def chain(self, response_id: str, param: str) -> list[StoredResponse]:
+        """The response and those that it follows, oldest first; all count as used now. Raises NotFound."""
+
+        def work(db: sqlite3.Connection) -> list[StoredResponse]:
+            found: list[StoredResponse] = []
+            next_id: str | None = response_id
+            while next_id is not None and len(found) < MAX_CHAIN:
+                response = RESPONSES.get(db, next_id)
+                if response is None or response.created_at < self._oldest:
+                    raise _missing(response_id, next_id, param)
+                found.append(response)
+                next_id = response.previous_id
+            now = time.time()
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk is no reason not to read
+                db.executemany("UPDATE responses SET used_at = ? WHERE id = ?", [(now, each.id) for each in found])
+            return found[::-1]
+
+        return await self._database.run(work)
+
+    async def delete(self, response_id: str) -> None:
+        """Raises NotFound."""
+        if not await self._database.run(lambda db: RESPONSES.delete(db, "WHERE id = ?", response_id)):
+            raise _missing(response_id, response_id, "response_id")
+
+    async def recover(self) -> None:
+        """Let the responses fail that a server before this one has left unfinished."""
+
+        def work(db: sqlite3.Connection) -> None:
+            for response in list(RESPONSES.select(db, "WHERE status IN (?, ?)", *RUNNING)):
+                body = json.loads(response.body) | {"status": "failed", "error": INTERRUPTED}
+                RESPONSES.put(db, replace(response, status="failed", body=json.dumps(body).encode()))
+
+        await self._database.run(work)
+
+    @property
+    def _oldest(self) -> float:
+        return time.time() - self._limits.stored_response_days * DAY_S
+
+    def _evict(self, db: sqlite3.Connection) -> None:
+        RESPONSES.delete(db, "WHERE created_at < ? AND status NOT IN (?, ?)", self._oldest, *RUNNING)
+        count, size = db.execute("SELECT count(*), coalesce(sum(num_bytes), 0) FROM responses").fetchone()
+        most = self._limits.max_stored_responses, self._limits.max_stored_response_bytes
+        if count <= most[0] and size <= most[1]:
+            return
+        clause = "SELECT id, num_bytes FROM responses WHERE status NOT IN (?, ?) ORDER BY used_at"
+        for response_id, num_bytes in db.execute(clause, RUNNING).fetchall():
+            RESPONSES.delete(db, "WHERE id = ?", response_id)
+            count, size = count - 1, size - num_bytes
+            if count <= most[0] and size <= most[1]:
+                return
+
+
+def _missing(response_id: str, missing_id: str, param: str) -> NotFound:
+    what = f"There is no response {response_id[:80]!r}"
+    if missing_id != response_id:
+        what = f"The response {response_id[:80]!r} follows {missing_id!r}, which is stored no more"
+    code = "previous_response_not_found" if param == "previous_response_id" else "not_found"
+    return NotFound(f"{what}.", param, code)

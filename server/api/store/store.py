@@ -1,0 +1,66 @@
+"""All that outlives a request, of one server: responses, and with a data directory files and batches."""
+
+from __future__ import annotations
+
+import logging
+
+from server.api.config import StoreConfig
+from server.api.errors import StorageFull
+from server.api.store.batches import BatchStore
+from server.api.store.database import Database
+from server.api.store.files import FileStore
+from server.api.store.records import TABLES
+from server.api.store.responses import ResponseStore
+from server.errors import InvalidRequest, SettingsError
+
+log = logging.getLogger("neuronserve.api")
+NO_DATA_DIR = "Files and batches need a place that survives the server: start it with --data-dir DIR."
+
+
+class Store:
+    """Opened by its constructor. Raises SettingsError when the data directory cannot be used."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        path = None
+        if config.data_dir is not None:
+            try:
+                config.data_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SettingsError(f"--data-dir: cannot use {config.data_dir}: {error.strerror}") from error
+            path = config.data_dir / "neuronserve.sqlite3"
+        self.limits = config
+        self._database = Database(path, TABLES)
+        self.responses = ResponseStore(self._database, config)
+        self._files = FileStore(self._database, path.with_name("files"), config) if path else None
+        self._batches = BatchStore(self._database)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether there is a data directory."""
+        return self._files is not None
+
+    @property
+    def files(self) -> FileStore:
+        """Raises InvalidRequest without a data directory."""
+        if self._files is None:
+            raise InvalidRequest(NO_DATA_DIR, code="no_data_dir")
+        return self._files
+
+    @property
+    def batches(self) -> BatchStore:
+        """Raises InvalidRequest without a data directory."""
+        _ = self.files  # raises
+        return self._batches
+
+    async def recover(self) -> None:
+        """Put right what a server before this one has left, before anything is stored; as far as a full disk allows."""
+        try:
+            await self.responses.recover()
+            if self._files is not None:
+                await self._files.clean()
+        except StorageFull as error:
+            log.warning("%s", error)
+
+    async def close(self) -> None:
+        """Let go of the data directory."""
+        await self._database.close()

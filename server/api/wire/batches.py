@@ -1,0 +1,128 @@
+"""/v1/files and /v1/batches on the wire, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.api.wire.responses import Metadata
+from server.api.wire.usage import optional
+
+MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 86400  # OpenAI's
+
+
+class ExpiresAfter(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=MIN_LIFETIME_S, le=MAX_LIFETIME_S)
+
+
+class BatchRequest(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    input_file_id: str = Field(max_length=256)
+    endpoint: str = Field(max_length=256)
+    completion_window: str = Field(pattern=r"^[1-9][0-9]{0,6}[smhd]$")
+    metadata: Metadata | None = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+class FileObject(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None = optional()
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class FileList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None = optional()
+    last_id: str | None = optional()
+    has_more: bool
+
+
+class DeletedFile(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+class RequestCounts(BaseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class CachedTokens(BaseModel):
+    cached_tokens: int
+
+
+class ReasoningTokens(BaseModel):
+    reasoning_tokens: int
+
+
+class ModelledCost(BaseModel):
+    """Modelled device time of all lines that were answered."""
+
+    device_seconds: float
+    cost_usd: float | None = optional()  # absent where no price is known
+
+
+class BatchUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+    neuronserve: ModelledCost
+
+
+class BatchError(BaseModel):
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class BatchErrors(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class Batch(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class BatchList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Batch]
+    first_id: str | None = optional()
+    last_id: str | None = optional()
+    has_more: bool

@@ -1,0 +1,132 @@
+"""/v1/responses on the wire: what a client asks for, in OpenAI's shapes. Fields that are not here are chat's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.api.wire.generation import INT32
+from server.api.wire.tools import MAX_TOOLS, FunctionName
+
+MAX_ITEMS = 4096  # of the input of one request
+MAX_METADATA = 16
+Includable = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=MAX_METADATA)
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+class Part(_Strict):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | Annotated[list[Part], Field(fail_fast=True)]
+
+
+class InputItem(_Strict):
+    """An item of the input, of any type; which fields it must have depends on that."""
+
+    type: str = "message"
+    id: str | None = Field(None, max_length=256)
+    role: str | None = None
+    content: Content | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Content | None = None
+    summary: list[Part] | None = None
+
+
+class ResponseTool(_Strict):
+    type: str
+    name: FunctionName | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedTool(_Strict):
+    type: str
+    name: str | None = None
+
+
+class ResponseToolChoice(NamedTool):
+    """A function by its name, or with the type `allowed_tools` several."""
+
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)] | None = None
+
+
+class TextFormat(_Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(_Strict):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(_Strict):
+    effort: str | None = Field(None, max_length=32)
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponsesRequest(BaseModel):
+    """Body of POST /v1/responses. A null field is an absent one."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+    model: str | None = Field(None, max_length=4096)
+    input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, max_length=256)
+    conversation: Any = None
+    prompt: Any = None
+    background: bool | None = None
+    include: list[Includable] | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=INT32)
+    max_tool_calls: int | None = Field(None, ge=1)
+    metadata: Metadata | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    service_tier: str | None = Field(None, max_length=32)
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    text: TextOptions | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
+    tools: Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    top_logprobs: int | None = Field(None, ge=0)
+    top_p: float | None = Field(None, ge=0, le=1)
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        return self.store is not False

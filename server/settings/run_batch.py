@@ -1,0 +1,29 @@
+"""The settings of `neuronserve run-batch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from server.settings.serve import ServeSettings
+
+OF_HTTP = frozenset(  # without effect where nothing listens
+    {"host", "port", "api_key", "api_key_file", "allowed_origins", "shutdown_timeout", "disable_access_log"}
+    | {"data_dir", "max_file_bytes", "max_data_bytes"}
+)
+
+
+class RunBatchSettings(ServeSettings):
+    """Settings of `neuronserve run-batch`: those of a server, which answers a file instead of listening."""
+
+    input_file: Path = Field(description="JSON lines with custom_id, url and body, as /v1/batches takes them")
+    output_file: Path = Field(description="file that gets an answer for each line; one that is there is replaced")
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        given = sorted(OF_HTTP & self.model_fields_set)
+        return (
+            *super().notices,
+            *(f"--{name.replace('_', '-')} has no effect: run-batch is no server" for name in given),
+        )
