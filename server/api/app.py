@@ -12,6 +12,7 @@ from server.api import errors
 from server.api.dialects import chat, completions, sagemaker
 from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
@@ -28,6 +29,7 @@ BODIES = (
     DetokenizeRequest,
     LoadLoraAdapterRequest,
     UnloadLoraAdapterRequest,
+    AbortRequest,
 )
 
 
@@ -43,8 +45,8 @@ def build_app(service: Service) -> FastAPI:
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes)
-    if config.api_keys:
-        app.add_middleware(ApiKeys, keys=config.api_keys)
+    if config.api_keys or config.admin_api_keys:
+        app.add_middleware(ApiKeys, keys=config.api_keys, admin_keys=config.admin_api_keys)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

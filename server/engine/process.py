@@ -15,6 +15,7 @@ from server.config import CacheConfig, EngineConfig, SchedulerConfig
 from server.cost.meter import Meter
 from server.cost.pricer import StepPricer
 from server.engine.adapters import AdapterInputs, Adapters
+from server.engine.block_map import BlockMapInputs, block_map
 from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
@@ -92,8 +93,10 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
-        scheduler = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
-        inputs = AdapterInputs(_SocketInputs(inbox), loaded.adapters, outputs.send)
+        cache = KVCacheManager(loaded.cache)
+        scheduler = Scheduler(loaded.scheduler, cache)
+        blocks = BlockMapInputs(_SocketInputs(inbox), lambda: block_map(cache.pool, scheduler.tables), outputs.send)
+        inputs = AdapterInputs(blocks, loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)

@@ -183,7 +183,7 @@ class Generation:
             delta = deltas.setdefault(event.request_id, Delta(choice.index))
             if delta.finish_reason is not None:
                 continue  # a stop string came first
-            watch.take(event)
+            watch.take(event, charge)
             choice.take(event, charge, delta)
             if delta.finish_reason is not None:
                 watch.end(event.request_id, delta.finish_reason)
