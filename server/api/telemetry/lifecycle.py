@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from server.api.http.origin import Origin
 from server.types import Charge, FinishReason, SamplingParams
 
-
 NO_CHARGE = Charge()
 
 
