@@ -12,6 +12,7 @@ from server.api.http.event_stream import frame
 from server.console.history import BIN_S, NUM_BINS
 from server.console.snapshot import NOT_SERVING, Recorder, blocks_record
 from server.errors import EngineDead
+from server.link.client import EngineClient
 from server.link.messages import BlockMap, ReadBlocks
 
 PERIOD_S = 1.0
@@ -38,7 +39,7 @@ class LiveStream:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Frames of one page: what the server is and the last minute at once, then what is new each second."""
-        recorder, page = self._recorder, Page(MAX_PENDING)
+        recorder, page = self._recorder, Page()
         yield _frame(recorder.server())
         first_bin = int(recorder.service.clock.now() / BIN_S) - NUM_BINS
         yield _frame(recorder.live(first_bin, 0))
@@ -69,7 +70,7 @@ class LiveStream:
             self._send(_frame(record))
             if phase == "draining":
                 for page in self._pages:
-                    _end(page)
+                    page.put_nowait(None)
                 return
 
     async def _send_blocks(self) -> None:
@@ -78,7 +79,7 @@ class LiveStream:
         steps = [None if client.report is None else client.report.step_id for client in service.engine.clients]
         if steps == self._steps or service.phase in NOT_SERVING:
             return
-        asking = (client.ask(ReadBlocks(), BlockMap) for client in service.engine.clients if client.is_up)
+        asking = (_read_blocks(client) for client in service.engine.clients)
         with contextlib.suppress(EngineDead, TimeoutError):
             maps = await asyncio.wait_for(asyncio.gather(*asking), PATIENCE_S)
             self._steps, self._last_blocks = steps, _frame(blocks_record(maps))
@@ -89,10 +90,14 @@ class LiveStream:
 
     def _send(self, data: bytes) -> None:
         for page in self._pages:
-            if page.full():
+            if page.qsize() >= MAX_PENDING:
                 _end(page)
             else:
                 page.put_nowait(data)
+
+
+async def _read_blocks(client: EngineClient) -> BlockMap:
+    return await client.ask(ReadBlocks(), BlockMap) if client.is_up else BlockMap()
 
 
 def _end(page: Page) -> None:

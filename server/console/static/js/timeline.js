@@ -17,10 +17,12 @@ export function Timeline() {
   const place = useRef(null);
   const plot = useRef(null);
   const data = columns(bins, record?.now ?? 0);
+  const latest = useRef(null); // a plot that is made anew shows what is there then
+  latest.current = data.stacked;
   useEffect(() => {
     const make = () => {
       plot.current?.destroy();
-      plot.current = new globalThis.uPlot(options(place.current.clientWidth), data.stacked, place.current);
+      plot.current = new globalThis.uPlot(options(place.current.clientWidth), latest.current, place.current);
     };
     make();
     addEventListener("themechange", make);

@@ -1,0 +1,23 @@
+"""A fake checkpoint for the model that writes what the last message says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.api.serving import write_checkpoint
+
+# Calls are written as Hermes writes them, so that the server reads them that way.
+TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools> <tool_call>{% endif %}"
+    "{% for m in messages %}<|start|>{{ m.role }}\n<|pad|>{{ m.content }}<|pad|><|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+def write_echo_checkpoint(directory: Path) -> Path:
+    """Write the checkpoint; messages stand between two `<|pad|>`, as `tests.api.echo` wants them."""
+    write_checkpoint(directory)
+    file = directory / "tokenizer_config.json"
+    file.write_text(json.dumps({"eos_token": "<|eos|>", "chat_template": TEMPLATE}))
+    return directory
