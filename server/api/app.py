@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, sagemaker
-from server.api.endpoints import adapters, admin, inventory, models, status, tokenize
+from server.api.endpoints import adapters, admin, docs, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
@@ -21,7 +21,7 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 
-MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory, adapters)
+MODULES = (chat, completions, sagemaker, models, tokenize, status, admin, inventory, adapters, docs)
 BODIES = (
     ChatRequest,
     CompletionRequest,
@@ -35,7 +35,7 @@ BODIES = (
 
 def build_app(service: Service) -> FastAPI:
     """Build the ASGI application of one service."""
-    app = Application(title="neuronserve", version=__version__, redoc_url=None)
+    app = Application(title="neuronserve", version=__version__, docs_url=None, redoc_url=None)
     app.bodies = BODIES
     app.state.service = service
     for module in MODULES:

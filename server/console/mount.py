@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI
 
 from server.api.http.event_stream import EventStream
-from server.api.http.openapi import STREAM, errors_of
 from server.api.server import Mount
 from server.api.service import Service
 from server.console.live import LiveStream
@@ -30,9 +29,9 @@ def console(in_force: InForce, model: str) -> Mount:
 
 def events_router(stream: LiveStream) -> APIRouter:
     """GET /console/events."""
-    router = APIRouter()
+    router = APIRouter(include_in_schema=False)
 
-    @router.get("/console/events", response_class=EventStream, responses=STREAM | errors_of(401))
+    @router.get("/console/events")
     async def events() -> EventStream:
         """Live records for the console: what the server is, then what is new each second."""
         frames = stream.frames()

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.http.body import body_of
 from server.api.http.event_stream import EventStream, frame
-from server.api.http.openapi import OF_BODIES, STREAM, errors_of
 from server.console.plan_process import PlanProcess
 from server.console.planning import Defaults, InForce, Question, Row, choices, files_of, plan_part, require_public
 from server.device.prices import PriceBasis
@@ -127,18 +126,18 @@ def plan_router(page: PlanPage) -> APIRouter:
     """GET /console/choices, POST /console/plan and /console/plan/files."""
     router = APIRouter(include_in_schema=False)
 
-    @router.get("/console/choices", responses=errors_of(401))
+    @router.get("/console/choices")
     async def get_choices() -> dict[str, Any]:
         """Instances and models that a plan may name."""
         return await page.choices()
 
-    @router.post("/console/plan", response_class=EventStream, responses=STREAM | errors_of(401, *OF_BODIES))
+    @router.post("/console/plan")
     async def plan(body: Annotated[PlanBody, Depends(body_of(PlanBody))]) -> EventStream:
         """Configurations of each part, as soon as it is planned."""
         parts = page.parts(body)
         return EventStream(await anext(parts), parts)
 
-    @router.post("/console/plan/files", response_class=Response, responses=errors_of(401, *OF_BODIES))
+    @router.post("/console/plan/files")
     async def files(body: Annotated[RowBody, Depends(body_of(RowBody))]) -> Response:
         """The files that deploy a row, as a ZIP archive."""
         return Response(await page.files(body), media_type="application/zip")

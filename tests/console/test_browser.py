@@ -20,7 +20,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the extra `ui` i
 CHROMIUM = shutil.which("chromium")
 AXE = Path(os.environ.get("AXE_JS", ROOT / ".venv/ui/node_modules/axe-core/axe.min.js"))
 PAGES = ("playground", "device", "cost", "requests", "planner")
-PATIENCE_MS = 25_000
+PATIENCE_MS = 60_000
 KEY, ADMIN = "sesame", "master"
 pytestmark = [
     pytest.mark.ui,
@@ -83,13 +83,13 @@ def test_an_answer_streams_with_what_it_costs(page: Page, echo: Server) -> None:
 
 def test_a_stopped_answer_keeps_what_came(page: Page, slow: Server) -> None:
     page.goto(f"{slow.url}/#/playground")
-    page.get_by_label("API key").fill(KEY)
+    page.get_by_label("API key", exact=True).fill(KEY)
     page.keyboard.press("Enter")
     page.locator(".lamp", has_text="ready").wait_for()
     page.get_by_label("Message", exact=True).fill("go on and on")
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Stop").wait_for()
-    page.wait_for_function("document.querySelector('article.assistant .text')?.textContent.length > 3")
+    page.wait_for_function("() => document.querySelector('article.assistant .text')?.textContent.length > 3")
     page.get_by_role("button", name="Stop").click()
     page.locator("article.assistant .figures", has_text="stopped").wait_for()
     assert page.locator("article.assistant .fault").count() == 0
@@ -97,9 +97,8 @@ def test_a_stopped_answer_keeps_what_came(page: Page, slow: Server) -> None:
 
 def test_what_a_model_writes_is_text(page: Page, echo: Server) -> None:
     go(page, echo, "playground")
-    attack = (
-        "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\"><style>*{}</style>"
-    )
+    script = "document.title = 'taken'"
+    attack = f'<script>{script}</script><img src=x onerror="{script}"><style>*{{}}</style>'
     scripts = page.locator("script").count()
     answer = say(page, attack)
     assert answer.locator(".text").inner_text() == attack
@@ -116,7 +115,7 @@ def test_a_tool_is_defined_called_and_answered(page: Page, echo: Server) -> None
     page.get_by_label("What get_weather returns").fill("12 degrees")
     page.get_by_role("button", name="Send results").click()
     page.locator("article.tool").wait_for()
-    page.wait_for_function("document.querySelectorAll('article.assistant .figures').length === 2")
+    page.wait_for_function("() => document.querySelectorAll('article.assistant .figures').length === 2")
     assert page.locator("article.assistant").last.locator(".text").inner_text() == "12 degrees"
 
 
@@ -152,10 +151,10 @@ def test_a_key_is_asked_for_and_the_map_follows_a_request(page: Page, slow: Serv
     page.goto(f"{slow.url}/#/device")
     dialog = page.get_by_role("dialog")
     dialog.wait_for()
-    page.get_by_label("API key").fill("wrong")
+    page.get_by_label("API key", exact=True).fill("wrong")
     page.keyboard.press("Enter")
     page.get_by_text("does not accept the key").wait_for()
-    page.get_by_label("API key").fill(KEY)
+    page.get_by_label("API key", exact=True).fill(KEY)
     page.keyboard.press("Enter")
     page.locator(".lamp", has_text="ready").wait_for()
     body = {"messages": [{"role": "user", "content": "y" * 200}], "max_tokens": 250, "stream": True}
@@ -207,7 +206,8 @@ def test_traffic_is_planned_for(page: Page, echo: Server) -> None:
     say(page, "two and a bit more")
     page.get_by_role("link", name="Cost").click()
     page.get_by_role("button", name="Plan for this traffic").click()
-    page.get_by_text(re.compile("no checkpoint|no config|at the rate at which they came|config.json")).wait_for()
+    page.get_by_text("at the rate at which they came").wait_for()
+    assert page.locator("table.plan tbody tr").count() > 5
 
 
 def test_dark_is_as_the_system_has_it_or_as_chosen(page: Page, echo: Server) -> None:
@@ -233,7 +233,7 @@ def test_keys_alone_reach_everything(page: Page, echo: Server) -> None:
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Playground"
     page.keyboard.press("Enter")
-    page.wait_for_function("document.activeElement.id === 'main'")
+    page.wait_for_function("() => document.activeElement.id === 'main'")
     for _ in range(20):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.id") == "draft":
