@@ -38,7 +38,10 @@ function Console() {
   const [title, Page] = PAGES[page];
   useEffect(() => {
     document.title = `${title} – neuronserve`;
-    if (shown.current !== page) main.current.focus();
+    if (shown.current !== page) {
+      main.current.focus({ preventScroll: true });
+      scrollTo(0, 0);
+    }
     shown.current = page;
   }, [page]);
   return html`

@@ -17,9 +17,10 @@ export function Instance({ part, cores, rates }) {
   const places = layout(part).map(([x, y]) => [x * (width + GAP), y * (height + GAP)]);
   const byId = new Map(cores.map((core) => [core.id, core]));
   const box = [Math.max(...places.map(([x]) => x)) + width, Math.max(...places.map(([, y]) => y)) + height];
-  const scale = part.num_chips === 1 ? 2 : part.num_chips <= 4 ? 1.4 : 1;
+  const scale = part.num_chips <= 4 ? 1.4 : 1;
   const [wide, high] = [box[0] + 36, box[1] + 36];
   return html`
+    <div class="drawing">
     <div class="scroll" tabindex="0" role="region" aria-label="Drawing of the instance">
       <svg class="instance" viewBox=${`-18 -18 ${wide} ${high}`} width=${scale * wide} height=${scale * high} role="img" aria-label=${summary(part, cores, rates)}>
         ${links(part).map(([from, to]) => html`<path class="link" d=${wire(places[from], places[to], width, height)} />`)}
@@ -42,6 +43,7 @@ export function Instance({ part, cores, rates }) {
       <span><i class="swatch prefill"></i>busy: prefill</span>
       <span><i class="swatch decode"></i>busy: decode</span>
     </p>
+    </div>
   `;
 }
 
