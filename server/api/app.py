@@ -13,8 +13,9 @@ from server.api.dialects import chat, completions, embeddings, pooling, rerank, 
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import routes as responses
 from server.api.dialects.responses.background import Background
-from server.api.endpoints import adapters, admin, batches, files, inventory, models, status, tokenize
+from server.api.endpoints import adapters, admin, batches, docs, files, inventory, models, status, tokenize
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.load_report import LoadReports, load_of
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
@@ -30,7 +31,8 @@ from server.api.wire.responses import ResponsesRequest
 
 GENERATING = (chat, completions, responses, messages, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
-MODULES = (*GENERATING, *ENCODING, models, tokenize, status, admin, inventory, adapters, files, batches)
+ABOUT = (models, tokenize, status, admin, inventory, docs)
+MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
 BODIES = (
     ChatRequest,
     CompletionRequest,
@@ -47,12 +49,13 @@ BODIES = (
     ClassifyRequest,
     ScoreRequest,
     RerankRequest,
+    AbortRequest,
 )
 
 
 def build_app(service: Service) -> FastAPI:
     """Build the ASGI application of one service."""
-    app = Application(title="neuronserve", version=__version__, redoc_url=None)
+    app = Application(title="neuronserve", version=__version__, docs_url=None, redoc_url=None)
     app.bodies = BODIES
     app.state.service = service
     app.state.background = Background()
@@ -65,8 +68,8 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads)
-    if config.api_keys:
-        app.add_middleware(ApiKeys, keys=config.api_keys)
+    if config.api_keys or config.admin_api_keys:
+        app.add_middleware(ApiKeys, keys=config.api_keys, admin_keys=config.admin_api_keys)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -51,6 +51,7 @@ class ApiConfig:
     chat_template: str | None = None  # a file or a template, over the checkpoint's
     trust_request_chat_template: bool = False  # render templates that requests bring along
     api_keys: tuple[str, ...] = ()
+    admin_api_keys: tuple[str, ...] = ()  # of operators, for /admin; () = any API key
     allowed_origins: tuple[str, ...] = ()
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20

@@ -13,10 +13,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from server.api.app import build_app
 from server.api.batch.runner import BatchRunner
@@ -36,6 +37,13 @@ FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their c
 ENGINE_STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 DEAD_S = 10.0  # in which a server without engines answers 503 with the reason, before it ends
+
+
+Mount = Callable[[FastAPI, Service], None]
+
+
+def _nothing(app: FastAPI, service: Service) -> None:
+    """Add nothing to the API's application."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -71,8 +79,13 @@ class _Uvicorn(uvicorn.Server):
 class ApiServer:
     """One server on one socket. `run` returns when the server has ended."""
 
-    def __init__(self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
+    def __init__(
+        self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing
+    ) -> None:
+        """`mount` adds what stands above the API to its application."""
         self.service = Service(config, EngineGroups(engines, config.healing))
+        app = build_app(self.service)
+        mount(app, self.service)
         self._listener = listener
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
@@ -216,13 +229,13 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
+def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing) -> None:
     """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
-    uvloop.run(_serve(config, engines, listener))
+    uvloop.run(_serve(config, engines, listener, mount))
 
 
-async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket) -> None:
-    server = ApiServer(config, engines, listener)
+async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount) -> None:
+    server = ApiServer(config, engines, listener, mount)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)

@@ -31,7 +31,14 @@ def serve(call: Call) -> None:
         from server.api import server
 
         listener = server.bind(settings.host, settings.port)
-        server.serve(settings.api_config(model_path), engines, listener)
+        if settings.console:
+            from server.console.mount import console
+            from server.console.planning import InForce
+
+            in_force = InForce(settings.catalog_config, settings.calibration_file)
+            server.serve(settings.api_config(model_path), engines, listener, console(in_force, str(model_path)))
+        else:
+            server.serve(settings.api_config(model_path), engines, listener)
     finally:
         for process in engines:
             process.close()
@@ -165,6 +172,13 @@ def plan(call: Call) -> None:
     from server.settings.planner import PlanSettings
 
     settings = call.settings(PlanSettings)
+    if settings.serve:
+        from server.console.alone import run_planner
+        from server.console.planning import InForce
+
+        in_force = InForce(settings.catalog_config, settings.calibration_file)
+        run_planner(in_force, settings.model, settings.host, settings.port)
+        return
     if settings.is_encoder:
         run_encoder_plan(settings.encoder_options, settings.json_file, settings.view)
         return

@@ -21,10 +21,10 @@ from server.link.messages import (
     AdapterCommand,
     AdapterReply,
     Add,
-    Input,
     Instruction,
     LoadAdapter,
     LoadedAdapter,
+    Order,
     UnloadAdapter,
 )
 
@@ -87,7 +87,7 @@ class AdapterBank:
 class Inputs(Protocol):
     """Where all that the API sends comes from."""
 
-    def drain(self, timeout_s: float) -> list[Input]:
+    def drain(self, timeout_s: float) -> list[Order]:
         """All that has come, oldest first; waits up to `timeout_s` seconds for the first."""
 
 

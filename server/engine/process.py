@@ -15,6 +15,7 @@ from server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerCon
 from server.cost.meter import Meter
 from server.cost.pricer import Pricer
 from server.engine.adapters import AdapterInputs, Adapters
+from server.engine.block_map import BlockMapInputs, block_map
 from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.loop import EngineLoop, Runner
 from server.engine.loop import Scheduler as AnyScheduler
@@ -25,7 +26,7 @@ from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.link.handle import Addresses, connected_socket
 from server.link.heartbeat import Heartbeat, StepLimit
-from server.link.messages import EngineInfo, Failed, Input, Output, Progress, Ready, Tokens
+from server.link.messages import BlockMap, EngineInfo, Failed, Input, Output, Progress, Ready, Tokens
 from server.scheduler.pooling import PoolingScheduler
 from server.scheduler.scheduler import Scheduler
 from server.scheduler.shared import SharedScheduler
@@ -88,14 +89,16 @@ class _SocketOutbox:
         self._socket.send(self._encoder.encode(output))
 
 
-def _scheduler(loaded: LoadedEngine) -> AnyScheduler:
-    """Of sequences, of texts, or of both."""
+def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, Callable[[], BlockMap]]:
+    """Of sequences, of texts, or of both; and what reads whose the blocks of the cache are."""
     pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
     if loaded.cache is None:
         assert pooling is not None
-        return pooling
-    generation = Scheduler(loaded.scheduler, KVCacheManager(loaded.cache))
-    return generation if pooling is None else SharedScheduler(generation, pooling)
+        return pooling, BlockMap
+    cache = KVCacheManager(loaded.cache)
+    generation = Scheduler(loaded.scheduler, cache)
+    scheduler = generation if pooling is None else SharedScheduler(generation, pooling)
+    return scheduler, lambda: block_map(cache.pool, generation.tables)
 
 
 def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> int:
@@ -107,8 +110,9 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
-        scheduler = _scheduler(loaded)
-        inputs = AdapterInputs(_SocketInputs(inbox), loaded.adapters, outputs.send)
+        scheduler, read_blocks = _schedulers(loaded)
+        blocks = BlockMapInputs(_SocketInputs(inbox), read_blocks, outputs.send)
+        inputs = AdapterInputs(blocks, loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
 from server.errors import EngineDead, PoisonRequest, RequestError
 from server.link.connection import Connection
@@ -18,6 +18,7 @@ from server.link.messages import (
     AdapterCommand,
     AdapterReply,
     Add,
+    BlockMap,
     EngineInfo,
     Failed,
     Input,
@@ -28,7 +29,6 @@ from server.link.messages import (
     ResetPrefixCache,
     Shutdown,
     Tokens,
-    TraceCommand,
     TraceReply,
     UnloadAdapter,
 )
@@ -64,7 +64,7 @@ class EngineClient:
         self._has_ended = False  # this life of the engine
         self._tasks: set[asyncio.Task[None]] = set()
         self._observers: list[Observer] = []
-        self._traces, self._adapters = Replies[TraceReply](), Replies[AdapterReply]()
+        self._replies = Replies()
         self._loaded: list[tuple[str, str]] = []  # digests and paths of adapters that came since the start
         self.info: EngineInfo | None = None
         self.report: StepReport | None = None
@@ -139,32 +139,30 @@ class EngineClient:
         if self._has_engine:  # a successor begins with nothing
             self._send(ResetPrefixCache())
 
-    async def trace(self, command: TraceCommand) -> TraceReply:
-        """Start or stop recording; the engine must have a trace directory. Raises EngineDead."""
-        return await self._ask(command, self._traces)
-
     async def change_adapters(self, command: AdapterCommand) -> AdapterReply:
         """Load or unload an adapter, here and in successors. Raises EngineDead."""
-        reply = await self._ask(command, self._adapters)
+        reply = await self.ask(command, AdapterReply)
         if isinstance(command, LoadAdapter) and reply.error is None:
             self._loaded.append((reply.digest, command.path))
         elif isinstance(command, UnloadAdapter):
             self._loaded = [each for each in self._loaded if each[0] != command.digest]
         return reply
 
-    async def _ask(self, command: Input, replies: Replies[Reply]) -> Reply:
+    async def ask(self, command: Input, kind: type[Reply]) -> Reply:
+        """The engine's reply to a command that is answered by one of that type. Raises EngineDead."""
         self._require_alive()
         if not self._has_engine:
             raise EngineDead("the engine is being started again")
-        reply = replies.expect()
+        reply = self._replies.expect(kind)
         self._send(command)
         return await reply
 
-    def abort_all(self, error: RequestError) -> None:
-        """End every open request with `error`."""
+    def abort_all(self, error: RequestError, request_ids: Container[str] | None = None) -> None:
+        """End every open request with `error`, or those of `request_ids`."""
         for sequence in self.journal:
-            self.abort(sequence.request.request_id)
-            sequence.stream.fail(error)
+            if request_ids is None or sequence.request.request_id in request_ids:
+                self.abort(sequence.request.request_id)
+                sequence.stream.fail(error)
 
     async def stop(self, timeout_s: float) -> None:
         """Shut the engine down, and kill it after `timeout_s`; one that still loads is killed at once."""
@@ -213,14 +211,12 @@ class EngineClient:
                         self._ready.set_result(info)
                 else:
                     for _, path in self._loaded:  # before any request that has one
-                        self._adapters.ignore()
+                        self._replies.ignore(AdapterReply)
                         self._send(LoadAdapter(path))
                     log.warning("%s serves again; %d open sequences go on", self.engine.name, self.num_open)
                 self._send_ready()
-            case TraceReply():
-                self._traces.answer(output)
-            case AdapterReply():
-                self._adapters.answer(output)
+            case TraceReply() | AdapterReply() | BlockMap():
+                self._replies.answer(output)
             case Failed(message=message, exit_code=exit_code):
                 self._end(Death(message, is_fault=True, exit_code=exit_code))
 
@@ -249,8 +245,7 @@ class EngineClient:
             return
         self._has_ended = True
         self._connection.close()
-        self._traces.fail(death.message)
-        self._adapters.fail(death.message)
+        self._replies.fail(death.message)
         if self._is_stopping:
             self._give_up(death)
         elif self.info is not None:

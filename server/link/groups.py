@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -128,7 +128,7 @@ class EngineGroups:
 
     async def trace(self, command: TraceCommand) -> list[TraceReply]:
         """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
-        return await asyncio.gather(*(client.trace(command) for client in self._living()))
+        return await asyncio.gather(*(client.ask(command, TraceReply) for client in self._living()))
 
     async def load_adapter(self, path: str) -> AdapterReply:
         """Load an adapter into every living engine, or into none. Raises EngineDead."""
@@ -146,10 +146,10 @@ class EngineGroups:
         """Load or unload an adapter in every living engine; one reply for each. Raises EngineDead."""
         return await asyncio.gather(*(client.change_adapters(command) for client in self._living()))
 
-    def abort_all(self, error: RequestError) -> None:
-        """End every open request with `error`."""
+    def abort_all(self, error: RequestError, request_ids: Container[str] | None = None) -> None:
+        """End every open request with `error`, or those of `request_ids`."""
         for client in self.clients:
-            client.abort_all(error)
+            client.abort_all(error, request_ids)
 
     async def stop(self, timeout_s: float) -> None:
         """Shut the engines down; kill those alive after `timeout_s`, and at once those that still load."""

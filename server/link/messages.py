@@ -1,7 +1,8 @@
 """Messages between the API process and an engine's process: msgspec tagged structs.
 
-API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, Shutdown.
-Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply)*, and Failed as the last one when the engine fails.
+API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, ReadBlocks, Shutdown.
+Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply | BlockMap)*, and Failed as the last one when the
+engine fails.
 """
 
 from __future__ import annotations
@@ -140,6 +141,10 @@ class UnloadAdapter(msgspec.Struct, tag=True, frozen=True):
     digest: str
 
 
+class ReadBlocks(msgspec.Struct, tag=True, frozen=True):
+    """Say which block is whose, between two steps. Answered by one BlockMap, in the order of these."""
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
 
@@ -148,7 +153,8 @@ Command = Add | Abort | ResetPrefixCache | Shutdown  # what the engine loop carr
 TraceCommand = StartTrace | StopTrace  # what stands before it carries out
 AdapterCommand = LoadAdapter | UnloadAdapter  # the same, beside its turns
 Instruction = Command | TraceCommand  # all but those about adapters
-Input = Instruction | AdapterCommand
+Order = Instruction | AdapterCommand  # what changes an engine
+Input = Order | ReadBlocks
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -193,6 +199,22 @@ class AdapterReply(msgspec.Struct, tag=True, frozen=True):
     error: str | None = None  # why the command could not be done
 
 
+class BlockMap(msgspec.Struct, tag=True, frozen=True):
+    """Who holds each block of the KV cache, in runs of blocks that are alike.
+
+    A run is its length and an owner: `FREE`, `CACHED` (free, with a prefix that can be found), `SHARED` (held by
+    several sequences), or `FIRST_OWNER` + i for the sequence `owners[i]`. The null block is not among them.
+    """
+
+    FREE = 0
+    CACHED = 1
+    SHARED = 2
+    FIRST_OWNER = 3
+
+    runs: list[tuple[int, int]] = []
+    owners: list[str] = []  # ids of the sequences that hold blocks
+
+
 class Failed(msgspec.Struct, tag=True, frozen=True):
     """Sent when the engine could not start or has failed, with the exit code that the command should have."""
 
@@ -200,4 +222,5 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     exit_code: int
 
 
-Output = Progress | Ready | Tokens | TraceReply | AdapterReply | Failed
+Answer = TraceReply | AdapterReply | BlockMap
+Output = Progress | Ready | Tokens | Answer | Failed

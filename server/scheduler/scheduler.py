@@ -10,6 +10,7 @@ policy's: under "continuous" the first that runs advances in every step, under t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from server.config import SchedulerConfig
 from server.kv_cache.manager import NO_PREFIX, KVCacheManager
@@ -20,16 +21,7 @@ from server.scheduler.finish import check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
 from server.scheduler.step import StepDraft, report_of
-from server.types import (
-    FinishReason,
-    Request,
-    SampledToken,
-    ScheduledSeq,
-    StepPlan,
-    StepReport,
-    StepResult,
-    TokenEvent,
-)
+from server.types import FinishReason, Request, SampledToken, ScheduledSeq, StepPlan, StepReport, StepResult, TokenEvent
 
 
 class Scheduler:
@@ -74,6 +66,11 @@ class Scheduler:
     def open_ids(self) -> tuple[str, ...]:
         """Ids of all open requests, oldest `add` first."""
         return tuple(self._open)
+
+    @property
+    def tables(self) -> dict[str, list[int]]:
+        """The blocks that each running request holds; the null block stands for those that it has given back."""
+        return {seq.request.request_id: list(chain(*seq.blocks.tables)) for seq in self._running}
 
     def add(self, request: Request) -> None:
         """Let `request` wait for its turn. Raises ValueError on an empty prompt or the id of an open request."""

@@ -108,6 +108,9 @@ class PlanSettings(DeploymentSettings, _PlannerSettings):
     emit: File = Field(
         None, description="write what deploys the first row into this directory: vLLM, Helm, AWS, a load test"
     )
+    serve: CliToggleFlag[bool] = Field(False, description="serve the planner's page for browsers instead of printing")
+    host: str = Field("127.0.0.1", description="with --serve: address to listen on; 0.0.0.0 for all")
+    port: int = Field(8001, ge=0, le=65535, description="with --serve: TCP port; 0 picks a free one")
     emit_row: int | None = Field(None, ge=1, description="row of the tables to write instead, from 1")
 
     @model_validator(mode="after")

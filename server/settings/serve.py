@@ -58,6 +58,10 @@ class ServeSettings(EngineSettings, PoolingSettings):
         (), description="key that clients must send to /v1; may be repeated"
     )
     api_key_file: File = Field(None, description="file with such keys, one a line, which no list of processes shows")
+    admin_api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
+        (), description="key that /admin asks for instead, and that opens everything else; may be repeated"
+    )
+    console: bool = Field(True, description="serve a console for browsers at /")
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
     max_engine_restarts: int = Field(
         5, ge=0, le=1000, description="times an engine that died is started again within the window; 0 = never"
@@ -214,6 +218,7 @@ class ServeSettings(EngineSettings, PoolingSettings):
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
             api_keys=(*self.api_key, *self._keys_of_file()),
+            admin_api_keys=self.admin_api_key,
             max_connections=max_connections(self.data_parallel_size),
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self),

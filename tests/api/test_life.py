@@ -78,7 +78,10 @@ def test_the_page_about_the_api_describes_every_body(http: httpx.Client) -> None
     refs = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(page)))
     assert {"ChatRequest", "CompletionRequest", "ChatCompletion"} <= refs <= names
     assert "#/$defs/" not in json.dumps(page)
-    assert http.get("/docs").status_code == 200
+    page = http.get("/docs").text
+    assert not re.search(r'(src|href)="(?!/|data:)', page)  # all of it from here
+    for name in re.findall(r'(?:src|href)="(/docs/.+?)"', page):
+        assert http.get(name).status_code == 200
 
 
 def test_tokenize_and_back(http: httpx.Client) -> None:

@@ -1,20 +1,24 @@
 """GET /server_info, POST /reset_prefix_cache, /start_profile and /stop_profile, under vLLM's names, and
-/admin/restart-engine: for operators.
+/admin/restart-engine and /admin/abort-request: for operators.
 
-They require an API key where one is set. A profile is a trace of the emulated device for Perfetto.
+They require an API key where one is set, those under /admin an operator's (--admin-api-key). A profile is a trace of
+the emulated device for Perfetto.
 """
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
 
 from server import __version__
-from server.api.config import ContextOverflow
-from server.api.http.openapi import errors_of
+from server.api.config import MAX_ID_CHARS, ContextOverflow
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.service import Service, ServiceOf
 from server.api.tools.chosen import chosen_parsers
-from server.errors import RequestError
+from server.errors import RequestError, Unavailable
 from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
 from server.text.parsers.formats import ReasoningParserName, ToolParserName
 
@@ -30,6 +34,18 @@ class ProfileError(RequestError):
 
 class Reset(BaseModel):
     success: bool
+
+
+class AbortRequest(BaseModel):
+    """Which request is to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]  # the X-Request-Id of its answer
+
+
+class Aborted(BaseModel):
+    aborted: int  # requests
 
 
 class Restarting(BaseModel):
@@ -84,6 +100,15 @@ async def restart_engine(service: ServiceOf) -> Restarting:
     """Start each engine anew, one after the other, with the model as its files are now. No open request is lost."""
     service.restart_engines()
     return Restarting(restarting=len(service.engine.clients))
+
+
+@router.post("/admin/abort-request", responses=errors_of(*OF_BODIES, 401), openapi_extra=documented(AbortRequest))
+async def abort_request(body: Annotated[AbortRequest, Depends(body_of(AbortRequest))], service: ServiceOf) -> Aborted:
+    """End open requests of this id with an error; 0 of them when there is none any more."""
+    lives = [life for life in service.model.requests.open_requests if life.origin.request_id == body.request_id]
+    sequence_ids = {sequence_id for life in lives for sequence_id in life.sequences}
+    service.engine.abort_all(Unavailable("An operator has ended this request.", code="aborted"), sequence_ids)
+    return Aborted(aborted=len(lives))
 
 
 @router.get("/server_info", responses=errors_of(401, 503))

@@ -20,6 +20,7 @@ GUARDED = frozenset(
     {"/invocations", "/reset_prefix_cache", "/server_info", "/start_profile", "/stop_profile", "/tokenizer_info"}
     | {"/pooling", "/classify", "/score", "/rerank", "/v2/rerank"}
 )
+GUARDED_PREFIXES = ("/v1/", "/admin/", "/console/")
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 
@@ -82,43 +83,54 @@ class CloseWhileDraining:
 
 
 class ApiKeys:
-    """Requires an API key under /v1 and for the operations in `GUARDED`.
+    """Requires an API key under /v1 and /console and for the operations in `GUARDED`, an operator's under /admin.
 
     Digests are compared in constant time, and with every key even after a match.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], admin_keys: tuple[str, ...] = ()) -> None:
+        """`admin_keys` open everything; without any, `keys` open /admin too. Without `keys` all but /admin is open."""
         self._app = app
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._keys, self._admin_keys = _digests(keys), _digests(admin_keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._is_guarded(scope):
-            number = self._number(scope)
+        known, kind = self._opening(scope)
+        if known:
+            number = _number(scope, known)
             if number is None:
                 error = Unauthorized(
-                    "A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+                    f"A valid {kind} key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
                 )
                 await error_response(error, scope["path"])(scope, receive, send)
                 return
             scope.setdefault("state", {})["api_key"] = str(number)
         await self._app(scope, receive, send)
 
-    def _is_guarded(self, scope: Scope) -> bool:
+    def _opening(self, scope: Scope) -> tuple[list[bytes], str]:
+        """Digests of the keys of which one must be sent, none where the path is open; and what they are called."""
         if scope["type"] != "http" or scope["method"] == "OPTIONS":
-            return False
+            return [], ""
         path: str = scope["path"]
-        return path == "/v1" or path.startswith("/v1/") or path in GUARDED
+        if path.startswith("/admin/") and self._admin_keys:
+            return self._admin_keys, "admin"
+        is_guarded = path == "/v1" or path.startswith(GUARDED_PREFIXES) or path in GUARDED
+        return (self._keys + self._admin_keys if is_guarded and self._keys else []), "API"
 
-    def _number(self, scope: Scope) -> int | None:
-        """Position of the key among those that are set, from 1; None when it is not one of them.
 
-        Anthropic's clients send it in a header of its own.
-        """
-        scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
-        given = key if scheme.lower() == b"bearer" else header(scope, b"x-api-key")
-        digest = hashlib.sha256((given or b"").strip()).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return matches.index(True) + 1 if given is not None and any(matches) else None
+def _digests(keys: tuple[str, ...]) -> list[bytes]:
+    return [hashlib.sha256(key.encode()).digest() for key in keys]
+
+
+def _number(scope: Scope, known: list[bytes]) -> int | None:
+    """Position of the request's key among the `known` ones, from 1; None when it is not one of them.
+
+    Anthropic's clients send it in a header of its own.
+    """
+    scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
+    given = key if scheme.lower() == b"bearer" else header(scope, b"x-api-key")
+    digest = hashlib.sha256((given or b"").strip()).digest()
+    matches = [hmac.compare_digest(digest, each) for each in known]
+    return matches.index(True) + 1 if given is not None and any(matches) else None
 
 
 class BodyLimit:

@@ -252,7 +252,7 @@ class Generation:
             delta = deltas.setdefault(event.request_id, Delta(choice.index))
             if delta.finish_reason is not None:
                 continue  # a stop string came first
-            watch.take(event)
+            watch.take(event, charge)
             choice.take(event, charge, delta)
             if delta.finish_reason is not None:
                 choice.has_ended = True

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.api.http.origin import Origin
-from server.types import FinishReason, SamplingParams
+from server.types import Charge, FinishReason, SamplingParams
+
+NO_CHARGE = Charge()
 
 
 def _between(begin: float | None, end: float | None) -> float | None:
@@ -27,6 +29,7 @@ class SequenceLife:
     num_cached_tokens: int = 0
     num_tokens: int = 0  # generated
     num_preemptions: int = 0
+    charge: Charge = NO_CHARGE  # up to its last token
     scheduled_time: float | None = None  # the first time only
     first_token_time: float | None = None
     last_token_time: float | None = None

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from server.api.http.origin import Origin
 from server.api.telemetry.device_account import KeyAccount
-from server.api.telemetry.lifecycle import RequestLife, SequenceLife
+from server.api.telemetry.lifecycle import NO_CHARGE, RequestLife, SequenceLife
 from server.api.telemetry.request_metrics import RequestMetrics
-from server.api.telemetry.tracing import SpanExporter
 from server.api.wire.usage import RequestTimes
 from server.clock import Clock
 from server.errors import EngineDead
 from server.link.messages import Tokens
-from server.types import FinishReason, Request, TokenEvent
+from server.types import Charge, FinishReason, Request, TokenEvent
+
+LifeObserver = Callable[[RequestLife], None]
 
 
 class RequestObserver:
     """Open sequences by id; `record` observes every engine, whose reports name those scheduled and preempted."""
 
-    def __init__(self, metrics: Sequence[RequestMetrics], spans: SpanExporter | None, clock: Clock) -> None:
+    def __init__(self, metrics: Sequence[RequestMetrics], at_end: Sequence[LifeObserver], clock: Clock) -> None:
+        """Each of `at_end` is called with every request when it has ended."""
         self.metrics = metrics  # of each engine
-        self.spans = spans
+        self._at_end = at_end
         self.clock = clock
         self.open: dict[str, SequenceLife] = {}
+        self._requests: dict[str, RequestLife] = {}  # open ones, by the id of their first sequence
         self.keys = KeyAccount()
 
     def record(self, tokens: Tokens) -> None:
@@ -41,6 +44,21 @@ class RequestObserver:
     def rejected(self) -> None:
         """Count a request that was refused because the queue is full; no engine has seen it."""
         self.metrics[0].rejected()
+
+    @property
+    def open_requests(self) -> list[RequestLife]:
+        """Requests that are being generated, oldest first."""
+        return list(self._requests.values())
+
+    def opened(self, key: str, life: RequestLife) -> None:
+        """Note that a request is being generated; `key` is its own."""
+        self._requests[key] = life
+
+    def ended(self, key: str, life: RequestLife) -> None:
+        """Note that a request has ended."""
+        del self._requests[key]
+        for observe in self._at_end:
+            observe(life)
 
     def watch(self, origin: Origin, n: int, requests: Sequence[Request]) -> RequestWatch:
         """A context manager for the time in which these sequences, `n` for each prompt, are generated."""
@@ -60,6 +78,7 @@ class RequestWatch:
         self._observer = observer
         self._metrics = observer.metrics
         self._life = life
+        self._key = next(iter(life.sequences))
 
     @property
     def times(self) -> RequestTimes:
@@ -79,9 +98,10 @@ class RequestWatch:
         for request_id, engine in engines.items():
             self._life.sequences[request_id].engine = engine
 
-    def take(self, event: TokenEvent) -> None:
-        """Note one more event of a sequence that has not ended."""
+    def take(self, event: TokenEvent, charge: Charge = NO_CHARGE) -> None:
+        """Note one more event of a sequence that has not ended, and what it has taken of the part so far."""
         life = self._life.sequences[event.request_id]
+        life.charge = charge
         if event.token_id is not None:
             if life.last_token_time is None:
                 self._take_first(life, event)
@@ -111,6 +131,7 @@ class RequestWatch:
 
     def __enter__(self) -> RequestWatch:
         self._observer.open.update(self._life.sequences)
+        self._observer.opened(self._key, self._life)
         self._observer.keys.open(self._life.sequences, self._life.origin.api_key)
         return self
 
@@ -123,8 +144,7 @@ class RequestWatch:
         self._life.note_served()
         for choices in self._life.groups:
             self._metrics[choices[0].engine].prompt_ended(choices)
-        if self._observer.spans is not None:
-            self._observer.spans.record(self._life)
+        self._observer.ended(self._key, self._life)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -8,14 +8,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from server.api.config import ApiConfig
 from server.api.telemetry import device_families as f
-from server.api.telemetry.device_account import device_account, show_device
+from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
 from server.api.telemetry.engine_metrics import EngineMetrics
 from server.api.telemetry.families import ALIASES, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
 from server.api.telemetry.recovery import show_recovery
 from server.api.telemetry.request_metrics import RequestMetrics
-from server.api.telemetry.request_observer import RequestObserver
+from server.api.telemetry.request_observer import LifeObserver, RequestObserver
 from server.api.telemetry.stats_log import PaceLog, ThroughputLog
 from server.api.telemetry.tracing import SpanExporter
 from server.clock import NS, Clock
@@ -37,19 +37,23 @@ class Telemetry:
         self.http = HttpMetrics(self._instruments, clock)
         self.refused_connections = self._instruments.counter(REJECTIONS, reason="max_connections")
         self.throughput = ThroughputLog(clock)
+        self.accounts: list[DeviceAccount] = []  # of each engine, once it is ready
+        self.at_request_end: list[LifeObserver] = []
         self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:
             self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
+            self.at_request_end.append(self._spans.record)
 
     def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
         """Observe the ready engines. Returns the observer that requests report to."""
         metrics: list[RequestMetrics] = []
-        requests, counters = RequestObserver(metrics, self._spans, self._clock), ReadCounters(self.registry)
+        requests, counters = RequestObserver(metrics, self.at_request_end, self._clock), ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
             metrics.append(RequestMetrics(instruments, info.max_model_len))
             client.observe(EngineMetrics(instruments, client, info).record)
             account = device_account(client, self._clock)
+            self.accounts.append(account)
             show_device(account, rate, instruments, counters)
             show_recovery(client, counters, instruments)
             for record in (account.record, PaceLog().record, requests.record):

@@ -30,9 +30,8 @@ def emit(report: PlanReport, emission: Emission) -> tuple[Path, ...]:
     Raises SettingsError for a row that is not there or that no target can express, and, before anything is written, for
     a file that is there with other contents.
     """
-    d = deployment_of(report, _row(report, emission.row))
-    files = rendered(d)
-    texts = {emission.directory / path: text for path, text in {**files.texts, README: readme(d, files)}.items()}
+    found = texts_of(report, _row(report, emission.row))
+    texts = {emission.directory / path: text for path, text in found.items()}
     try:
         for path, text in texts.items():
             if path.exists() and path.read_bytes() != text.encode():
@@ -45,6 +44,13 @@ def emit(report: PlanReport, emission: Emission) -> tuple[Path, ...]:
     except OSError as error:
         raise SettingsError(f"emit: cannot write {error.filename}: {error.strerror}") from error
     return tuple(texts)
+
+
+def texts_of(report: PlanReport, row: Candidate) -> dict[str, str]:
+    """The files of a row by their names. Raises SettingsError for one that no target can express."""
+    d = deployment_of(report, row)
+    files = rendered(d)
+    return {**files.texts, README: readme(d, files)}
 
 
 def _row(report: PlanReport, number: int | None) -> Candidate:

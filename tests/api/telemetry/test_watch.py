@@ -31,7 +31,7 @@ class Bench:
         self.clock = ManualClock(10.0)
         instruments = Instruments(self.registry, {"model_name": "m"})
         metrics = [RequestMetrics(instruments.of(engine=str(i)), 1000) for i in range(num_engines)]
-        self.observer = RequestObserver(metrics, None, self.clock)
+        self.observer = RequestObserver(metrics, (), self.clock)
 
     def watch(self, ids: str, n: int = 1) -> RequestWatch:
         requests = [Request(name, (1, 2, 3, 4), SamplingParams(50), 10.0) for name in ids]

@@ -1,0 +1,40 @@
+"""The console as a part of a server: its pages, its stream of live records, and the planner."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from server.api.http.event_stream import EventStream
+from server.api.server import Mount
+from server.api.service import Service
+from server.console.live import LiveStream
+from server.console.pages import pages_router
+from server.console.plan_routes import PlanPage, plan_router
+from server.console.planning import Defaults, InForce
+from server.console.snapshot import Recorder
+
+
+def console(in_force: InForce, model: str) -> Mount:
+    """What adds the console to an application; plans are made for `model` unless another is named."""
+
+    def mount(app: FastAPI, service: Service) -> None:
+        recorder = Recorder(service)
+        defaults = Defaults(model, service.config.model_names[0])
+        app.include_router(pages_router())
+        app.include_router(events_router(LiveStream(recorder)))
+        app.include_router(plan_router(PlanPage(in_force, defaults, recorder.requests.traffic)))
+
+    return mount
+
+
+def events_router(stream: LiveStream) -> APIRouter:
+    """GET /console/events."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/console/events")
+    async def events() -> EventStream:
+        """Live records for the console: what the server is, then what is new each second."""
+        frames = stream.frames()
+        return EventStream(await anext(frames), frames)
+
+    return router

@@ -1,0 +1,158 @@
+"""What the planner's process does for the pages: one part at a time, so that a picture grows while others are planned.
+
+Everything here is called in that process; arguments and results are plain records.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server.clock import NS
+from server.config import CatalogConfig
+from server.cost.calibration import use_calibration
+from server.device.catalog import instances, use_catalog
+from server.errors import DeviceMemoryError, SettingsError
+from server.models.public import models
+from server.planner.emit.folder import texts_of
+from server.planner.plan.demand import with_trace
+from server.planner.plan.options import PlanOptions
+from server.planner.plan.report import Candidate, PlanReport
+from server.planner.plan.search import plan
+from server.workload.workload import Workload
+
+Lengths = tuple[tuple[float, int, int], ...]  # arrival in seconds, prompt and output tokens, by arrival
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What is data of a whole process: the catalogue and the calibration."""
+
+    catalog: CatalogConfig
+    calibration: str | None = None  # file; None: the shipped one
+
+    def apply(self) -> None:
+        """Have this process use them."""
+        use_catalog(self.catalog)
+        use_calibration(self.calibration)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The model that is planned for when none is named."""
+
+    path: str  # as `plan` takes it; a directory of this host is never named by a page
+    name: str  # shown
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A workload and its limits; with `lengths` the traffic that was seen."""
+
+    options: PlanOptions
+    lengths: Lengths = ()
+
+    def on(self, device: str) -> Question:
+        """The same of one part, by itself."""
+        return replace(self, options=replace(self.options, devices=(device,), instances_per_replica=(1,)))
+
+    def report(self) -> PlanReport:
+        """The plan. Raises as `plan`, and SettingsError for traffic without a rate."""
+        if not self.lengths:
+            return plan(self.options)
+        trace = _workload(self.lengths)
+        return plan(with_trace(self.options, trace), trace)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Names one configuration of a plan."""
+
+    device: str
+    tp: int
+    pp: int
+    dtype: str
+    batch: int
+
+
+def choices() -> dict[str, Any]:
+    """What the controls offer: instances, and public models."""
+    return {
+        "devices": [{"name": part.name, "chip": part.chip.name, "cores": part.num_cores} for part in instances()],
+        "models": [model.hub_id for model in models()],
+    }
+
+
+def require_public(model: str) -> None:
+    """Raise SettingsError for the path of a file: a page may name models, not look around on this host."""
+    if Path(model).expanduser().exists():
+        raise SettingsError(f"model {model!r} is a path on the server: a public model's name is needed")
+
+
+def plan_part(question: Question, device: str) -> dict[str, Any]:
+    """All configurations of one part; none with the reason, where the model does not fit it. Raises as `plan`."""
+    try:
+        report = question.on(device).report()
+    except DeviceMemoryError as error:
+        return {"device": device, "rows": [], "why_none": str(error)}
+    verdicts = report.verdicts
+    return {
+        "device": device,
+        "rows": [_row(report, candidate, verdicts[candidate.place].outcome) for candidate in report.candidates],
+        "demand": report.demand.as_json(),
+        "calibration": report.calibration,
+        "notes": [*report.notes],
+    }
+
+
+def files_of(question: Question, row: Row) -> bytes:
+    """The files that deploy a configuration, as a ZIP archive. Raises as `plan`, and SettingsError for no such row."""
+    narrowed = replace(question.options, tensor_parallel_sizes=(row.tp,), pipeline_parallel_sizes=(row.pp,))
+    report = replace(question, options=narrowed).on(row.device).report()
+    found = [each for each in report.candidates if (each.dtype, each.batch) == (row.dtype, row.batch)]
+    if not found:
+        raise SettingsError(f"row: no configuration of {row.device} TP {row.tp} has {row.dtype} and batch {row.batch}")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as folder:
+        for name, text in texts_of(report, found[0]).items():
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # the same plan is the same file
+            entry.external_attr = (0o755 if text.startswith("#!") else 0o644) << 16
+            folder.writestr(entry, text)
+    return archive.getvalue()
+
+
+def _workload(lengths: Lengths) -> Workload:
+    arrivals, inputs, outputs = (np.asarray(column) for column in zip(*lengths, strict=True))
+    arrival_ns = np.rint((arrivals - arrivals[0]) * NS).astype(np.int64)
+    return Workload(f"the last {len(lengths)} requests", arrival_ns, inputs, outputs)
+
+
+def _row(report: PlanReport, row: Candidate, runs: str) -> dict[str, Any]:
+    price = row.at_rate[report.options.price_basis]
+    known = row.known.as_json()
+    return {
+        "device": row.device,
+        "tp": row.tp,
+        "pp": row.pp,
+        "dp": row.dp,
+        "dtype": row.dtype,
+        "batch": row.batch,
+        "stack": row.stack,
+        "load": row.load,
+        "ttft_ms": row.ttft_s * 1e3,
+        "tpot_ms": row.tpot_s * 1e3,
+        "usd": None if price is None else price.total_usd,
+        "hourly_usd": None if price is None else price.hourly_usd,
+        "misses": list(row.misses),
+        "extrapolated": row.extrapolated,
+        "runs": runs,
+        "instances": row.instances,
+        "provenance": known["provenance"],
+        "nearest": known["nearest"],
+        "bands": {name: known[name] for name in ("ttft_s", "tpot_s", "instances")},
+    }

@@ -1,0 +1,95 @@
+// A conversation with the model: the request that it makes, and what comes back. Draws nothing.
+
+import { ask, eventsOf } from "./api.js";
+
+let nextId = 1;
+
+/** Settings at the start. Empty fields are not sent, so that the server's own defaults hold. */
+export const DEFAULTS = {
+  model: "",
+  system: "",
+  temperature: "",
+  top_p: "",
+  top_k: "",
+  max_tokens: "256",
+  seed: "",
+  stop: "",
+  hasLogprobs: false,
+  tools: [],
+  tool_choice: "auto",
+  format: "text",
+  schema: '{\n  "type": "object",\n  "properties": {"answer": {"type": "string"}},\n  "required": ["answer"],\n  "additionalProperties": false\n}',
+};
+
+export const message = (role, content, rest = {}) => ({ id: nextId++, role, content, ...rest });
+
+/** The body of the request. Throws SyntaxError, naming the field, for text that is no JSON. */
+export function bodyOf(settings, messages) {
+  const body = { model: settings.model || undefined, messages: [], stream: true, stream_options: { include_usage: true } };
+  if (settings.system) body.messages.push({ role: "system", content: settings.system });
+  body.messages.push(...messages.filter((each) => !each.error).map(wireMessage));
+  for (const name of ["temperature", "top_p", "top_k", "max_tokens", "seed"]) {
+    if (settings[name] !== "") body[name] = Number(settings[name]);
+  }
+  if (settings.stop) body.stop = settings.stop.split("\n").filter(Boolean);
+  if (settings.hasLogprobs) Object.assign(body, { logprobs: true, top_logprobs: 5 });
+  if (settings.tools.length) {
+    body.tools = settings.tools.map((tool) => ({
+      type: "function",
+      function: { name: tool.name, description: tool.description || undefined, parameters: parsed(tool.parameters, `the parameters of ${tool.name || "a tool"}`) },
+    }));
+    body.tool_choice = settings.tool_choice;
+  }
+  if (settings.format === "json_object") body.response_format = { type: "json_object" };
+  if (settings.format === "json_schema") {
+    const schema = parsed(settings.schema, "the JSON schema");
+    body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema } };
+  }
+  return body;
+}
+
+function parsed(text, what) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new SyntaxError(`${what}: ${error.message}`);
+  }
+}
+
+function wireMessage({ role, content, tool_calls, tool_call_id }) {
+  if (role === "tool") return { role, content, tool_call_id };
+  if (!tool_calls?.length) return { role, content };
+  return { role, content: content || null, tool_calls: tool_calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } })) };
+}
+
+/** Have the answer to `body` streamed into `answer`, an assistant's message; `changed` is called as it grows. */
+export async function stream(body, answer, changed, signal) {
+  const begin = performance.now();
+  const response = await ask("/v1/chat/completions", { body, signal, headers: { "X-Neuronserve-Usage": "true" } });
+  answer.requestId = response.headers.get("x-request-id");
+  for await (const chunk of eventsOf(response)) {
+    const choice = chunk.choices[0];
+    if (choice) {
+      answer.ttft_s ??= (performance.now() - begin) / 1e3;
+      takeDelta(answer, choice.delta);
+      answer.logprobs = [...(answer.logprobs ?? []), ...(choice.logprobs?.content ?? [])];
+      answer.finish = choice.finish_reason ?? answer.finish;
+    }
+    if (chunk.usage) answer.usage = chunk.usage;
+    answer.elapsed_s = (performance.now() - begin) / 1e3;
+    changed();
+  }
+}
+
+function takeDelta(answer, delta) {
+  answer.content += delta.content ?? "";
+  const reasoning = delta.reasoning_content ?? delta.reasoning;
+  if (reasoning) answer.reasoning = (answer.reasoning ?? "") + reasoning;
+  for (const part of delta.tool_calls ?? []) {
+    answer.tool_calls ??= [];
+    const call = (answer.tool_calls[part.index] ??= { id: "", name: "", arguments: "" });
+    call.id = part.id ?? call.id;
+    call.name += part.function?.name ?? "";
+    call.arguments += part.function?.arguments ?? "";
+  }
+}

@@ -1,0 +1,110 @@
+"""What an open console costs a server: `python -m tools.console_cost URL [--streams 64] [--rounds 4] [--seconds 15]`.
+
+Measures in turns, with a page's stream open and closed: seconds of CPU of the API's process while nothing is asked, and
+output tokens per second of many streams at once. To be run on a quiet host, against a server that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import re
+import statistics
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+
+CPU = "process_cpu_seconds_total"
+TOKENS = "vllm:generation_tokens_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server, and what it has counted."""
+
+    client: httpx.AsyncClient
+
+    async def counted(self, name: str) -> float:
+        """Sum of a counter over its labels."""
+        text = (await self.client.get("/metrics")).text
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    async def rate(self, name: str, seconds: float) -> float:
+        """Increase of a counter per second."""
+        before, begin = await self.counted(name), time.monotonic()
+        await asyncio.sleep(seconds)
+        return (await self.counted(name) - before) / (time.monotonic() - begin)
+
+    @contextlib.asynccontextmanager
+    async def console(self, is_open: bool) -> AsyncIterator[None]:
+        """A page's stream, read to nowhere."""
+        reading = asyncio.create_task(self._read()) if is_open else None
+        try:
+            await asyncio.sleep(1)
+            yield
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        async with self.client.stream("GET", "/console/events") as answer:
+            async for _ in answer.aiter_raw():
+                pass
+
+    async def generate(self) -> None:
+        """One request after another, for ever."""
+        body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        while True:
+            async with self.client.stream("POST", "/v1/completions", json=body) as answer:
+                answer.raise_for_status()
+                async for _ in answer.aiter_raw():
+                    pass
+
+
+async def measure(url: str, streams: int, rounds: int, seconds: float) -> None:
+    """Print both figures, open and closed."""
+    limits = httpx.Limits(max_connections=streams + 8)
+    async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
+        server = Server(client)
+        idle = await _in_turns(server, CPU, rounds, seconds)
+        _print("CPU of the idle API process, share of a core", idle)
+        loading = [asyncio.create_task(server.generate()) for _ in range(streams)]
+        try:
+            await asyncio.sleep(5)
+            _print(f"output tokens/s of {streams} streams", await _in_turns(server, TOKENS, rounds, seconds))
+        finally:
+            for task in loading:
+                task.cancel()
+            await asyncio.gather(*loading, return_exceptions=True)
+
+
+async def _in_turns(server: Server, name: str, rounds: int, seconds: float) -> dict[bool, list[float]]:
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(rounds):
+        for is_open, rates in found.items():
+            async with server.console(is_open):
+                rates.append(await server.rate(name, seconds))
+    return found
+
+
+def _print(what: str, found: dict[bool, list[float]]) -> None:
+    closed, opened = statistics.median(found[False]), statistics.median(found[True])
+    print(f"{what}: {closed:.4g} closed, {opened:.4g} open ({opened / closed:.4f} of it)" if closed else what)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=15)
+    asked = parser.parse_args()
+    asyncio.run(measure(asked.url, asked.streams, asked.rounds, asked.seconds))
+
+
+if __name__ == "__main__":
+    main()
