@@ -82,7 +82,9 @@ def error_bytes(error: RequestError) -> bytes:
 def error_response(error: RequestError) -> Response:
     """The whole HTTP answer of an error."""
     headers = {}
-    if isinstance(error, QueueFull) or error.status == 503:
+    if isinstance(error, QueueFull):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if isinstance(error, PayloadTooLarge):
         headers["Connection"] = "close"  # what is left of the body is not read

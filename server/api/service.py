@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.adapters import Adapters
+from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.telemetry.request_observer import RequestObserver
@@ -68,6 +69,7 @@ class ServedModel:
     rate: ChargeRate  # of modelled device time
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
+    admission: Admission  # who is taken
 
     @property
     def cache(self) -> CacheConfig:
@@ -138,7 +140,8 @@ class Service:
         price = self.config.price_basis, self.config.usd_per_hour
         num_engines = len(self.engine.infos)
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
-        requests = self.telemetry.attach(self.engine, rate)
+        requests, admission = self.telemetry.attach(self.engine, rate), Admission(self.config, self.engine)
+        self.telemetry.show(admission)
         self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,
@@ -151,6 +154,7 @@ class Service:
             rate,
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
+            admission,
         )
 
     def fingerprint_of(self, name: str) -> str:

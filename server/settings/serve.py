@@ -62,6 +62,12 @@ class ServeSettings(EngineSettings):
     engine_hang_timeout: float = Field(
         10, ge=0, le=86400, description="seconds past a step's longest time after which an engine is killed; 0 = never"
     )
+    max_queue_delay: float | None = Field(
+        None, gt=0, le=86400, description="seconds; a request that would wait longer for its place gets a 429"
+    )
+    ttft_slo_ms: float | None = Field(
+        None, gt=0, le=86_400_000, description="one whose first token would come later gets a 429 (default: never)"
+    )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")

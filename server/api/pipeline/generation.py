@@ -96,8 +96,8 @@ def require_room(service: Service, count: int) -> None:
     model = service.model
     try:
         check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
-    except QueueFull:
-        model.requests.rejected()
+    except QueueFull as error:
+        model.requests.rejected(error.limit)
         raise
 
 
@@ -140,8 +140,12 @@ class Generation:
         return [sequence.prompt for sequence in self._sequences]
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
+        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended.
+
+        Raises Overloaded before anything when it would wait too long.
+        """
         engine, adapters = self._service.engine, self._service.adapters
+        self._require_welcome()
         with (
             adapters.using(self._adapter),
             engine.submit(self._requests, self._rank) as stream,
@@ -164,6 +168,14 @@ class Generation:
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
             neuronserve=self._device_usage() if self._has_device_usage else None,
         )
+
+    def _require_welcome(self) -> None:
+        model = self._service.model
+        try:
+            model.admission.check(self._requests, self._rank)
+        except QueueFull as error:
+            model.requests.rejected(error.limit)
+            raise
 
     def _device_usage(self) -> DeviceUsage:
         device_ns = sum(choice.charge.device_ns for choice in self._choices.values())

@@ -37,9 +37,9 @@ class RequestObserver:
             if (life := self.open.get(request_id)) is not None:
                 life.num_preemptions += 1
 
-    def rejected(self) -> None:
-        """Count a request that was refused because the queue is full; no engine has seen it."""
-        self.metrics[0].rejected()
+    def rejected(self, limit: str) -> None:
+        """Count a request that met a limit of the queue; no engine has seen it."""
+        self.metrics[0].rejected(limit)
 
     def watch(self, origin: Origin, n: int, requests: Sequence[Request]) -> RequestWatch:
         """A context manager for the time in which these sequences, `n` for each prompt, are generated."""
