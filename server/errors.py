@@ -126,8 +126,8 @@ class Overloaded(QueueFull):
 
     code = "overloaded"
 
-    def __init__(self, message: str, limit: str, retry_after_s: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, limit: str, retry_after_s: int, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.limit, self.retry_after_s = limit, retry_after_s
 
 

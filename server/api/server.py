@@ -100,6 +100,7 @@ class ApiServer:
         loading = asyncio.create_task(self._load())
         logging_stats = asyncio.create_task(self._log_stats())
         giving_up = asyncio.create_task(self._end_when_dead())
+        watching_memory = asyncio.create_task(self.service.memory.watch())
         try:
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
@@ -110,7 +111,9 @@ class ApiServer:
             loading.cancel()
             logging_stats.cancel()
             giving_up.cancel()
-            await asyncio.gather(loading, logging_stats, giving_up, serving, return_exceptions=True)
+            watching_memory.cancel()
+            background = (loading, logging_stats, giving_up, watching_memory)
+            await asyncio.gather(*background, serving, return_exceptions=True)
             await self.service.close(ENGINE_STOP_TIMEOUT_S)
         if (loss := self.service.engine.loss) is not None:
             raise EngineLost(f"an engine was lost while the server ran: {loss}")

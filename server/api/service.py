@@ -19,6 +19,7 @@ from server.api.adapters import Adapters
 from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
+from server.api.host_memory import HostMemory
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
 from server.clock import Clock, MonotonicClock
@@ -88,6 +89,7 @@ class Service:
         self.config = config
         self.engine = engine
         self.adapters = Adapters(engine)
+        self.memory = HostMemory(config.host_memory_bytes)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
         self._files: TextFiles | None = None
@@ -141,7 +143,7 @@ class Service:
         num_engines = len(self.engine.infos)
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
         requests, admission = self.telemetry.attach(self.engine, rate), Admission(self.config, self.engine)
-        self.telemetry.show(admission)
+        self.telemetry.show(admission, self.memory)
         self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,

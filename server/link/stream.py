@@ -20,7 +20,7 @@ ALTERNATIVE_BYTES = 70  # of one more token with its log probability
 class Stream:
     """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended.
 
-    A reader that has stopped loses them: past a limit of unread bytes they are aborted and the stream ends with an error.
+    A reader that has stopped loses them: past a limit of unread bytes they are aborted, and `next` raises Unavailable.
     """
 
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:

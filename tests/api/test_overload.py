@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,3 +71,16 @@ def test_under_three_times_its_load_a_server_answers_or_refuses_and_nothing_else
         assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
         assert rejections(server, "max_queue_delay") == len(refused)
         until(lambda: client.post(TEXT, json=SHORT).status_code == 200)
+
+
+def test_a_server_past_its_memory_takes_nothing_new_and_says_why(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--host-memory-gib", "0.01") as server:
+        until(lambda: httpx.post(server.url + TEXT, json=SHORT).status_code == 429)
+        refused = httpx.post(server.url + TEXT, json=SHORT)
+        assert (refused.json()["error"]["code"], refused.headers["retry-after"]) == ("host_memory", "5")
+        assert httpx.get(server.url + "/health/ready").status_code == 200
+        assert rejections(server, "host_memory_gib") >= 2
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert " WARNING " in (words := server.log + server.last_words())
+        assert "of the host's memory are left; new requests are refused" in words

@@ -92,10 +92,14 @@ class _Choice:
 
 
 def require_room(service: Service, count: int) -> None:
-    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them."""
+    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them.
+
+    Raises Overloaded, which is one, while the host's memory is short.
+    """
     model = service.model
     try:
         check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
+        service.memory.check()
     except QueueFull as error:
         model.requests.rejected(error.limit)
         raise

@@ -8,13 +8,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from server.api.admission import Admission
 from server.api.config import ApiConfig
+from server.api.host_memory import HostMemory
 from server.api.telemetry import device_families as f
 from server.api.telemetry.device_account import device_account, show_device
 from server.api.telemetry.engine_metrics import EngineMetrics
 from server.api.telemetry.families import ALIASES, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
-from server.api.telemetry.overload import show_admission
+from server.api.telemetry.overload import show_admission, show_memory
 from server.api.telemetry.recovery import show_recovery
 from server.api.telemetry.request_metrics import RequestMetrics
 from server.api.telemetry.request_observer import RequestObserver
@@ -62,9 +63,10 @@ class Telemetry:
         Aliases(self.registry, ALIASES)
         return requests
 
-    def show(self, admission: Admission) -> None:
+    def show(self, admission: Admission, memory: HostMemory) -> None:
         """Show what decides who is taken."""
         show_admission(admission, self._instruments)
+        show_memory(memory, self._instruments)
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
         used_ns, shared = requests.keys.device_ns, self._instruments.common
