@@ -83,8 +83,8 @@ class _Loading:
         use_catalog(config.catalog)
         use_calibration(config.calibration)
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
-        path, is_expert_parallel = Path(config.model_path), config.enable_expert_parallel
-        self._model = open_model(path, config.requested_formats, tp, config.cpu_threads, is_expert_parallel)
+        path, asked, digest = Path(config.model_path), config.requested_formats, config.require_artifact_digest
+        self._model = open_model(path, asked, tp, config.cpu_threads, config.enable_expert_parallel, digest)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)
@@ -105,7 +105,7 @@ class _Loading:
         self._footprint = require_fit(
             self._spec, self._instance, tp, self._shape, config.device_memory_utilization, config.data_parallel.size
         )
-        self._shard = ShardSpec.of(self._spec, tp, is_expert_parallel)
+        self._shard = ShardSpec.of(self._spec, tp, config.enable_expert_parallel)
         self._host = HostFootprint.of(self._spec, self._shard, self._shape)
         self._max_rank = 0 if config.lora is None else config.lora.max_lora_rank  # what the part's graphs compute
         self._stack = STACKS[config.stack]
