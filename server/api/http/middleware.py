@@ -18,6 +18,7 @@ from server.errors import PayloadTooLarge
 POLITE_FACTOR = 4
 GUARDED = frozenset(
     {"/invocations", "/reset_prefix_cache", "/server_info", "/start_profile", "/stop_profile", "/tokenizer_info"}
+    | {"/admin/restart-engine"}
 )
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
