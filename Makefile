@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all ui-test chaos check docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all ui-test chaos check audit docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -32,6 +32,15 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# Licences of what the image runs with, and advisories about it where the registry has them.
+audit: $(VENV)/.test $(VENV)/.audit
+	PATH="$(abspath $(VENV))/audit/bin:$$PATH" $(BIN)/python -m tools.audit
+
+$(VENV)/.audit: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@touch $@
 
 # The tables of docs/ against the code: also those that take minutes.
 docs-check: $(VENV)/.test

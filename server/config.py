@@ -298,6 +298,7 @@ class EngineConfig:
     neuron: NeuronConfig = NeuronConfig()
     groups: WeightGroups | None = None  # of quantization int4; None = as the model's files are
     allow_unsupported_types: bool = False  # weights of types that the part does not have
+    require_artifact_digest: str | None = None  # SHA-256 of the manifest of the only compiled model that may be loaded
     lora: LoraConfig | None = None  # None: no adapters
     runner: RunnerKind = "auto"  # "auto": as the model's files have it
     pooling: PoolingMode | None = None  # None = as the model's files state

@@ -15,6 +15,7 @@ NeuronserveError
 │   ├── ModelNotFound          404
 │   ├── PayloadTooLarge        413
 │   └── QueueFull              429
+│       └── Overloaded         429: it would wait too long, or the host's memory is short
 ├── Unavailable                503: draining
 ├── EngineDead                 503: the engine process has ended
 └── KernelAccessError          a kernel left the memory of its operands: our own mistake, found in checked mode only
@@ -111,11 +112,23 @@ class PayloadTooLarge(RequestError):
 
 
 class QueueFull(RequestError):
-    """The bounded queue is full; the client may try again later."""
+    """The bounded queue is full; the client may try again later. `limit` names the setting whose limit it met."""
 
     status = 429
     kind = "rate_limit_error"
     code = "queue_full"
+    limit = "max_num_queued_reqs"
+    retry_after_s = 1
+
+
+class Overloaded(QueueFull):
+    """The server can take the request later, in about `retry_after_s` seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, limit: str, retry_after_s: int, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.limit, self.retry_after_s = limit, retry_after_s
 
 
 class Unavailable(RequestError):

@@ -65,6 +65,11 @@ class ApiConfig:
     log_stats_interval_s: float | None = 10.0  # None = no line about throughput
     allow_runtime_lora_updating: bool = False  # adapters come and go over HTTP
     healing: Healing = NO_HEALING  # of engines that die or hang
+    max_num_seqs: int = 64  # places in the batch of an engine
+    max_num_batched_tokens: int = 512  # of a step of an engine
+    host_memory_bytes: int | None = None  # that all processes of the server may take; None = what the host has
+    max_queue_delay: float | None = None  # seconds; who would wait longer is refused. None = nobody
+    ttft_slo_ms: float | None = None  # the same of the first token
     has_device_traces: bool = False  # the engine has a directory for them
     otlp_traces_endpoint: str | None = None  # None = no traces
     otlp_traces_protocol: OtlpProtocol = "grpc"

@@ -123,7 +123,9 @@ def anthropic_error_bytes(error: RequestError) -> bytes:
 def error_response(error: RequestError, path: str = "") -> Response:
     """The whole HTTP answer of an error, in the shape of the API that has `path`."""
     headers = {}
-    if isinstance(error, QueueFull) or error.status == 503:
+    if isinstance(error, QueueFull):
+        headers["Retry-After"] = str(error.retry_after_s)
+    elif error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if isinstance(error, RequestTimeout):
         headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's clients would: they asked for no more time

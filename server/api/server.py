@@ -118,6 +118,7 @@ class ApiServer:
         loading = asyncio.create_task(self._load())
         logging_stats = asyncio.create_task(self._log_stats())
         giving_up = asyncio.create_task(self._end_when_dead())
+        watching_memory = asyncio.create_task(self.service.memory.watch())
         try:
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
@@ -128,7 +129,9 @@ class ApiServer:
             loading.cancel()
             logging_stats.cancel()
             giving_up.cancel()
-            await asyncio.gather(loading, logging_stats, giving_up, serving, return_exceptions=True)
+            watching_memory.cancel()
+            background = (loading, logging_stats, giving_up, watching_memory)
+            await asyncio.gather(*background, serving, return_exceptions=True)
             await self._stop_batches()
             self.service.abort_all()
             await self._background.close()

@@ -16,8 +16,10 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 
 from server.api.adapters import Adapters
+from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
+from server.api.host_memory import HostMemory
 from server.api.sentences import Sentences
 from server.api.store.store import Store
 from server.api.telemetry.request_observer import RequestObserver
@@ -71,6 +73,7 @@ class ServedModel:
     sentences: Sentences
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
+    admission: Admission  # who is taken
 
     @property
     def cache(self) -> CacheConfig:
@@ -89,6 +92,7 @@ class Service:
         self.config = config
         self.engine = engine
         self.adapters = Adapters(engine)
+        self.memory = HostMemory(config.host_memory_bytes)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
         self.store = Store(config.store)
@@ -143,7 +147,8 @@ class Service:
         price = self.config.price_basis, self.config.usd_per_hour
         num_engines = len(self.engine.infos)
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
-        requests = self.telemetry.attach(self.engine, rate)
+        requests, admission = self.telemetry.attach(self.engine, rate), Admission(self.config, self.engine)
+        self.telemetry.show(admission, self.memory)
         self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,
@@ -157,6 +162,7 @@ class Service:
             Sentences(self.config.model_path, text.tokenizer, info),
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
+            admission,
         )
 
     def fingerprint_of(self, name: str) -> str:

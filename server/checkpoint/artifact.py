@@ -153,6 +153,18 @@ class Artifact:
         return self.formats.quantization or "none"
 
 
+def require_digest(directory: Path, digest: str) -> None:
+    """Raises CheckpointError when a directory's manifest has not this SHA-256, which by its hashes covers every byte.
+
+    Raises SettingsError for a checkpoint, of which nothing does.
+    """
+    file = directory / MANIFEST
+    if not file.is_file():
+        raise SettingsError(f"require_artifact_digest: {directory} is no compiled model: compile -o writes one")
+    if (found := hashlib.sha256(file.read_bytes()).hexdigest()) != digest:
+        raise CheckpointError(str(file), f"has SHA-256 {found}; require_artifact_digest is {digest}")
+
+
 def _read_manifest(file: Path) -> Manifest:
     """The version is looked at first: what else there is depends on it."""
     values = read(file, MAX_MANIFEST_BYTES, dict[str, Any])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -46,6 +47,17 @@ def available_bytes(root: Path = Path("/")) -> int:
         left = _left(controller, folder)
         least = least if left is None else min(least, left)
     return least
+
+
+def taken_bytes(pid: int) -> int:
+    """Memory of its own that a process and its descendants have written, without files that they map."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        own = psutil.Process(pid)
+        for each in (own, *own.children(recursive=True)):
+            lines = (line.split() for line in _text(Path(f"/proc/{each.pid}/status")).splitlines())
+            total += sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
+    return total
 
 
 def num_oom_kills(root: Path = Path("/")) -> int:

@@ -36,7 +36,7 @@ class OpenSequence:
     caught_up: Charge | None = None  # what this engine had charged when it had computed all of that again
     is_suspect: bool = False
     num_blames: int = 0
-    num_trial_tokens: int = 0
+    num_tokens_here: int = 0  # of token_ids, by the engine that has it
     is_sent: bool = False  # to the engine that has it
 
     @property
@@ -53,7 +53,7 @@ class OpenSequence:
         """Record an event; returns it and its charge as its reader gets them."""
         if event.token_id is not None:
             self.token_ids.append(event.token_id)
-            self.num_trial_tokens += 1
+            self.num_tokens_here += 1
         if event.index == 0:
             self.num_cached_tokens = event.num_cached_tokens
         elif event.num_cached_tokens != self.num_cached_tokens:
@@ -64,6 +64,7 @@ class OpenSequence:
     def move(self) -> None:
         """Its engine has died: from here on another one charges."""
         self.base, self.caught_up, self.is_sent = self.charge, None, False
+        self.num_tokens_here = 0
 
     def _whole(self, charge: Charge) -> Charge:
         """What all engines have charged, without the computing again that only a death made necessary.
@@ -150,7 +151,7 @@ class Journal:
     def _next_trial(self) -> list[OpenSequence]:
         trial = self._trial
         if trial is not None:
-            if trial.num_trial_tokens < TRIAL_TOKENS:
+            if trial.num_tokens_here < TRIAL_TOKENS:
                 return []
             trial.is_suspect, trial.num_blames = False, 0
         suspects = [each for each in self if each.is_suspect]
@@ -159,7 +160,6 @@ class Journal:
             self._trial = None
             return self.ready()
         self._trial = max(suspects, key=lambda each: each.num_blames)
-        self._trial.num_trial_tokens = 0
         return self._sent([self._trial])
 
     def _sent(self, sequences: list[OpenSequence]) -> list[OpenSequence]:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
-from server.errors import RequestError
+from server.errors import EngineDead, RequestError, Unavailable
 from server.types import Charge, TokenEvent
+
+# What may wait for a reader that has stopped: thousands of tokens of one sequence, or a few hundred of each of many.
+MAX_UNREAD_BYTES = 4 * 2**20
+MAX_UNREAD_BYTES_OF_SEQUENCE = 64 * 2**10
+EVENT_BYTES = 400  # of an event and its charge in CPython, about: three tuples, two floats, four integers
+ALTERNATIVE_BYTES = 70  # of one more token with its log probability
 
 
 class Stream:
-    """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended."""
+    """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended.
+
+    A reader that has stopped loses them: past a limit of unread bytes they are aborted, and `next` raises Unavailable.
+    """
 
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
         self._open = set(request_ids)
         self._abort = abort
         self._events: list[tuple[TokenEvent, Charge]] = []
+        self._num_unread_bytes = 0
+        self._max_unread_bytes = max(MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE * len(self._open))
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
         self.engines: Mapping[str, int] = {}  # where each sequence is, when there are several engines
@@ -36,7 +48,7 @@ class Stream:
                 raise self._error
             await self._wake.wait()
             self._wake.clear()
-        events, self._events = self._events, []
+        events, self._events, self._num_unread_bytes = self._events, [], 0
         return events
 
     def abort(self, request_id: str) -> None:
@@ -52,6 +64,11 @@ class Stream:
         self._events.append((event, charge))
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
+        self._num_unread_bytes += EVENT_BYTES
+        if event.logprobs is not None:
+            self._num_unread_bytes += ALTERNATIVE_BYTES * (1 + len(event.logprobs.top_token_ids))
+        if self._num_unread_bytes > self._max_unread_bytes:
+            self._give_up()
         self._wake.set()
 
     def fail(self, error: RequestError) -> None:
@@ -61,6 +78,14 @@ class Stream:
         """
         self._error = self._error or error
         self._wake.set()
+
+    def _give_up(self) -> None:
+        """Forget what nobody reads, and what would still come of it."""
+        num_bytes, self._events = self._num_unread_bytes, []
+        self.fail(Unavailable(f"The client has left about {num_bytes} bytes of its stream unread.", code="slow_reader"))
+        with contextlib.suppress(EngineDead):
+            for request_id in tuple(self._open):
+                self.abort(request_id)
 
     def __enter__(self) -> Stream:
         return self

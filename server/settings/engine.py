@@ -66,6 +66,10 @@ class EngineSettings(ModelSettings, AdapterSettings):
         False, description="compute types on the host that the part does not have, such as mxfp4 before Trainium3"
     )
 
+    require_artifact_digest: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the compiled model's neuronserve.json; load no other"
+    )
+
     @model_validator(mode="after")
     def _every_sequence_gets_a_token(self) -> Self:
         """The scheduler gives every running sequence at least one token in each step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
@@ -13,6 +14,7 @@ from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, Reasonin
 from server.config import DataParallel, EngineConfig, RunnerKind, TraceConfig
 from server.device.catalog import instance
 from server.device.host import available_bytes
+from server.device.ledger import GIB
 from server.device.open_files import max_connections, raise_open_files
 from server.device.prices import DEFAULT_REGION, PriceBasis
 from server.errors import SettingsError
@@ -69,6 +71,15 @@ class ServeSettings(EngineSettings, PoolingSettings):
     engine_restart_window: float = Field(60, gt=0, le=86400, description="seconds in which restarts are counted")
     engine_hang_timeout: float = Field(
         10, ge=0, le=86400, description="seconds past a step's longest time after which an engine is killed; 0 = never"
+    )
+    host_memory_gib: float | None = Field(
+        None, gt=0, le=1_000_000, description="memory of the host that the server may take (default: what is free)"
+    )
+    max_queue_delay: float | None = Field(
+        None, gt=0, le=86400, description="seconds; a request that would wait longer for its place gets a 429"
+    )
+    ttft_slo_ms: float | None = Field(
+        None, gt=0, le=86_400_000, description="one whose first token would come later gets a 429 (default: never)"
     )
     shutdown_timeout: float = Field(30, ge=0, le=86400, description="seconds running requests may take after SIGTERM")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="largest request body")
@@ -182,10 +193,10 @@ class ServeSettings(EngineSettings, PoolingSettings):
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads and memory are divided between them."""
-        whole, size = self.engine_config(model_path), self.data_parallel_size
+        whole, size, budget = self.engine_config(model_path), self.data_parallel_size, self._host_memory_bytes
         if size == 1:
-            return (whole,)
-        share = available_bytes() // size
+            return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)
+        share = min(available_bytes(), budget or sys.maxsize) // size
         ends = [whole.cpu_threads * rank // size for rank in range(size + 1)]
         return tuple(
             replace(
@@ -196,6 +207,10 @@ class ServeSettings(EngineSettings, PoolingSettings):
             )
             for rank in range(size)
         )
+
+    @property
+    def _host_memory_bytes(self) -> int | None:
+        return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
     def _keys_of_file(self) -> tuple[str, ...]:
         """Raises SettingsError when there is none in the file, or no such file: that would let everybody in."""
@@ -220,6 +235,7 @@ class ServeSettings(EngineSettings, PoolingSettings):
             api_keys=(*self.api_key, *self._keys_of_file()),
             admin_api_keys=self.admin_api_key,
             max_connections=max_connections(self.data_parallel_size),
+            host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self),
             healing=Healing(self.max_engine_restarts, self.engine_restart_window, self.engine_hang_timeout or None),

@@ -137,6 +137,7 @@ def test_keys_guard_v1_and_nothing_else(checkpoint: Path) -> None:
                 assert response.status_code == 401
                 assert response.json()["error"]["code"] == "invalid_api_key"
         assert httpx.post(server.url + TEXT, json=LONG).status_code == 401
+        assert httpx.post(server.url + "/admin/restart-engine").status_code == 401
         assert status(server.url, "/health/ready") == 200
         assert status(server.url, "/version") == 200
 

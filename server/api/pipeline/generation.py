@@ -144,12 +144,16 @@ def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsa
 
 
 def require_room(service: Service, count: int) -> None:
-    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them."""
+    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them.
+
+    Raises Overloaded, which is one, while the host's memory is short.
+    """
     model = service.model
     try:
         check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
-    except QueueFull:
-        model.requests.rejected()
+        service.memory.check()
+    except QueueFull as error:
+        model.requests.rejected(error.limit)
         raise
 
 
@@ -193,8 +197,12 @@ class Generation:
         return [sequence.prompt for sequence in self._sequences]
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
+        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended.
+
+        Raises Overloaded before anything when it would wait too long.
+        """
         engine, adapters = self._service.engine, self._service.adapters
+        self._require_welcome()
         with (
             adapters.using(self._adapter),
             engine.submit(self._requests, self._rank) as stream,
@@ -229,6 +237,14 @@ class Generation:
         """How long it took, where the server says so and it is one sequence."""
         is_shown = self._service.config.enable_per_request_metrics and len(self._choices) == 1
         return self._watch.times if is_shown else None
+
+    def _require_welcome(self) -> None:
+        model = self._service.model
+        try:
+            model.admission.check(self._requests, self._rank)
+        except QueueFull as error:
+            model.requests.rejected(error.limit)
+            raise
 
     def _device_usage(self) -> DeviceUsage:
         choices = self._choices.values()

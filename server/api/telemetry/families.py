@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from server.api.telemetry.device_families import DEVICE_FAMILIES
 from server.api.telemetry.instruments import MetricFamily
+from server.api.telemetry.overload import OVERLOAD_FAMILIES
 from server.api.telemetry.recovery import RECOVERY_FAMILIES
 
 LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
@@ -82,9 +83,11 @@ REJECTIONS = MetricFamily(
     "vllm:admission_rejections",
     "counter",
     "requests",
-    "HTTP requests refused with 429, by the limit they met: max_num_queued_reqs, or max_connections (open files)",
+    "HTTP requests refused with 429, by the limit they met: max_num_queued_reqs, max_queue_delay, ttft_slo_ms, "
+    "host_memory_gib, or max_connections (open files)",
     ("model_name", "reason"),
 )
+LIMITS = ("max_num_queued_reqs", "max_queue_delay", "ttft_slo_ms", "host_memory_gib")  # that an HTTP request can meet
 REQUEST_PROMPT_TOKENS = MetricFamily("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")
 REQUEST_GENERATION_TOKENS = MetricFamily(
     "vllm:request_generation_tokens", "histogram", "tokens", "Tokens generated for a sequence"
@@ -246,7 +249,7 @@ HTTP_DURATION_HIGHR = MetricFamily(
 )
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
-FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *DEVICE_FAMILIES)
+FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *DEVICE_FAMILIES)
 # Older names of vLLM's that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,

@@ -19,7 +19,7 @@ class RequestMetrics:
     def __init__(self, instruments: Instruments, max_model_len: int) -> None:
         self.between_tokens = instruments.histogram(f.ITL)
         self._ended = {reason: instruments.counter(f.SUCCESS, finished_reason=reason) for reason in REASONS}
-        self._rejections = instruments.counter(f.REJECTIONS, reason="max_num_queued_reqs")
+        self._rejections = {limit: instruments.counter(f.REJECTIONS, reason=limit) for limit in f.LIMITS}
         self._prompt_tokens = instruments.counter(f.PROMPT_TOKENS)
         self._cached_tokens = instruments.counter(f.PROMPT_TOKENS_CACHED)
         self._computed_source = instruments.counter(f.PROMPT_TOKENS_BY_SOURCE, source="local_compute")
@@ -41,9 +41,9 @@ class RequestMetrics:
             )
         )
 
-    def rejected(self) -> None:
-        """Count a request that was refused because the queue is full."""
-        self._rejections.inc()
+    def rejected(self, limit: str) -> None:
+        """Count a request that was refused, by the limit it met."""
+        self._rejections[limit].inc()
 
     def first_token(self, life: SequenceLife, ttft_s: float) -> None:
         """Count the prompt of `life`, which is done, and its time to first token."""

@@ -41,9 +41,9 @@ class RequestObserver:
             if (life := self.open.get(request_id)) is not None:
                 life.num_preemptions += 1
 
-    def rejected(self) -> None:
-        """Count a request that was refused because the queue is full; no engine has seen it."""
-        self.metrics[0].rejected()
+    def rejected(self, limit: str) -> None:
+        """Count a request that met a limit of the queue; no engine has seen it."""
+        self.metrics[0].rejected(limit)
 
     @property
     def open_requests(self) -> list[RequestLife]:

@@ -6,13 +6,16 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
+from server.api.admission import Admission
 from server.api.config import ApiConfig
+from server.api.host_memory import HostMemory
 from server.api.telemetry import device_families as f
 from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
 from server.api.telemetry.engine_metrics import EngineMetrics
 from server.api.telemetry.families import ALIASES, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
+from server.api.telemetry.overload import show_admission, show_memory
 from server.api.telemetry.recovery import show_recovery
 from server.api.telemetry.request_metrics import RequestMetrics
 from server.api.telemetry.request_observer import LifeObserver, RequestObserver
@@ -63,6 +66,11 @@ class Telemetry:
         self._show_keys(requests, rate, counters)
         Aliases(self.registry, ALIASES)
         return requests
+
+    def show(self, admission: Admission, memory: HostMemory) -> None:
+        """Show what decides who is taken."""
+        show_admission(admission, self._instruments)
+        show_memory(memory, self._instruments)
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
         used_ns, shared = requests.keys.device_ns, self._instruments.common

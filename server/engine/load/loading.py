@@ -87,7 +87,8 @@ class _Loading:
         tp, kv_dtype = config.tensor_parallel_size, kv_cache_dtype(config.dtype, config.kv_cache_dtype)
         self._instance: Instance = instance(config.device)
         asked = with_types_of(self._instance, config.requested_formats)
-        self._model = open_model(Path(config.model_path), asked, tp, config.cpu_threads, config.enable_expert_parallel)
+        path, digest = Path(config.model_path), config.require_artifact_digest
+        self._model = open_model(path, asked, tp, config.cpu_threads, config.enable_expert_parallel, digest)
         self._spec, formats = self._model.spec, self._model.formats
         compiled_len = None if self._model.buckets is None else self._model.buckets.longest
         self._max_model_len = context_length(config.max_model_len or compiled_len, self._spec)

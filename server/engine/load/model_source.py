@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.checkpoint.artifact import Artifact
+from server.checkpoint.artifact import Artifact, require_digest
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import Stored, StoredQuantization, read_stored_quantization
 from server.checkpoint.json_file import refusals_of
@@ -45,13 +45,21 @@ class ModelSource:
 
 
 def open_model(
-    directory: Path, requested: RequestedFormats, tp: int, num_threads: int = 1, is_expert_parallel: bool = False
+    directory: Path,
+    requested: RequestedFormats,
+    tp: int,
+    num_threads: int = 1,
+    is_expert_parallel: bool = False,
+    digest: str | None = None,
 ) -> ModelSource:
     """The model in `directory`, to be laid over `tp` cores; a checkpoint is packed by `num_threads` threads.
 
     Raises CheckpointError for files that cannot be served, SettingsError when they are already in other formats, or
-    for another number of cores, than requested, DeviceError for experts that cannot be laid out as asked.
+    for another number of cores, than requested, DeviceError for experts that cannot be laid out as asked. With a
+    `digest` also for whatever is not the compiled model whose manifest has that SHA-256.
     """
+    if digest is not None:
+        require_digest(directory, digest)
     if is_artifact(directory):
         spec = read_model_spec(directory)
         artifact = Artifact.open(directory, spec)

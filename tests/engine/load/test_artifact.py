@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -354,3 +355,16 @@ class TestCommand:
     ) -> None:
         assert main(["compile", str(compiled()), "-o", str(tmp_path / "again")]) == 2
         assert "is compiled already" in capsys.readouterr().err
+
+
+def test_no_other_artifact_is_opened_than_the_one_of_the_digest(compiled: Compile, checkpoints: Path) -> None:
+    directory = compiled()
+    digest = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+    assert open_model(directory, INT8, 2, digest=digest).formats.quantization == "int8"
+    with pytest.raises(CheckpointError, match=f"has SHA-256 {digest}; require_artifact_digest is {'0' * 64}"):
+        open_model(directory, INT8, 2, digest="0" * 64)
+    (directory / MANIFEST).write_bytes((directory / MANIFEST).read_bytes() + b" ")
+    with pytest.raises(CheckpointError, match="require_artifact_digest"):
+        open_model(directory, INT8, 2, digest=digest)
+    with pytest.raises(SettingsError, match="is no compiled model"):
+        open_model(checkpoints / "tiny-qwen2", INT8, 2, digest=digest)

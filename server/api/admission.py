@@ -1,0 +1,102 @@
+"""Refuses at the door what would wait too long. Foresees by scheduler/forecast.py; never touches what was taken.
+
+Urgent requests are refused last: who has a lower priority waits behind them, and so is past the limit earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import ceil
+
+from server.api.config import ApiConfig
+from server.errors import Overloaded
+from server.link.groups import EngineGroups
+from server.link.messages import Tokens
+from server.scheduler.forecast import EngineLoad, Forecast
+from server.types import Request, StepReport
+
+MS = 1000
+
+
+class Admission:
+    """Of all engines of a server, which must be ready."""
+
+    def __init__(self, config: ApiConfig, engines: EngineGroups) -> None:
+        self._config, self._clients = config, engines.clients
+        self._forecasts = [Forecast(config.max_num_batched_tokens) for _ in self._clients]
+        for client, forecast in zip(self._clients, self._forecasts, strict=True):
+            client.observe(partial(_record, forecast))
+
+    @property
+    def num_engines(self) -> int:
+        return len(self._clients)
+
+    def delay_s(self, rank: int, priority: int = 0) -> float:
+        """Seconds that a request which comes now would wait for its place at an engine."""
+        return self._forecasts[rank].delay_s(self._load(rank, priority))
+
+    def check(self, requests: Sequence[Request], rank: int | None) -> None:
+        """Raise Overloaded when the first of these, which come together, would wait past a limit.
+
+        `rank` is the engine that they ask for; otherwise the one that would be first counts. Who has nobody ahead is
+        taken in any case: waiting would not help.
+        """
+        if self._config.max_queue_delay is None and self._config.ttft_slo_ms is None:
+            return
+        up = [number for number, client in enumerate(self._clients) if client.is_up]
+        ranks = [rank] if rank is not None else up or range(self.num_engines)
+        refusals = [self._refusal(number, requests[0]) for number in ranks]
+        if all(refusals):
+            raise min((each for each in refusals if each is not None), key=lambda each: each.retry_after_s)
+
+    def _refusal(self, rank: int, request: Request) -> Overloaded | None:
+        """What an engine would say to a request; None when it is welcome."""
+        config, forecast, load = self._config, self._forecasts[rank], self._load(rank, request.priority)
+        delay_s = forecast.delay_s(load)
+        if config.max_queue_delay is not None and delay_s > config.max_queue_delay:
+            return _overloaded("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay, delay_s)
+        if config.ttft_slo_ms is not None and delay_s > 0:
+            ttft_s, limit_s = forecast.first_token_s(load, len(request.prompt_token_ids)), config.ttft_slo_ms / MS
+            if ttft_s > limit_s:
+                return _overloaded("its first token", "ttft_slo_ms", ttft_s, limit_s, delay_s)
+        return None
+
+    def _load(self, rank: int, priority: int) -> EngineLoad:
+        client = self._clients[rank]
+        report = client.report
+        num_running = 0 if report is None else report.num_running
+        unplaced = [each for each in client.journal if not each.num_tokens_here]
+        ahead = [each for each in unplaced if each.request.priority <= priority]
+        num_decoding = client.num_open - len(unplaced)
+        return EngineLoad(
+            num_running,
+            _free_places(report, self._config.max_num_seqs),
+            len(ahead) - min(len(ahead), max(0, num_running - num_decoding)),  # without those whose prompt is computed
+            sum(len(each.request.prompt_token_ids) + len(each.token_ids) for each in ahead),
+        )
+
+
+def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
+    """Of the batch, as far as there are blocks for sequences like those that run."""
+    if report is None or not report.num_running:
+        return max_num_seqs
+    num_used = report.num_blocks - 1 - report.num_free_blocks  # block 0 is padding
+    by_blocks = report.num_free_blocks * report.num_running // max(1, num_used)
+    return min(max_num_seqs - report.num_running, by_blocks)
+
+
+def _overloaded(what: str, limit: str, expected_s: float, limit_s: float, delay_s: float) -> Overloaded:
+    """The refusal; `delay_s` is after which nobody is ahead any more."""
+    retry_after_s = max(1, ceil(min(expected_s - limit_s, delay_s)))
+    return Overloaded(
+        f"The server is busy: this request would wait about {expected_s:.1f} s for {what}, and at most {limit_s:g} s "
+        f"are allowed. Try again in {retry_after_s} s.",
+        limit,
+        retry_after_s,
+    )
+
+
+def _record(forecast: Forecast, turn: Tokens) -> None:
+    num_ended = sum(event.finish_reason is not None for event in turn.events)
+    forecast.record(turn.report, sum(event.token_id is not None for event in turn.events), num_ended)

@@ -1,0 +1,54 @@
+"""What is left of the host's memory, and refusals while that is too little: before the kernel ends a process for it.
+
+New requests are what memory still grows by: weights and KV cache are mapped at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from server.device.host import SPARE_BYTES, available_bytes, taken_bytes
+from server.device.ledger import GIB
+from server.errors import Overloaded
+
+log = logging.getLogger("neuronserve")
+SHORT_BYTES = SPARE_BYTES // 4  # left when refusals begin
+ENOUGH_BYTES = SPARE_BYTES // 2  # left when they end: apart, so that they do not flicker
+PERIOD_S = 1.0
+RETRY_AFTER_S = 5  # memory comes back as requests end
+
+
+class HostMemory:
+    """The server's memory on its host; `budget_bytes` is what all its processes may take, None what the host has."""
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        self._budget_bytes = budget_bytes
+        self.left_bytes = ENOUGH_BYTES if budget_bytes is None else budget_bytes  # when it was looked at last
+        self.is_short = False
+
+    def look(self, left_bytes: int) -> None:
+        """Note what is left."""
+        was_short, self.left_bytes = self.is_short, left_bytes
+        self.is_short = left_bytes < (ENOUGH_BYTES if was_short else SHORT_BYTES)
+        if self.is_short != was_short:
+            done = "new requests are refused" if self.is_short else "new requests are taken again"
+            log.warning("%.2f GiB of the host's memory are left; %s", left_bytes / GIB, done)
+
+    def check(self) -> None:
+        """Raise Overloaded while too little is left for a new request."""
+        if self.is_short:
+            left = max(0, self.left_bytes) // 2**20
+            message = f"The server is short of memory: {left} MiB are left. Try again in {RETRY_AFTER_S} s."
+            raise Overloaded(message, "host_memory_gib", RETRY_AFTER_S, "host_memory")
+
+    async def watch(self) -> None:
+        """Look at it for ever."""
+        while True:
+            self.look(await asyncio.to_thread(self._measure))
+            await asyncio.sleep(PERIOD_S)
+
+    def _measure(self) -> int:
+        left = available_bytes()
+        return left if self._budget_bytes is None else min(left, self._budget_bytes - taken_bytes(os.getpid()))

@@ -1,0 +1,42 @@
+"""When too little of the host's memory is left, when enough, and what counts as taken."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import pytest
+
+from server.api.host_memory import ENOUGH_BYTES, SHORT_BYTES, HostMemory
+from server.device.host import taken_bytes
+from server.errors import Overloaded
+
+MIB = 2**20
+
+
+def test_requests_are_taken_until_memory_is_short_and_again_once_there_is_enough() -> None:
+    memory = HostMemory(None)
+    for left, is_short in [
+        (SHORT_BYTES, False),
+        (SHORT_BYTES - 1, True),
+        (ENOUGH_BYTES - 1, True),  # no flicker
+        (ENOUGH_BYTES, False),
+        (SHORT_BYTES, False),
+        (-1, True),
+    ]:
+        memory.look(left)
+        assert (memory.is_short, memory.left_bytes) == (is_short, left)
+        if not is_short:
+            memory.check()
+    with pytest.raises(Overloaded, match=r"short of memory: 0 MiB are left") as refusal:
+        memory.check()
+    assert (refusal.value.status, refusal.value.code, refusal.value.retry_after_s) == (429, "host_memory", 5)
+
+
+def test_what_a_process_has_written_counts_and_what_it_has_only_mapped_does_not() -> None:
+    before = taken_bytes(os.getpid())
+    with mmap.mmap(-1, 256 * MIB) as mapped:
+        assert taken_bytes(os.getpid()) - before < 128 * MIB
+        mapped.write(b"\1" * (256 * MIB))
+        assert taken_bytes(os.getpid()) - before >= 256 * MIB
+    assert taken_bytes(2**22 + 1) == 0  # above every pid

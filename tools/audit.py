@@ -1,0 +1,100 @@
+"""Licences of what the image runs with, and advisories about it: `python -m tools.audit` (`make audit`).
+
+Licences are read from the packages that are installed here; one that is not on the list of `KNOWN` is an error.
+Advisories are asked for with pip-audit, which `make audit` installs; a registry that has none is named, and no error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+# Permissive, or (MPL) copyleft of single files, which are used as they are.
+KNOWN = re.compile(r"0?BSD|MIT|Apache|ISC|MPL|Mozilla|PSF|Python Software Foundation|Zlib|CC0|CNRI|Unlicense")
+
+
+@dataclass(frozen=True, slots=True)
+class Advisories:
+    """What pip-audit found out."""
+
+    found: tuple[str, ...]  # a line for each advisory
+    num_asked: int
+    num_unanswered: int  # packages of which the registry knows nothing
+
+
+def locked(lock: str) -> list[str]:
+    """Names of the packages in the text of a lock file."""
+    return sorted(set(re.findall(r"^([a-z0-9][a-z0-9._-]*)==", lock, re.MULTILINE)))
+
+
+def licence_of(name: str) -> str | None:
+    """As the package's metadata say, in whichever of the three ways; None where it is not installed."""
+    try:
+        found = metadata(name).json
+    except PackageNotFoundError:
+        return None
+    classifiers = [line.rpartition(" :: ")[2] for line in found.get("classifier", ()) if "License ::" in line]
+    return str(found.get("license_expression") or " AND ".join(classifiers) or found.get("license") or "none")
+
+
+def is_known(licence: str) -> bool:
+    """Whether each part of an expression, or one of those to choose from, is on the list."""
+    choices = re.split(r"\bOR\b", licence)
+    return any(all(KNOWN.search(part) for part in re.split(r"\bAND\b", choice)) for choice in choices)
+
+
+def advisories_of(report: Mapping[str, Any]) -> Advisories:
+    """Of pip-audit's JSON report."""
+    packages = report["dependencies"]
+    found = tuple(
+        f"{each['name']} {each['version']}: {vuln['id']}, fixed in {', '.join(vuln['fix_versions']) or 'no version'}"
+        for each in packages
+        for vuln in each.get("vulns", ())
+    )
+    return Advisories(found, len(packages), sum("skip_reason" in each for each in packages))
+
+
+def check_licences(names: Iterable[str]) -> bool:
+    """Print a line for each package; whether all licences are known."""
+    licences = {name: licence_of(name) for name in names}
+    unknown = [name for name, licence in licences.items() if licence is not None and not is_known(licence)]
+    for name, licence in licences.items():
+        print(f"{name:40} {licence or 'not installed on this platform'}")
+    print(f"licences: {len(licences)} packages, not on the list: {', '.join(unknown) or 'none'}")
+    return not unknown
+
+
+def check_advisories() -> bool:
+    """Print a line for each advisory about the locked packages; whether there is none."""
+    options = ("--disable-pip", "--require-hashes", "--format", "json", "--progress-spinner", "off")
+    ended = subprocess.run(["pip-audit", *options, "-r", str(LOCK)], capture_output=True, text=True, check=False)
+    try:
+        advisories = advisories_of(json.loads(ended.stdout))
+    except ValueError:
+        reason = (ended.stderr.strip().splitlines() or ["no output"])[-1]
+        print(f"advisories: not asked for, pip-audit could not reach the registry: {reason}")
+        return True
+    for line in advisories.found:
+        print(line)
+    print(f"advisories: {len(advisories.found)} about {advisories.num_asked} packages")
+    if advisories.num_unanswered:
+        print(f"advisories: the registry here does not answer for {advisories.num_unanswered} of them: not audited")
+    return not advisories.found
+
+
+def main() -> int:
+    are_fine = [check_licences(locked(LOCK.read_text())), check_advisories()]
+    return 0 if all(are_fine) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
