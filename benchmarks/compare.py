@@ -24,7 +24,7 @@ from benchmarks.records import Case, Kind
 from benchmarks.session import Comparison
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import is_gguf
-from server.config import LevelIsa
+from server.config.formats import LevelIsa
 from server.device.isa import BY_ISA
 from server.kernels.isa.target import host_features
 from server.settings.engine import EngineSettings

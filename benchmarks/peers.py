@@ -22,7 +22,7 @@ from benchmarks.records import (
 )
 from benchmarks.worker import WorkerContender
 from server.checkpoint.gguf.directory import linked_parts
-from server.config import LevelIsa
+from server.config.formats import LevelIsa
 from server.device.isa import BY_ISA
 
 OURS = "neuronserve"

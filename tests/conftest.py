@@ -13,7 +13,8 @@ import hypothesis
 import numpy as np
 import pytest
 
-from server.config import Dtype, EngineConfig
+from server.config import EngineConfig
+from server.config.formats import Dtype
 from server.settings.engine import EngineSettings
 from server.settings.sources import load_settings
 

@@ -13,7 +13,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from server.config import Dtype, EncodeConfig, Isa, Quantization, RequestedFormats
+from server.config import EncodeConfig
+from server.config.formats import Dtype, Isa, Quantization, RequestedFormats
 from server.engine.encode.loading import LoadedEncoder, load_encoder
 from server.settings.engine import EngineSettings
 from server.settings.sources import load_settings

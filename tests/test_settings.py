@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from server.api.config import ApiConfig, StoreConfig
-from server.config import DataParallel, EngineConfig, RuntimeCores, WeightGroups
+from server.config import DataParallel, EngineConfig, RuntimeCores
+from server.config.formats import WeightGroups
 from server.errors import SettingsError
 from server.planner.plan.options import PlanOptions
 from server.planner.simulate.autoscaling import Autoscaling

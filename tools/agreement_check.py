@@ -19,7 +19,7 @@ import numpy as np
 from loadtests.bench import Measurement
 from loadtests.local_server import neuronserve_command, running
 from loadtests.specs import Scenario
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.stacks import STACK_NAMES
 from server.planner.plan.check import Agreement, RequestTimes, ServiceFigures, compared, simulation_of
 from server.planner.plan.options import PlanOptions

@@ -19,7 +19,7 @@ from typing import get_args
 
 import numpy as np
 
-from server.config import Dtype, KVCacheDtype
+from server.config.formats import Dtype, KVCacheDtype
 from server.device.isa import TARGETS, isas_of
 from server.device.layout import WEIGHT_BYTES
 from server.kernels import executor

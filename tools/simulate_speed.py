@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import replace
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.stacks import STACK_NAMES
 from server.models.public import NAMED
 from server.planner.simulate.options import SimulationOptions

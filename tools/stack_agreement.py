@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.stacks import STACK_NAMES
 from server.planner.plan.check import agreement, simulate_candidate
 from server.planner.plan.options import LIMITS, PlanOptions

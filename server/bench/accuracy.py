@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from server.bench.options import MeasuredFormat
 from server.bench.windows import Window
-from server.config import Dtype, EngineConfig, Quantization, WeightFormat
+from server.config import EngineConfig
+from server.config.formats import Dtype, Quantization, WeightFormat
 from server.engine.load.loading import load_engine
 from server.engine.load.weights import OnProgress
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import Isa, WeightFormat
+from server.config.formats import Isa, WeightFormat
 from server.device.address_map import ADDRESSES
 from server.device.hbm import Hbm
 from server.device.layout import is_grouped, round_up

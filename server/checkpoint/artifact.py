@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.manifest import MANIFEST
-from server.config import Dtype, GroupSize, Quantization, RequestedFormats, WeightFormats, WeightGroups
+from server.config.formats import Dtype, GroupSize, Quantization, RequestedFormats, WeightFormats, WeightGroups
 from server.device.buckets import BucketLists
 from server.errors import CheckpointError, SettingsError
 from server.models.spec import ModelSpec

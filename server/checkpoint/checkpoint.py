@@ -23,7 +23,7 @@ from server.checkpoint.packed_form import PackedForm
 from server.checkpoint.safetensors_file import SafetensorsFile
 from server.checkpoint.stored import GroupedCodes, GroupedTensor, StoredTensor
 from server.checkpoint.tensor_files import READABLE, PlainTensor, open_tensors
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.errors import CheckpointError
 from server.models.spec import ModelSpec
 from server.models.tensors import embedding_weight, is_known_extra, scale_name, tensor_shapes, tied_weight

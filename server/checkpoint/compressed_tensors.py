@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from server.checkpoint.microscaling import MicroscalingForm, is_microscaling, microscaling_form
 from server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed_form
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.models.config_values import Values
 from server.models.decoder import decoder_graph
 from server.models.spec import ModelSpec

@@ -22,7 +22,7 @@ from ml_dtypes import bfloat16
 
 from server.checkpoint.microscaling import MICROSCALING_GROUP, microscaled_codes
 from server.checkpoint.stored import GroupedCodes, StoredTensor
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.errors import CheckpointError
 from server.models.names import FusedExperts
 

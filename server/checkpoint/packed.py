@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from server.checkpoint.packed_form import Layout, PackedForm
 from server.checkpoint.stored import Float32, GroupedCodes, StoredTensor
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.errors import CheckpointError
 
 WORD_BITS = 32

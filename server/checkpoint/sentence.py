@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from server.checkpoint.json_file import read_json, refusals_of
-from server.config import PoolingMode
+from server.config.formats import PoolingMode
 from server.errors import CheckpointError
 from server.models.config_values import Positions, Width
 from server.models.heads import Dense, Head, HeadActivation, HeadStep, Normalize, named_activation

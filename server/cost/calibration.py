@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.evidence import Evidence, Point, Sample
 from server.cost.stacks import HostWork
 from server.cost.terms import TERMS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from server.clock import NS
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.model import CostModel, StepCost
 from server.cost.pricer import GraphRun, StepCharge, reasons_of
 from server.device.buckets import smallest

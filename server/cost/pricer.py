@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from server.clock import NS
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.model import CostModel, StepCost
 from server.cost.stacks import HostWork, Stack
 from server.device.buckets import smallest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from server.config import Dtype, Quantization
+from server.config.formats import Dtype, Quantization
 from server.models.decoder import decoder_graph
 from server.models.graph import flat_ops
 from server.models.ops import AxisName, Experts, Linear, Network

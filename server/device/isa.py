@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from server.config import Isa, LevelIsa
+from server.config.formats import Isa, LevelIsa
 
 ISAS: tuple[Isa, ...] = (*get_args(LevelIsa), "portable")  # best first
 

@@ -8,7 +8,7 @@ server/kernels/matmul/packing.py packs.
 
 from __future__ import annotations
 
-from server.config import WeightFormat, WeightGroups
+from server.config.formats import WeightFormat, WeightGroups
 from server.device.hbm import ALIGNMENT
 
 FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2

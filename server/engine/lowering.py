@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import ml_dtypes
 
@@ -40,7 +39,7 @@ from server.kernels.matmul.epilogue import ACTIVATIONS
 from server.kernels.program import Program
 from server.kernels.records import STEP, EmbedOperands, PackOperands
 from server.models.decoder import decoder_graph
-from server.models.graph import Graph, flat_ops
+from server.models.graph import Graph, flat_ops, last_op
 from server.models.ops import (
     Activate,
     Add,
@@ -61,8 +60,6 @@ from server.models.ops import (
     Rope,
     StreamNorm,
 )
-
-_Op = TypeVar("_Op")
 
 ON_STREAM = (AddRows, Norm, LayerNorm, StreamNorm, Replace, Parallel, Add)
 COMPUTED = (*ON_STREAM, Linear, HeadNorm, PlainHeadNorm, Rope, Attention, Gated, Activate, Experts)
@@ -189,8 +186,8 @@ class _Lowering:
 
     def _attention(self, i: int, waiting: Sequence[Op], op: Attention) -> None:
         buffers, cores, label = self._buffers, range(self._num_cores), f"layer {i}"
-        norm = _last(waiting, HeadNorm) or _last(waiting, PlainHeadNorm)
-        heads = HeadOps(norm, _last(waiting, Rope), op)
+        norm = last_op(waiting, HeadNorm) or last_op(waiting, PlainHeadNorm)
+        heads = HeadOps(norm, last_op(waiting, Rope), op)
         self._product(label, waiting, buffers.qkv)
         rope = [self._operands.rope(core, i, heads) for core in cores]
         if isinstance(norm, HeadNorm) and norm.is_wide:
@@ -211,7 +208,7 @@ class _Lowering:
         self, label: str, waiting: Sequence[Op], into: Sequence[Buffer], op: Gated | Activate | None = None
     ) -> LinearKernels:
         """Add the product of what the linear layer that waits reads, each core its outputs."""
-        linear = _last(waiting, Linear)
+        linear = last_op(waiting, Linear)
         assert linear is not None
         matrix, inputs = self._at.weights.matrix(linear), self._read(label, linear)
         place: Place = addresses_of(into), matrix.n // 2 if isinstance(op, Gated) else matrix.n
@@ -238,7 +235,7 @@ class _Lowering:
 
     def _replace(self, label: str, waiting: Sequence[Op]) -> None:
         """The product of the linear layer that waits, which one core computes for all, in the stream's place."""
-        linear = _last(waiting, Linear)
+        linear = last_op(waiting, Linear)
         assert linear is not None
         matrix, hidden = self._at.weights.matrix(linear), [self._buffers.hidden.address] * self._num_cores
         inputs = self._read(label, linear)
@@ -295,8 +292,3 @@ class _Lowering:
         operands = self._operands.matmul(head, inputs, outputs, buffers.logits_width)
         operands = [o._replace(rows_field=STEP.num_samples) for o in operands]
         self._program.add("logits", kernels.matmul, operands)
-
-
-def _last(ops: Sequence[Op], kind: type[_Op]) -> _Op | None:
-    """The last op of a kind."""
-    return next((op for op in reversed(ops) if isinstance(op, kind)), None)

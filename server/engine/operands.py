@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import CacheConfig, Dtype, Isa, KVCacheDtype
+from server.config import CacheConfig
+from server.config.formats import Dtype, Isa, KVCacheDtype
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, K_TILES, N_TILE, group_shift

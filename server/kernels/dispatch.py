@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.config import Dtype, Isa, KVCacheDtype, LevelIsa, WeightFormat
+from server.config.formats import Dtype, Isa, KVCacheDtype, LevelIsa, WeightFormat
 from server.device.isa import BY_ISA, isas_of, isas_within
 from server.errors import DeviceError
 from server.kernels import embedding, norm, pack

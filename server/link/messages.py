@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from server.config import CacheConfig, Pace, PoolingMode, Quantization, StackName, WeightGroups
+from server.config import CacheConfig
+from server.config.formats import Pace, PoolingMode, Quantization, StackName, WeightGroups
 from server.device.buckets import CompiledShapes
 from server.types import Charge, Request, StepReport, TokenEvent
 

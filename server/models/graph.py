@@ -9,11 +9,14 @@ only: no bytes, no cores, no files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from server.errors import DeviceError
 from server.models.ops import AttentionGate, Embed, Experts, Linear, Op, Parallel
+
+_Op = TypeVar("_Op")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +111,8 @@ def counted_ops(layer: tuple[Op, ...]) -> Iterator[tuple[Op, int]]:
 def linears(graph: Graph) -> Iterator[Linear]:
     """All linear layers in order, the output layer last."""
     return (op for op in graph.ops() if isinstance(op, Linear))
+
+
+def last_op(ops: Sequence[Op], kind: type[_Op]) -> _Op | None:
+    """The last op of a kind."""
+    return next((op for op in reversed(ops) if isinstance(op, kind)), None)

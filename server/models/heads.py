@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from server.config import PoolingMode
+from server.config.formats import PoolingMode
 from server.models.config_values import Epsilon, Values, read_record, refuse
 
 HeadActivation = Literal["identity", "tanh", "gelu", "relu", "sigmoid", "softmax"]

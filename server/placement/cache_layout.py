@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from server.config import Dtype, KVCacheDtype
+from server.config.formats import Dtype, KVCacheDtype
 from server.device.attention_layout import (
     ATTENTION_ROWS,
     LANES_WORK_BYTES,

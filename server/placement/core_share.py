@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from server.config import Dtype, WeightFormats
+from server.config.formats import Dtype, WeightFormats
 from server.device.layout import FLOAT32_BYTES, is_grouped, is_scaled, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph
 from server.models.ops import (

@@ -5,7 +5,7 @@ Plans and the encoder that is loaded ask the same function.
 
 from __future__ import annotations
 
-from server.config import WeightFormats
+from server.config.formats import WeightFormats
 from server.device.instances import Instance
 from server.device.layout import round_up
 from server.device.ledger import GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from server.config import Quantization, RequestedFormats
+from server.config.formats import Quantization, RequestedFormats
 from server.device.catalog import Instance, instances
 from server.device.ledger import GIB, account_table, core_name
 from server.errors import DeviceError, DeviceMemoryError

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.config import DEFAULT_GROUPS, Dtype, KVCacheDtype, LoraConfig, Quantization, WeightFormats, WeightGroups
+from server.config import LoraConfig
+from server.config.formats import DEFAULT_GROUPS, Dtype, KVCacheDtype, Quantization, WeightFormats, WeightGroups
 from server.device.layout import round_up
 from server.device.ledger import MIB, MemoryLedger, Use
 from server.models.spec import ModelSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.config import WeightFormats
+from server.config.formats import WeightFormats
 from server.device.core import HostUse
 from server.device.hbm import ALIGNMENT
 from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, vector_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.config import WeightFormat, WeightFormats
+from server.config.formats import WeightFormat, WeightFormats
 from server.device.hbm import ALIGNMENT
 from server.device.layout import K_MULTIPLE, N_TILE, round_up, scale_bytes, tile_bytes
 from server.models.decoder import decoder_graph

@@ -21,7 +21,7 @@ from server.checkpoint.hub import resolve_model
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.manifest import is_artifact
 from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
-from server.config import Quantization, RequestedFormats, WeightFormats
+from server.config.formats import Quantization, RequestedFormats, WeightFormats
 from server.device.catalog import Instance, instance, instances
 from server.device.ledger import GIB
 from server.errors import DeviceError, DeviceMemoryError, StartError

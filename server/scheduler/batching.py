@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from server.config import Batching
+from server.config.formats import Batching
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from server.bench.options import AccuracyOptions, BatchShape, Drawing, LatencyOptions, MeasuredFormat, ThroughputOptions
-from server.config import Dtype, Quantization, WeightFormat
+from server.config.formats import Dtype, Quantization, WeightFormat
 from server.settings.base import File, Numbers, ReportSettings, slice_of, split_commas
 from server.settings.engine import EngineSettings
 

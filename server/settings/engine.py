@@ -8,7 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from server.checkpoint.manifest import is_artifact
-from server.config import Batching, EngineConfig, LevelIsa, Pace, StackName, TraceConfig
+from server.config import EngineConfig, TraceConfig
+from server.config.formats import Batching, LevelIsa, Pace, StackName
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.affinity import NONE, choose_cpus
 from server.device.catalog import instance

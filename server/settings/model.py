@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
-from server.config import DEFAULT_GROUPS, CatalogConfig, GroupSize, Quantization, RequestedFormats, WeightGroups
+from server.config import CatalogConfig
+from server.config.formats import DEFAULT_GROUPS, GroupSize, Quantization, RequestedFormats, WeightGroups
 from server.errors import SettingsError
 from server.settings.base import Implied, Numbers, Texts, slice_of
 from server.settings.calibration import TimeSettings

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from server.config import Quantization, StackName
+from server.config.formats import Quantization, StackName
 from server.cost.shape import stored_dtype
 from server.cost.stacks import STACKS, default_stack
 from server.device.catalog import instance

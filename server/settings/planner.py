@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag, NoDecode
 
-from server.config import Quantization, StackName
+from server.config.formats import Quantization, StackName
 from server.device.prices import PriceBasis
 from server.errors import SettingsError
 from server.planner.command import View

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from server.config import PoolingMode
+from server.config.formats import PoolingMode
 from server.settings.base import Settings
 
 

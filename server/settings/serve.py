@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliToggleFlag
 
 from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, StoreConfig, ToolCallParser
-from server.config import DataParallel, EngineConfig, RunnerKind, TraceConfig
+from server.config import DataParallel, EngineConfig, TraceConfig
+from server.config.formats import RunnerKind
 from server.device.catalog import instance
 from server.device.host import available_bytes
 from server.device.ledger import GIB

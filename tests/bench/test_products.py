@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from server.bench.ceilings import ProductProbe, product_unit
-from server.config import Isa, WeightFormat
+from server.config.formats import Isa, WeightFormat
 from server.device.isa import ISAS
 from server.kernels.dispatch import host_isas
 from server.kernels.isa import jit

@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.compressed_tensors import read_stored_quantization
-from server.config import CompileConfig, RequestedFormats
+from server.config import CompileConfig
+from server.config.formats import RequestedFormats
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader

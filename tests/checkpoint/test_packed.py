@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.packed_form import packed_form
-from server.config import RequestedFormats
+from server.config.formats import RequestedFormats
 from server.engine.load.model_source import describe_checkpoint, open_model
 from server.engine.load.shard_reader import ShardReader
 from server.errors import CheckpointError

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_spec
-from server.config import Dtype, KVCacheDtype, LoraConfig, Quantization
+from server.config import LoraConfig
+from server.config.formats import Dtype, KVCacheDtype, Quantization
 from server.device.catalog import instance
 from server.device.core import HostUse, NeuronCore
 from server.device.ledger import GIB, MIB, MemoryLedger

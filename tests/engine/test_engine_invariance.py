@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from server.clock import ManualClock
-from server.config import Batching, EngineConfig, SchedulerConfig
+from server.config import EngineConfig, SchedulerConfig
+from server.config.formats import Batching
 from server.engine.load.loading import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
 from server.kv_cache.manager import KVCacheManager

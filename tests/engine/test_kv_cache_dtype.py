@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from server.config import EngineConfig, KVCacheDtype
+from server.config import EngineConfig
+from server.config.formats import KVCacheDtype
 from server.engine.load.loading import load_engine
 from server.errors import SettingsError
 from server.settings.model import DEFAULT_MODEL

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from server.config import Isa, KVCacheDtype
+from server.config.formats import Isa, KVCacheDtype
 from server.device.attention_layout import LANES_WORK_BYTES, item_scratch_bytes, row_state_bytes, tile_work_bytes
 from server.device.layout import round_up
 from server.engine.attention_work import AttentionWork

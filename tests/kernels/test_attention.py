@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.config import Isa, KVCacheDtype
+from server.config.formats import Isa, KVCacheDtype
 from server.device.attention_layout import PARTITION
 from server.kernels.workers import WorkerPool
 from tests.depth import representative

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config import Isa, KVCacheDtype
+from server.config.formats import Isa, KVCacheDtype
 from server.kernels.dispatch import shared_kernels
 from server.kernels.workers import WorkerPool
 from tests.kernels.attention_case import CACHES

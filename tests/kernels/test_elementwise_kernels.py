@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.kernels.dispatch import linear_kernels, shared_kernels
 from server.kernels.matmul.quantize import dequantize_rows, quantize_rows, rotated
 from server.kernels.records import STEP, AddRowsOperands, EmbedOperands, NormOperands, PackOperands

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import Isa, WeightFormat
+from server.config.formats import Isa, WeightFormat
 from server.device.layout import GROUP_ROWS, K_TILES, round_up
 from server.kernels.dispatch import ExpertKernels
 from server.kernels.experts.records import CombineOperands, GroupOperands, RouteOperands, WeighOperands

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config import Isa, WeightFormat, WeightGroups
+from server.config.formats import Isa, WeightFormat, WeightGroups
 from server.device.layout import group_shift, round_up, scale_bytes, tile_bytes
 from server.kernels.dispatch import host_isas, linear_kernels
 from server.kernels.isa.jit import Kernel

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config import WeightFormat, WeightGroups
+from server.config.formats import WeightFormat, WeightGroups
 from server.kernels.matmul.groups import GroupedRows, dequantize_groups, quantize_groups
 from server.kernels.matmul.packing import GroupMemory, pack_grouped
 

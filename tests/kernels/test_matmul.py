@@ -11,7 +11,7 @@ import pytest
 from numba import njit
 from scipy.special import ndtr
 
-from server.config import DEFAULT_GROUPS, Isa, WeightFormat
+from server.config.formats import DEFAULT_GROUPS, Isa, WeightFormat
 from server.device.isa import ISAS
 from server.device.layout import K_TILES, round_up
 from server.errors import DeviceError

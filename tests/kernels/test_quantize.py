@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from server.config import Quantization, WeightFormats
+from server.config.formats import Quantization, WeightFormats
 from server.kernels.matmul.quantize import E4M3_MAX, E5M2_MAX, dequantize_rows, float8_table, quantize_rows, rotated
 
 ALL: list[Quantization] = ["int8", "int8-weight-only", "fp8", "fp8_e5m2"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from server.config import WeightFormats
+from server.config.formats import WeightFormats
 from server.cost.shape import CoreShape
 from server.models.config_values import ConfigError
 from server.models.families import ENCODERS, FAMILIES, model_spec_of

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.config import CompileConfig, Quantization, RequestedFormats
+from server.config import CompileConfig
+from server.config.formats import Quantization, RequestedFormats
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.loading import LoadedEngine
 from server.errors import DeviceError, SettingsError

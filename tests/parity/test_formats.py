@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.engine.load.loading import LoadedEngine
 from tests.depth import representative
 from tools.family_table import SHAPE_OF

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from server.config import Dtype, EngineConfig, LoraConfig, LoraModule
+from server.config import EngineConfig, LoraConfig, LoraModule
+from server.config.formats import Dtype
 from server.engine.load.loading import LoadedEngine, load_engine
 from server.settings.engine import EngineSettings
 from server.settings.sources import load_settings

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from server.config import Dtype, Quantization
+from server.config.formats import Dtype, Quantization
 from tests.api.serving import PATIENCE_S, running_server
 from tests.encoders import loaded
 from tests.parity.real_models import ALL_MINILM

@@ -15,7 +15,7 @@ from loadtests.mock_server import MockServer, Script
 from loadtests.probe import Probe, ProbeShape
 from loadtests.specs import EndpointSpec
 from server.cli import main
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.calibration import Calibration, read_calibration, shipped_calibration, use_calibration
 from server.cost.stacks import STACKS
 from server.errors import SettingsError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.stacks import STACK_NAMES
 from server.planner.command import View, run_plan
 from server.planner.plan.check import Agreement, agreement, check_plan, simulate_candidate, simulation_of

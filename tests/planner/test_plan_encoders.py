@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from server.config import WeightFormats
+from server.config.formats import WeightFormats
 from server.cost.model import CostModel
 from server.device.catalog import instance
 from server.errors import DeviceMemoryError, SettingsError

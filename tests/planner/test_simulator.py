@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.calibration import default_calibration
 from server.cost.model import CostModel
 from server.cost.pricer import StepPricer

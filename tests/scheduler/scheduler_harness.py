@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from server.config import AttentionSpan, Batching, CacheConfig, SchedulerConfig
+from server.config import AttentionSpan, CacheConfig, SchedulerConfig
+from server.config.formats import Batching
 from server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expected_tokens
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.batching import POLICIES

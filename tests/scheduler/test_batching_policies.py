@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
-from server.config import Batching
+from server.config.formats import Batching
 from server.scheduler.batching import POLICIES
 from server.types import StepPlan
 

@@ -10,7 +10,7 @@ import pytest
 from loadtests.plan import make_plan
 from loadtests.records import RequestRecord
 from server.clock import NS
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.stacks import STACK_NAMES
 from server.planner.plan.check import ServiceFigures, compared, simulation_of
 from server.planner.simulate.simulator import run_simulation

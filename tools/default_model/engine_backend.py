@@ -9,7 +9,8 @@ from typing import get_args
 import numpy as np
 
 from server.clock import MonotonicClock
-from server.config import EngineConfig, Quantization, WeightFormat
+from server.config import EngineConfig
+from server.config.formats import Quantization, WeightFormat
 from server.engine.load.loading import load_engine
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.scheduler import Scheduler

@@ -21,7 +21,7 @@ from server.checkpoint.gguf.files import Entry, GgufFiles
 from server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
 from server.checkpoint.gguf.types import Bytes, Float32
 from server.checkpoint.stored import GroupedCodes
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.models.decoder import decoder_graph
 from server.models.graph import linears
 from server.models.spec import ModelSpec

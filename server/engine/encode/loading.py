@@ -14,7 +14,8 @@ import numpy.typing as npt
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.model_config import read_model_config
 from server.checkpoint.sentence import SentenceModel, read_sentence_model
-from server.config import CacheConfig, EncodeConfig, Isa, PoolingLimits, WeightFormats
+from server.config import CacheConfig, EncodeConfig, PoolingLimits
+from server.config.formats import Isa, WeightFormats
 from server.device import host
 from server.device.attention_layout import CHUNK
 from server.device.catalog import instance, use_catalog

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from server.checkpoint.lora_adapter import LoraAdapter, Module
-from server.config import Dtype, LoraConfig
+from server.config import LoraConfig
+from server.config.formats import Dtype
 from server.device.core import NeuronCore
 from server.device.hbm import Buffer
 from server.device.layout import LORA_RANKS, N_TILE, WEIGHT_BYTES, round_up

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import WeightFormats
+from server.config.formats import WeightFormats
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, is_grouped, scale_bytes, tile_bytes
 from server.engine.load.shard_reader import ShardReader, row_blocks

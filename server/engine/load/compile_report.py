@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from server.config import CompileConfig, WeightFormats
+from server.config import CompileConfig
+from server.config.formats import WeightFormats
 from server.cost.compile_time import WARM, CompileTime, compile_time
 from server.cost.model import CostModel, StepCost
 from server.cost.shape import stored_dtype

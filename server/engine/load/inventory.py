@@ -11,7 +11,8 @@ from server.checkpoint.gguf.header import read_header
 from server.checkpoint.manifest import MANIFEST, is_artifact
 from server.checkpoint.safetensors_file import LENGTH_BYTES
 from server.checkpoint.tensor_files import INDEX, WEIGHTS, read_weight_map
-from server.config import EngineConfig, Pace, WeightFormat, WeightFormats
+from server.config import EngineConfig
+from server.config.formats import Pace, WeightFormat, WeightFormats
 from server.cost.pricer import Pricer
 from server.device.buckets import CompiledShapes
 from server.device.core import HOST_USES, NeuronCore

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from server.config import CacheConfig, EngineConfig, SchedulerConfig, WeightFormats
+from server.config import CacheConfig, EngineConfig, SchedulerConfig
+from server.config.formats import WeightFormats
 from server.cost.calibration import use_calibration
 from server.cost.model import CostModel
 from server.cost.pricer import HostOfSteps, StepPricer

@@ -11,7 +11,7 @@ from server.checkpoint.compressed_tensors import Stored, StoredQuantization, rea
 from server.checkpoint.json_file import refusals_of
 from server.checkpoint.manifest import is_artifact
 from server.checkpoint.model_config import model_spec_of, read_model_config, read_model_spec
-from server.config import DEFAULT_GROUPS, RequestedFormats, WeightFormats
+from server.config.formats import DEFAULT_GROUPS, RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.artifact_weights import ArtifactWeights
 from server.engine.load.checkpoint_weights import CheckpointWeights

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import Dtype
+from server.config.formats import Dtype
 from server.device.layout import N_TILE
 from server.kernels.matmul.packing import interleave
 from server.models.ops import Linear, Part, Vector

@@ -15,7 +15,7 @@ import numpy as np
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.stored import GroupedCodes
-from server.config import (
+from server.config.formats import (
     DEFAULT_GROUPS,
     GroupSize,
     Quantization,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.config import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
+from server.config.formats import DEFAULT_GROUPS, WeightFormat, WeightFormats, WeightGroups
 from server.device.core import HostUse
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES, N_TILE, round_up, scale_bytes, tile_bytes

@@ -5,7 +5,7 @@ A row for each instruction set that multiplies unsigned bytes without loss; othe
 
 from __future__ import annotations
 
-from server.config import Isa
+from server.config.formats import Isa
 from server.kernels.isa import byte_codes, nibbles
 from server.kernels.matmul.group_lanes import Codes, kernels_of
 from server.kernels.matmul.loop import LINE

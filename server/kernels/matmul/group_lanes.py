@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.config import Isa
+from server.config.formats import Isa
 from server.device.layout import GROUP_SCALE_BYTES
 from server.kernels.isa import nibbles, simd
 from server.kernels.isa.jit import Kernel, inline, made_kernel

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.config import WeightFormat, WeightGroups
+from server.config.formats import WeightFormat, WeightGroups
 from server.device.layout import N_TILE
 from server.kernels.isa import simd
 from server.kernels.isa.jit import HostFunction, inline

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.config import Isa
+from server.config.formats import Isa
 from server.kernels.isa import dot_product, simd
 from server.kernels.isa.dot_product import Dots
 from server.kernels.isa.jit import Kernel, inline, made_kernel

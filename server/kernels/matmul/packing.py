@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.config import WeightFormat
+from server.config.formats import WeightFormat
 from server.device.layout import N_TILE
 from server.kernels.isa.jit import HostFunction
 from server.kernels.matmul.groups import GroupedRows

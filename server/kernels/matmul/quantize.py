@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from server.config import WeightFormat
+from server.config.formats import WeightFormat
 from server.kernels.isa.jit import HostFunction, inline
 
 ROUNDER = np.float32(1.5 * 2**23)  # added and taken away again it rounds to a whole number, ties to even

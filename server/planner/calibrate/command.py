@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.planner.calibrate.report import run_calibrate, run_check
 from server.planner.calibrate.table import render
 from server.planner.command import write_json

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.calibration import Calibration, ErrorStats, GroupError, default_calibration
 from server.cost.evidence import Phase
 from server.errors import SettingsError

@@ -14,7 +14,8 @@ from math import inf
 import numpy as np
 
 from server.clock import NS
-from server.config import CacheConfig, SchedulerConfig, StackName
+from server.config import CacheConfig, SchedulerConfig
+from server.config.formats import StackName
 from server.cost.calibration import Calibration
 from server.cost.model import CostModel
 from server.cost.stacks import STACKS, HostWork, Stack

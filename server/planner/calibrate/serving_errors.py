@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.calibration import Calibration, GroupError
 from server.planner.calibrate.load_generators import Clients
 from server.planner.calibrate.pattern_search import fit_serving

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from math import ceil, exp, inf
 from typing import Any
 
-from server.config import WeightFormats
+from server.config.formats import WeightFormats
 from server.cost.calibration import default_calibration
 from server.cost.evidence import Band
 from server.cost.model import CostModel

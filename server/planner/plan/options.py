@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.speculation import Speculation
 from server.cost.stacks import STACKS, Stack, default_stack
 from server.device.buckets import SMALLEST_BUCKET

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, Protocol
 
-from server.config import StackName
+from server.config.formats import StackName
 from server.cost.evidence import Provenance
 from server.device.instances import Instance
 from server.device.prices import DEFAULT_REGION, PRICE_BASES, PriceBasis, regions_with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from server.config import Quantization
+from server.config.formats import Quantization
 from server.device.instances import Instance
 from server.placement.fit import missing_type
 

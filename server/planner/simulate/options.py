@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from server.config import CacheConfig, Quantization, SchedulerConfig, StackName
+from server.config import CacheConfig, SchedulerConfig
+from server.config.formats import Quantization, StackName
 from server.cost.shape import WEIGHT_BYTES, stored_dtype
 from server.cost.stacks import STACKS, Padding, Stack, default_stack
 from server.cost.work import CURRENT_SDK

@@ -13,7 +13,7 @@ import numpy as np
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.gguf.architectures import ARCHITECTURES as ROWS
-from server.config import RequestedFormats
+from server.config.formats import RequestedFormats
 from server.engine.load.model_source import describe_checkpoint
 from server.models.tensors import tensor_shapes
 from tools.random_checkpoint.writer import Options, write_checkpoint

@@ -13,7 +13,8 @@ import pytest
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.files import MAX_PARTS
 from server.checkpoint.hub import resolve_model
-from server.config import CompileConfig, RequestedFormats
+from server.config import CompileConfig
+from server.config.formats import RequestedFormats
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.inventory import weights_identity
 from server.engine.load.model_source import open_model

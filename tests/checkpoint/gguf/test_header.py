@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import MAX_STRINGS, MAX_TENSORS, MAX_VALUES, is_gguf, read_header
-from server.config import RequestedFormats
+from server.config.formats import RequestedFormats
 from server.engine.load.model_source import open_model
 from server.errors import CheckpointError, StartError
 from tests.checkpoint.gguf.made import finish, write_pair

@@ -16,7 +16,7 @@ from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.groups import GROUP, GROUPED, grouped
 from server.checkpoint.gguf.types import block_type
 from server.checkpoint.model_config import read_model_spec
-from server.config import RequestedFormats
+from server.config.formats import RequestedFormats
 from server.engine.load.model_source import open_model
 from server.engine.load.shard_reader import ShardReader
 from server.errors import CheckpointError

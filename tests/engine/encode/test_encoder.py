@@ -14,7 +14,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from server.config import EngineConfig, Quantization
+from server.config import EngineConfig
+from server.config.formats import Quantization
 from server.engine.encode.encoder import Encoder
 from server.engine.load.loading import load_engine
 from server.errors import CheckpointError, DeviceMemoryError, InvalidRequest, SettingsError

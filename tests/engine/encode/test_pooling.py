@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from server.config import PoolingMode
+from server.config.formats import PoolingMode
 from server.engine.encode.pooling import MODES, pooled
 
 DEFINITIONS: dict[PoolingMode, Callable[[np.ndarray], np.ndarray]] = {

@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 from server.checkpoint.artifact import core_file
 from server.checkpoint.manifest import MANIFEST
 from server.cli import main
-from server.config import CompileConfig, EngineConfig, RequestedFormats, WeightGroups
+from server.config import CompileConfig, EngineConfig
+from server.config.formats import RequestedFormats, WeightGroups
 from server.device.buckets import BucketLists
 from server.device.core import NeuronCore
 from server.engine.load.artifact_writer import compile_model

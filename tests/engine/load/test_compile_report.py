@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from server.cli import main
-from server.config import CompileConfig, NeuronConfig, RequestedFormats, WeightFormats
+from server.config import CompileConfig, NeuronConfig
+from server.config.formats import RequestedFormats, WeightFormats
 from server.device.buckets import BucketLists
 from server.engine.load.compile_report import CompileReport, compile_report
 from server.settings.model import DEFAULT_MODEL

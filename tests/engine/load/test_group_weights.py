@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from server.checkpoint.checkpoint import Checkpoint
-from server.config import Quantization, RequestedFormats, WeightGroups
+from server.config.formats import Quantization, RequestedFormats, WeightGroups
 from server.engine.load.loading import LoadedEngine
 from server.engine.load.model_source import describe_checkpoint, open_model
 from server.engine.load.shard_reader import ShardReader

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.gguf.directory import gguf_directory
-from server.config import CompileConfig, RequestedFormats, WeightFormat
+from server.config import CompileConfig
+from server.config.formats import RequestedFormats, WeightFormat
 from server.engine.load.artifact_writer import compile_model
 from server.engine.load.model_source import describe_checkpoint, open_model
 from server.engine.load.shard_reader import ShardReader

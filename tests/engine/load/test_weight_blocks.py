@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from server.checkpoint.checkpoint import Checkpoint
 from server.checkpoint.safetensors_file import SafetensorsFile
-from server.config import Quantization, RequestedFormats, WeightFormats, WeightGroups
+from server.config.formats import Quantization, RequestedFormats, WeightFormats, WeightGroups
 from server.device.core import HostUse
 from server.device.hbm import Buffer, Hbm
 from server.device.layout import is_grouped, scale_bytes, tile_bytes

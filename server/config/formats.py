@@ -1,0 +1,82 @@
+"""Formats of numbers, instruction sets, and the other words that settings choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["bfloat16", "float32"]
+Quantization = Literal["int8", "int8-weight-only", "int8-groups", "fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4"]
+WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
+LevelIsa = Literal["amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2"]  # best first
+Isa = LevelIsa | Literal["portable"]
+Batching = Literal["continuous", "neuron", "tgi", "static"]
+StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]
+Pace = Literal["host", "device"]
+KVCacheDtype = Literal["bfloat16", "float32", "int8", "fp8"]
+RunnerKind = Literal["auto", "generate", "pooling"]
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+GroupSize = Literal[32, 64, 128]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGroups:
+    """Neighbours in k that share a scale, of int4 weights; without symmetry they share a shift too."""
+
+    size: GroupSize = 32
+    is_symmetric: bool = True
+
+
+DEFAULT_GROUPS = WeightGroups()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormats:
+    """The format of every matrix: `quantization` (None = none), but `dtype` for the modules that are left out.
+
+    `wide_modules` are in int8-groups: those whose codes in the files take more bits than `quantization` has.
+
+    With `is_rotated`, int8 down projections have their inputs rotated: these have outliers, which would take most of a
+    row's 255 steps (see server/kernels/matmul/quantize.py). Weights that a checkpoint has quantized itself cannot be.
+    """
+
+    dtype: Dtype
+    quantization: Quantization | None = None
+    modules_to_not_convert: tuple[str, ...] = ()
+    is_rotated: bool = False
+    groups: WeightGroups = DEFAULT_GROUPS
+    wide_modules: frozenset[str] = frozenset()
+
+    @property
+    def goes_by_name(self) -> bool:
+        """Whether matrices that differ in names alone may have different formats."""
+        return bool(self.modules_to_not_convert or self.wide_modules)
+
+    def of(self, *modules: str, has_outliers: bool = False) -> WeightFormat:
+        """Format of a matrix made of `modules` (dotted names); left out if one of them or a parent of it is named.
+
+        `has_outliers`: its inputs are the activations of a feed-forward network.
+        """
+        if self.quantization is None or any(self._is_left_out(module) for module in modules):
+            return self.dtype
+        if not self.wide_modules.isdisjoint(modules):
+            return "int8-groups"
+        if self.quantization == "int8" and self.is_rotated and has_outliers:
+            return "int8-rotated"
+        return self.quantization
+
+    def _is_left_out(self, module: str) -> bool:
+        return any(f".{name}." in f".{module}." for name in self.modules_to_not_convert)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedFormats:
+    """The formats a user asks for, before the model's files are looked at: those may be quantized already."""
+
+    dtype: Dtype
+    quantization: Quantization | Literal["none"] | None = None  # None = as the files are
+    modules_to_not_convert: tuple[str, ...] = ()
+    groups: WeightGroups | None = None  # of quantization int4; None = as the files are
+    may_microscale: bool = False  # whether codes of microscaling formats may stay as the files have them
