@@ -168,7 +168,7 @@ def test_simulate_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     [
         (["plan", "llama-8c"], "llama-8"),
         (["plan", "llama-8b", "--stack", "static"], "--stack"),
-        (["plan", "llama-8b", "--quantization", "int4"], "--quantization"),
+        (["plan", "llama-8b", "--quantization", "int3"], "--quantization"),
         (["plan", "llama-8b", "--budget", "0"], "--budget"),
         (["plan", "bert-base-uncased", "--output-len", "3", "--tpot-ms", "9"], "--output-len, --tpot-ms: bert-base"),
         (["plan", "bert-base-uncased", "--input-len", "600"], "600: bert-base-uncased has 512 positions"),

@@ -89,7 +89,6 @@ class ApiServer:
         self._listener = listener
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
-        app = build_app(self.service)
         self._background: Background = app.state.background
         self._uvicorn = _Uvicorn(
             uvicorn.Config(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.device.address_map import ADDRESSES
-from server.device.core import NeuronCore
+from server.device.core import HostUse, NeuronCore
 from server.device.hbm import Buffer
 from server.device.layout import FLOAT32_BYTES
 from server.engine.expert_buffers import ExpertBuffers
@@ -50,13 +50,15 @@ class KVPool:
         return self.places[layer].group
 
     @classmethod
-    def allocate(cls, cores: Sequence[NeuronCore], places: tuple[KVPlace, ...], slot_bytes: int) -> KVPool:
+    def allocate(
+        cls, cores: Sequence[NeuronCore], places: tuple[KVPlace, ...], slot_bytes: int, use: HostUse = "kv"
+    ) -> KVPool:
         """`slot_bytes`: K and V of one slot in all blocks of a core.
 
         Raises HostMemoryError when the host cannot map them.
         """
         num_slots, tensor_bytes = max(place.slot for place in places) + 1, slot_bytes // 2
-        shards = tuple(core.allocate("kv", "blocks", num_slots * slot_bytes) for core in cores)
+        shards = tuple(core.allocate(use, "blocks", num_slots * slot_bytes) for core in cores)
         for shard_bytes in (each.bytes for each in shards):  # beyond one slot's blocks are the next one's
             for i in range(2 * num_slots):
                 layers = ", ".join(str(layer) for layer, place in enumerate(places) if place.slot == i // 2)

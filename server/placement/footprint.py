@@ -42,6 +42,10 @@ class StepLimits:
     num_samples: int
     num_workers: int  # threads of the emulator
 
+    def num_text_blocks(self, block_size: int) -> int:
+        """Blocks for keys of the texts of the largest step: each text begins one of its own."""
+        return self.num_tokens // block_size + self.num_samples
+
 
 @dataclass(frozen=True, slots=True)
 class ServingShape:

@@ -164,6 +164,9 @@ class HostFootprint:
         if shape.lora is not None:
             fixed["adapters"] = adapter_bytes(model, shard, shape.lora, shape.cell_bytes, sizes.rows)
         layer = tp * kv_layer_bytes(model, shard, shape.kv_dtype, shape.block_size)
+        if not model.is_encoder:  # keys and values of texts that are encoded beside, one layer at a time
+            texts = shape.limits.num_text_blocks(shape.block_size)
+            fixed["activations"] += tp * round_up(layer // tp * texts, ALIGNMENT)
         return cls(fixed, shape.kv_groups(model).block_layers * layer, layer)
 
     def total(self, num_blocks: int) -> int:

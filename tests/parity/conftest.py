@@ -14,6 +14,8 @@ from server.engine.load.loading import LoadedEngine, load_engine
 from tools.golden.golden_file import write_golden_checkpoint
 from tools.golden.oracle import Oracle
 
+NUM_BLOCKS = 38  # of the cache: as many as the models of several groups of layers need for 256 tokens
+
 
 @pytest.fixture(scope="session")
 def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -54,7 +56,7 @@ def load(kernel_cache: str) -> Callable[..., LoadedEngine]:
             block_size=16,
             enable_prefix_caching=False,
             device_memory_utilization=0.9,
-            num_blocks_override=17,
+            num_blocks_override=NUM_BLOCKS,
             cpu_threads=2,
             kernel_cache_dir=kernel_cache,
             quantization=quantization,

@@ -20,6 +20,7 @@ from server.placement.footprint import ServingShape, StepLimits
 from server.placement.host_footprint import HostFootprint
 from server.placement.shard import ShardSpec
 from tests.depth import representative
+from tests.parity.conftest import NUM_BLOCKS
 from tools.golden.oracle import Oracle
 from tools.random_checkpoint.expert_shapes import TINY_EXPERTS
 from tools.random_checkpoint.shapes import SHAPES
@@ -78,7 +79,7 @@ def test_the_host_takes_what_its_account_says(
     engine = load(checkpoint_of("tiny-qwen2-moe"), 2, is_expert_parallel)
     shape = ServingShape("float32", 256, 16, StepLimits(64, 2, 2))
     account = HostFootprint.of(engine.spec, ShardSpec.of(engine.spec, 2, is_expert_parallel), shape)
-    expected = {**account.fixed, "kv": 17 * account.kv_block}
+    expected = {**account.fixed, "kv": NUM_BLOCKS * account.kv_block}
     used = engine.info.host_memory
     assert {use: used[use] for use in ("activations", "partial_sums", "workers", "tables", "kv")} == {
         use: expected[use] for use in ("activations", "partial_sums", "workers", "tables", "kv")

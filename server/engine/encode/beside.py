@@ -53,11 +53,11 @@ class LayerPool:
     @classmethod
     def of(cls, cores: Sequence[NeuronCore], spec: ModelSpec, shard: ShardSpec, shape: ServingShape) -> LayerPool:
         """Allocated on `cores`. Raises HostMemoryError when the host cannot map it."""
-        num_blocks = shape.limits.num_tokens // shape.block_size + shape.limits.num_samples
+        num_blocks = shape.limits.num_text_blocks(shape.block_size)
         cache = CacheConfig(num_blocks, shape.block_size, enable_prefix_caching=False)
         layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
         places = (KVPlace(0, 0),) * spec.num_layers
-        return cls(KVPool.allocate(cores, places, num_blocks * layer_bytes), cache)
+        return cls(KVPool.allocate(cores, places, num_blocks * layer_bytes, "activations"), cache)
 
 
 def encode_beside(
