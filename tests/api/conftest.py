@@ -36,13 +36,17 @@ def hold(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(checkpoint, "--data-dir", str(tmp_path_factory.mktemp("data"))) as running:
+    with running_server(
+        checkpoint, "--disable-access-log", "--data-dir", str(tmp_path_factory.mktemp("data"))
+    ) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def real_server(kernel_cache: str) -> Iterator[Server]:
-    with running_server(DEFAULT_MODEL, "--kernel-cache-dir", kernel_cache, program="server") as running:
+    with running_server(
+        DEFAULT_MODEL, "--disable-access-log", "--kernel-cache-dir", kernel_cache, program="server"
+    ) as running:
         yield running
 
 

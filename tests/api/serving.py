@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from tests.api.echo import EchoRunner
 from tests.cost.pricing import small_pricer
 
 ROOT = Path(__file__).resolve().parents[2]
+LOG_BYTES = 2**20  # that a server may write while no test reads it: a full pipe would hold it up
 PATIENCE_S = 120  # with what a busy machine does at last; no test is about time
 MAX_MODEL_LEN = 512
 NUM_SPECIAL = 4
@@ -247,6 +249,8 @@ def running_server(
     # Most tests ask for more tokens than they need; what the default does with that is in `test_parameters.py`.
     env = {"NEURONSERVE_CONTEXT_OVERFLOW": "clip", **(env or environment())}
     process = subprocess.Popen([*under, *argv], stderr=subprocess.PIPE, cwd=ROOT, env=env)
+    assert process.stderr is not None
+    fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, LOG_BYTES)
     try:
         log = read_until(
             process, rb"ready: (http://[^\s\"]+)", PATIENCE_S if program == "tests.api.serve_fake" else 600
