@@ -336,7 +336,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"max_tokens": 5}, "max_tokens"),
     ({"top_k": -2}, "top_k"),
-    ({"best_of": 2}, "best_of"),
+    ({"best_of": 0}, "best_of"),
 ]
 BAD_RESPONSES = [
     *(BadRequest(RESPONSES, {"input": "a", "max_output_tokens": 1} | body, 400, param) for body, param in BAD),
