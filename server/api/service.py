@@ -134,6 +134,12 @@ class Service:
             raise Unavailable("The model is still being loaded.", code="loading")
         return self._model
 
+    @property
+    def served(self) -> ServedModel:
+        """The model, also while the server drains: for requests that were taken before."""
+        assert self._model is not None, "no request is taken before the model is there"
+        return self._model
+
     async def load(self, report: Callable[[str], None]) -> None:
         """Read the text files while the engine loads. Raises StartError from either as soon as it fails."""
         starting = asyncio.ensure_future(self.engine.start(report))

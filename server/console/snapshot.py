@@ -41,7 +41,7 @@ class Recorder:
             self._totals.add(self.totals())
 
     def _ended(self, life: RequestLife) -> None:
-        self.requests.add(life, self.service.model.rate)
+        self.requests.add(life, self.service.served.rate)
 
     def totals(self) -> Totals:
         """Sums up to now."""

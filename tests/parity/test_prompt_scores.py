@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from server.clock import ManualClock
-from server.config import CacheConfig, SchedulerConfig
+from server.config import SchedulerConfig
 from server.engine.load.loading import LoadedEngine
 from server.engine.loop import EngineLoop
 from server.kv_cache.manager import KVCacheManager
@@ -45,7 +46,7 @@ class Mailbox:
 def first_events(engine: LoadedEngine, waves: list[list[Request]]) -> dict[str, TokenEvent]:
     """Waves of requests one after the other, over one cache; prompts are cut into chunks of at most 37 tokens."""
     limits = SchedulerConfig(max_model_len=256, max_num_seqs=2, max_num_batched_tokens=37, max_num_queued_reqs=9)
-    cache = KVCacheManager(CacheConfig(17, engine.cache.block_size, True, engine.cache.window))
+    cache = KVCacheManager(replace(engine.cache, num_blocks=38))
     scheduler, mailbox = Scheduler(limits, cache), Mailbox()
     loop = EngineLoop(scheduler, engine.runner, ManualClock(), mailbox, mailbox)
     for wave in waves:
@@ -96,5 +97,5 @@ def test_they_are_those_of_transformers(
         assert_near(firsts[str(i)].prompt_logprobs, prompt, log_softmax(oracle_of(shape).logits(prompt)))
     assert firsts["again"].prompt_logprobs == firsts["3"].prompt_logprobs
     assert firsts["again"].num_cached_tokens == 0, "what is in the cache has no logits"
-    assert firsts["cached"].num_cached_tokens > 0 or load(checkpoint_of(shape), cores, False).cache.window
+    assert firsts["cached"].num_cached_tokens > 0 or load(checkpoint_of(shape), cores, False).cache.groups[0].window
     assert firsts["cached"].prompt_logprobs == firsts["beside"].prompt_logprobs == ()

@@ -104,7 +104,7 @@ class BeamGeneration:
     async def _run(self, requests: Sequence[Request]) -> list[tuple[TokenEvent, Charge]]:
         """The one event of each request."""
         service, found = self._service, dict[str, tuple[TokenEvent, Charge]]()
-        watch = service.model.requests.watch(self._origin, 1, requests)
+        watch = service.served.requests.watch(self._origin, 1, requests)
         with service.engine.submit(requests, self._origin.data_parallel_rank) as stream, watch:
             watch.placed(stream.engines)
             while stream.is_open:
@@ -141,7 +141,7 @@ class BeamGeneration:
         is_stopped = last in self._searches[i].params.end_ids
         keeps_end = not is_stopped or bool(self._body.include_stop_str_in_output)
         text = TextStream(
-            self._service.model.tokenizer, self._prompts[i].token_ids, self._body.skip_special_tokens is not False
+            self._service.served.tokenizer, self._prompts[i].token_ids, self._body.skip_special_tokens is not False
         )
         shown = _text(text, beam.token_ids if keeps_end else before)
         return Delta(index, shown, list(beam.token_ids), finish_reason="stop" if is_stopped else "length")

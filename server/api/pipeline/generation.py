@@ -138,7 +138,7 @@ def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsa
         device_seconds=charge.device_ns / NS,
         prefill_device_seconds=prefill_ns / NS,
         decode_device_seconds=(charge.device_ns - prefill_ns) / NS,
-        cost_usd=service.model.rate.usd(charge.device_ns),
+        cost_usd=service.served.rate.usd(charge.device_ns),
         is_extrapolated=charge.is_extrapolated,
     )
 
@@ -172,7 +172,7 @@ class Generation:
         self._n = body.n or 1
         self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage
-        tokenizer = service.model.tokenizer
+        tokenizer = service.served.tokenizer
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
         prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
         self._choices = {f"{prefix}-{i}": _choice(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
@@ -189,7 +189,7 @@ class Generation:
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
-        self._watch = service.model.requests.watch(origin, self._n, self._requests)
+        self._watch = service.served.requests.watch(origin, self._n, self._requests)
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -239,7 +239,7 @@ class Generation:
         return self._watch.times if is_shown else None
 
     def _require_welcome(self) -> None:
-        model = self._service.model
+        model = self._service.served
         try:
             model.admission.check(self._requests, self._rank)
         except QueueFull as error:

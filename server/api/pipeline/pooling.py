@@ -90,7 +90,7 @@ class Pooling:
         """The row of each text, in their order."""
         engine, rank = self._service.engine, self._origin.data_parallel_rank
         found: dict[str, Float32] = {}
-        with self._service.model.requests.watch(self._origin, 1, self._requests) as watch:
+        with self._service.served.requests.watch(self._origin, 1, self._requests) as watch:
             for first in range(0, len(self._requests), MAX_OPEN):
                 with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
                     watch.placed(stream.engines)
@@ -118,7 +118,7 @@ class Pooling:
             device_seconds=self._charge.device_ns / NS,
             prefill_device_seconds=self._charge.device_ns / NS,
             decode_device_seconds=0.0,
-            cost_usd=self._service.model.rate.usd(self._charge.device_ns),
+            cost_usd=self._service.served.rate.usd(self._charge.device_ns),
             is_extrapolated=self._charge.is_extrapolated,
         )
 

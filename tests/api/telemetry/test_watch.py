@@ -157,7 +157,7 @@ def test_each_sequence_is_counted_at_its_engine() -> None:
             for index in range(count):
                 watch.take(token(name, index, 11.0 + index))
             watch.end(name, "stop")
-    b.observer.rejected()
+    b.observer.rejected("max_num_queued_reqs")
     generated = [b.seen.value("vllm:request_generation_tokens_sum", engine=engine) for engine in "01"]
     gaps = [b.seen.value("vllm:inter_token_latency_seconds_count", engine=engine) for engine in "01"]
     prompts = [b.seen.value("vllm:request_params_n_count", engine=engine) for engine in "01"]
