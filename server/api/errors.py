@@ -152,6 +152,8 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
     is another one.
     """
     items = error.errors()
+    if isinstance(error, RequestValidationError):
+        items = [{**item, "loc": item["loc"][1:]} for item in items]  # FastAPI's word for where it looked: query, path
     others = {tuple(item["loc"][:-1]) for item in items if _is_other_type(item)}
     meant = [item for item in items if not any(tuple(item["loc"][: len(other)]) == other for other in others)]
     found = [(_path(item["loc"]), item) for item in meant or items]
@@ -209,7 +211,7 @@ def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str])
 def _path(loc: Sequence[int | str]) -> list[int | str]:
     """The part of pydantic's path that exists in the body: no names of types, no keys the client made up."""
     kept: list[int | str] = []
-    for part in loc[1:] if loc[:1] == ("query",) else loc:  # FastAPI's word for where it looked
+    for part in loc:
         if isinstance(part, str) and (not _FIELD.fullmatch(part) or part in _TYPE_NAMES):
             continue
         kept.append(part)

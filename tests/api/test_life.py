@@ -234,9 +234,8 @@ def test_sigterm_lets_running_requests_finish(checkpoint: Path, hold: Path) -> N
             assert refused.headers["retry-after"] == "1"
             hold.unlink()
             rest = list(lines)
-        assert "usage" in rest[-2], rest[-2]
         assert rest[-1] == "[DONE]"
-        assert json.loads(rest[-2])["usage"]["completion_tokens"] == 60, rest[-2]
+        assert json.loads(rest[-2])["usage"]["completion_tokens"] == 60
         assert "connection" not in response.headers  # it had begun before
         assert server.wait() == 0
         until(lambda: not any(map(is_running, pids)))
@@ -274,7 +273,6 @@ def test_what_does_not_finish_is_ended_with_an_error(checkpoint: Path, how: str)
                 until(lambda: status(server.url, "/health/ready") == 503)
                 server.signal(signal.SIGINT)
             rest = list(lines)
-        assert "usage" in rest[-2], rest[-2]
         assert rest[-1] == "[DONE]"
         assert json.loads(rest[-2])["error"]["code"] == "draining"
         assert server.wait() == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from server.bench.ceilings import product_unit
 from server.bench.drive import StepTime
 from server.bench.options import BatchShape
 from server.bench.throughput import result_of, tokens_of
@@ -46,7 +47,7 @@ def test_latency_puts_speed_beside_the_ceilings_of_the_host(
         assert result["prefill_tile_fraction"] == pytest.approx(result["prefill_tops"] / result["product_tops"])
         assert 0 < result["prefill_tile_fraction"] < 1
         assert 0 < result["decode_bandwidth_fraction"] < 1
-        assert result["product_unit"].startswith("int8 ")
+        assert result["product_unit"] == product_unit("int8").name
     assert report["decode_tokens_per_s"] == report["results"][0]["decode_tokens_per_s"]
 
 
