@@ -46,7 +46,7 @@ class Mailbox:
 def first_events(engine: LoadedEngine, waves: list[list[Request]]) -> dict[str, TokenEvent]:
     """Waves of requests one after the other, over one cache; prompts are cut into chunks of at most 37 tokens."""
     limits = SchedulerConfig(max_model_len=256, max_num_seqs=2, max_num_batched_tokens=37, max_num_queued_reqs=9)
-    cache = KVCacheManager(replace(engine.cache, num_blocks=38))
+    cache = KVCacheManager(replace(engine.cache, num_blocks=38, enable_prefix_caching=True))
     scheduler, mailbox = Scheduler(limits, cache), Mailbox()
     loop = EngineLoop(scheduler, engine.runner, ManualClock(), mailbox, mailbox)
     for wave in waves:
