@@ -18,6 +18,7 @@ from server.device.catalog import instance
 from server.device.core import HostUse, NeuronCore
 from server.device.ledger import GIB, MIB, MemoryLedger
 from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.encode.beside import LayerPool
 from server.engine.load.adapter_slots import AdapterSlots
 from server.engine.load.checkpoint_weights import CheckpointWeights
 from server.engine.load.weights import WeightLoader
@@ -61,6 +62,7 @@ def load(
     WeightLoader(source, spec, shard, cores, shape.formats).load(lambda _: None)
     ConstantTables(cores, spec, shard, shape.max_model_len)
     buffers = ActivationBuffers(cores, spec, shard, shape)
+    LayerPool.of(cores, spec, shard, shape)
     if shape.lora is not None:
         AdapterSlots(cores, spec, shard, shape.dtype, shape.lora, buffers.sizes.rows)
     layer_bytes = kv_layer_bytes(spec, shard, shape.kv_dtype, shape.block_size)
