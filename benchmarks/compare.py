@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.interleave import CaseResult, Limits
-from benchmarks.peers import OURS, PEERS, Installed
+from benchmarks.peers import LLAMA_CACHE_TYPES, OURS, PEERS, Installed
 from benchmarks.records import Case, Kind
 from benchmarks.session import Comparison
 from server.checkpoint.gguf.directory import gguf_directory
@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.checkpoint,
         args.quantization,
         args.threads,
+        args.kv_cache_dtype,
         args.isa,
         **{_field(flag): _path(args, flag) for flag in PATHS},
     )
@@ -82,6 +83,8 @@ def _cases(args: argparse.Namespace) -> dict[Kind, list[Case]]:
     for kind in args.workload:
         if kind == "http":
             cases[kind] = [Case(kind, n, _num_requests(n, args.requests_per_connection)) for n in args.connections]
+        elif kind == "context":
+            cases[kind] = [Case(kind, n) for n in args.context_lens]
         else:
             cases[kind] = [Case(kind)]
     return cases
@@ -107,6 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-seconds", type=float, help="begin no round of a case after so many seconds of it")
     parser.add_argument("--connections", nargs="+", type=_positive, default=[1, 8, 16, 32], help="of http")
     parser.add_argument("--requests-per-connection", type=_positive, default=2, help="of http, at least 4 in all")
+    parser.add_argument(
+        "--context-lens", nargs="+", type=_positive, default=[8192], help="of context: tokens of prompts"
+    )
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=list(LLAMA_CACHE_TYPES),
+        default="auto",
+        help="of context, this engine's; llama.cpp has q8_0 where it is of 8 bits, else f16",
+    )
     parser.add_argument("--quantization", default="int8", help="of this engine")
     parser.add_argument(
         "--isa",

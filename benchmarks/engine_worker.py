@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.records import (
+    CONTEXT_DECODE_TOKENS,
     DECODE_TOKENS,
     INPUT_LEN,
     OFFLINE_SEQUENCES,
@@ -35,25 +36,39 @@ WORKLOADS = {
 }
 
 
-def figures(kind: str, steps: list[StepTime]) -> Figures:
-    """The metric of a case from the steps of one run."""
-    elapsed = sum(step.wall_s for step in steps)
-    if kind == "decode":
+def figures(kind: Kind, steps: list[StepTime]) -> Figures:
+    """The metrics of a case from the steps of one run."""
+    if kind == "offline":
+        return {"output_tokens_per_s": OFFLINE_SEQUENCES * OUTPUT_LEN / sum(step.wall_s for step in steps)}
+    found: Figures = {}
+    if kind != "decode":
+        prefill = [step for step in steps if step.num_prefill_tokens]
+        found["prefill_tokens_per_s"] = _rate([step.num_prefill_tokens for step in prefill], prefill)
+    if kind != "prefill":
         decode = [step for step in steps if step.num_decode_tokens]
-        return {"decode_tokens_per_s": len(decode) / sum(step.wall_s for step in decode)}
-    if kind == "prefill":
-        return {"prefill_tokens_per_s": PREFILL_TOKENS / elapsed}
-    return {"output_tokens_per_s": OFFLINE_SEQUENCES * OUTPUT_LEN / elapsed}
+        found["decode_tokens_per_s"] = _rate([step.num_decode_tokens for step in decode], decode)
+    return found
+
+
+def _rate(num_tokens: list[int], steps: list[StepTime]) -> float:
+    return sum(num_tokens) / sum(step.wall_s for step in steps)
+
+
+def shape_of(kind: Kind, size: int) -> BatchShape:
+    """What is run for a case."""
+    return BatchShape(1, size, CONTEXT_DECODE_TOKENS + 1) if kind == "context" else WORKLOADS[kind]
 
 
 def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
     """An engine with room for every workload, and its facts."""
+    shapes = [shape_of("context", args.context_len)] if args.context_len else list(WORKLOADS.values())
     settings = EngineSettings(
         model=str(args.model),
         quantization=args.quantization,
         cpu_threads=args.threads,
-        max_model_len=max(w.input_len + w.output_len for w in WORKLOADS.values()),
-        max_num_seqs=OFFLINE_SEQUENCES,
+        kv_cache_dtype=args.kv_cache_dtype,
+        max_model_len=max(w.input_len + w.output_len for w in shapes),
+        max_num_seqs=max(w.batch_size for w in shapes),
         max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=False,
     )
@@ -69,6 +84,7 @@ class _CaseLine(msgspec.Struct):
     """A case to measure: one line of standard input."""
 
     kind: Kind
+    size: int = 0
 
 
 def main() -> None:
@@ -76,6 +92,8 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--quantization", default="int8")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--context-len", type=int, default=0, help="longest prompt, where nothing else is measured")
+    parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--max-num-batched-tokens", type=int, default=PREFILL_TOKENS)
     args = parser.parse_args()
     try:
@@ -85,10 +103,11 @@ def main() -> None:
         return
     write_reply({"version": __version__, "quantization": args.quantization, "threads": args.threads, "engine": note})
     for line in sys.stdin:
-        kind = decode(line, _CaseLine).kind
-        if kind == "prefill":  # llama-bench warms up in each call too; the other runs are long
-            drives.run(WORKLOADS[kind])
-        write_reply(figures(kind, drives.run(WORKLOADS[kind])))
+        case = decode(line, _CaseLine)
+        shape = shape_of(case.kind, case.size)
+        if case.kind == "prefill":  # llama-bench warms up in each call too; the other runs are long
+            drives.run(shape)
+        write_reply(figures(case.kind, drives.run(shape)))
 
 
 if __name__ == "__main__":

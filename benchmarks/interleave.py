@@ -42,8 +42,9 @@ class Interleaved:
 
     def measure(self, case: Case) -> CaseResult:
         """Run a warm-up that does not count, then the rounds. A contender that fails is left out of the whole case."""
-        result = CaseResult(case)
-        present = [c for c in self._contenders if self._turn(c, case, WARM_UP_SEED, result) is not None]
+        result, present = CaseResult(case), self._contenders
+        if case.has_warm_up:
+            present = [c for c in present if self._turn(c, case, WARM_UP_SEED, result) is not None]
         result.rounds = {contender.name: [] for contender in present}
         begin = time.monotonic()
         for number in range(self._limits.repetitions):

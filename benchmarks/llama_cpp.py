@@ -1,4 +1,4 @@
-"""llama.cpp: its own `llama-bench`, which loads the model anew for each measurement and warms up by itself."""
+"""llama.cpp: its own `llama-bench` and `llama-batched-bench`, which load the model anew for each measurement."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.records import DECODE_TOKENS, PREFILL_TOKENS, BenchmarkError, Case, Figures
+from benchmarks.records import CONTEXT_DECODE_TOKENS, DECODE_TOKENS, PREFILL_TOKENS, BenchmarkError, Case, Figures
 from server.typed_json import JsonError, decode
 
 TIMEOUT_S = 600.0
+CONTEXT_TIMEOUT_S = 7200.0  # 32,768 tokens before two processors
 
 
 class BenchEntry(msgspec.Struct):
@@ -24,8 +25,17 @@ class BenchEntry(msgspec.Struct):
     model_type: str | None = None
 
 
-class LlamaBench:
-    """Calls llama-bench once a measurement; nothing of it stays between."""
+class ContextEntry(msgspec.Struct):
+    """A measurement of `llama-batched-bench --output-format jsonl`."""
+
+    pp: int
+    tg: int
+    speed_pp: float  # tokens/s
+    speed_tg: float
+
+
+class _Program:
+    """A program that is called once a measurement; nothing of it stays between."""
 
     name = "llama.cpp"
 
@@ -36,15 +46,6 @@ class LlamaBench:
     def start(self) -> None:
         if not self._model.is_file():
             raise BenchmarkError(f"there is no file {self._model}")
-
-    def measure(self, case: Case, seed: int) -> Figures:
-        del seed  # llama-bench draws its own tokens
-        prompt, generated = (PREFILL_TOKENS, 0) if case.kind == "prefill" else (0, DECODE_TOKENS)
-        entry = parse(self._run(prompt, generated), prompt, generated)
-        self._about["version"] = f"{entry.build_number} ({entry.build_commit})"
-        self._about["weights"] = str(entry.model_type)
-        name = "prefill_tokens_per_s" if prompt else "decode_tokens_per_s"
-        return {name: entry.avg_ts}
 
     def pause(self) -> None:
         pass
@@ -58,17 +59,47 @@ class LlamaBench:
     def about(self) -> dict[str, str]:
         return self._about
 
-    def _run(self, prompt: int, generated: int) -> str:
-        command = [str(self._program), "-m", str(self._model), "-p", str(prompt), "-n", str(generated)]
-        command += ["-t", str(self._threads), "-r", "1", "-o", "json"]
+    def _run(self, *flags: str, timeout_s: float) -> str:
+        name = self._program.name
+        command = [str(self._program), "-m", str(self._model), "-t", str(self._threads), *flags]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise BenchmarkError(f"llama-bench: {error}") from error
+            raise BenchmarkError(f"{name}: {error}") from error
         if done.returncode:
             last = "\n".join(done.stderr.splitlines()[-3:])
-            raise BenchmarkError(f"llama-bench ended with code {done.returncode}:\n{last}")
+            raise BenchmarkError(f"{name} ended with code {done.returncode}:\n{last}")
         return done.stdout
+
+
+class LlamaBench(_Program):
+    """Prompts or generated tokens, from an empty context; it warms up by itself."""
+
+    def measure(self, case: Case, seed: int) -> Figures:
+        del seed  # llama-bench draws its own tokens
+        prompt, generated = (PREFILL_TOKENS, 0) if case.kind == "prefill" else (0, DECODE_TOKENS)
+        flags = ("-p", str(prompt), "-n", str(generated), "-r", "1", "-o", "json")
+        entry = parse(self._run(*flags, timeout_s=TIMEOUT_S), prompt, generated)
+        self._about["version"] = f"{entry.build_number} ({entry.build_commit})"
+        self._about["weights"] = str(entry.model_type)
+        name = "prefill_tokens_per_s" if prompt else "decode_tokens_per_s"
+        return {name: entry.avg_ts}
+
+
+class LlamaContext(_Program):
+    """A long prompt, and tokens after it, with flash attention."""
+
+    def __init__(self, program: Path, model: Path, threads: int, cache_type: str) -> None:
+        super().__init__(program, model, threads)
+        self._about["cache"] = self._cache_type = cache_type
+
+    def measure(self, case: Case, seed: int) -> Figures:
+        del seed
+        size, generated = case.size, CONTEXT_DECODE_TOKENS
+        flags = ["-tb", str(self._threads), "-c", str(size + generated), "-npp", str(size), "-ntg", str(generated)]
+        flags += ["-npl", "1", "-fa", "on", "-ctk", self._cache_type, "-ctv", self._cache_type]
+        entry = parse_context(self._run(*flags, "--output-format", "jsonl", timeout_s=CONTEXT_TIMEOUT_S), size)
+        return {"prefill_tokens_per_s": entry.speed_pp, "decode_tokens_per_s": entry.speed_tg}
 
 
 def program_in(folder: Path, name: str) -> Path:
@@ -89,3 +120,16 @@ def parse(output: str, prompt: int, generated: int) -> BenchEntry:
         if (entry.n_prompt, entry.n_gen) == (prompt, generated):
             return entry
     raise BenchmarkError(f"llama-bench printed nothing for {prompt} prompt and {generated} generated tokens")
+
+
+def parse_context(output: str, prompt: int) -> ContextEntry:
+    """The entry for a prompt of so many tokens. Raises BenchmarkError."""
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    try:
+        entries = [decode(line, ContextEntry) for line in lines]
+    except JsonError as error:
+        raise BenchmarkError(f"what llama-batched-bench printed: {error}") from error
+    for entry in entries:
+        if entry.pp == prompt:
+            return entry
+    raise BenchmarkError(f"llama-batched-bench printed nothing for {prompt} prompt tokens")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import servers
-from benchmarks.llama_cpp import LlamaBench, program_in
+from benchmarks.llama_cpp import LlamaBench, LlamaContext, program_in
 from benchmarks.records import (
     DECODE_TOKENS,
     INPUT_LEN,
@@ -26,6 +26,7 @@ from server.config.formats import LevelIsa
 from server.device.isa import BY_ISA
 
 OURS = "neuronserve"
+LLAMA_CACHE_TYPES = {"auto": "f16", "int8": "q8_0", "fp8": "q8_0"}
 OPENVINO_WORKER = Path(__file__).with_name("openvino_worker.py")  # a file, because another Python runs it
 
 
@@ -36,6 +37,7 @@ class Installed:
     checkpoint: Path
     quantization: str
     threads: int
+    kv_cache_dtype: str = "auto"  # of long contexts
     isa: LevelIsa | None = None  # that this engine compiles for; None is the host's best
     llama_cpp: Path | None = None  # folder with its programs, or its build folder
     llama_cpp_model: Path | None = None  # GGUF
@@ -48,18 +50,18 @@ class Installed:
     onnxruntime_model: Path | None = None
 
 
-def contenders(kind: Kind, installed: Installed, connections: int) -> Iterator[Contender | Missing]:
-    """This engine first, then each peer of this kind of case, or why it is missing."""
-    yield ours(kind, installed)
+def contenders(kind: Kind, installed: Installed, largest: int) -> Iterator[Contender | Missing]:
+    """This engine first, then each peer of this kind of case, or why it is missing; `largest` is the largest size."""
+    yield ours(kind, installed, largest)
     for name, makers in PEERS.items():
         if kind in makers:
             try:
-                yield makers[kind](installed, connections)
+                yield makers[kind](installed, largest)
             except BenchmarkError as error:
                 yield Missing(name, str(error))
 
 
-def ours(kind: Kind, installed: Installed) -> Contender:
+def ours(kind: Kind, installed: Installed, largest: int = 0) -> Contender:
     """This engine, in process or behind HTTP."""
     level = BY_ISA[installed.isa].environment if installed.isa else {}
     if kind == "http":
@@ -68,22 +70,30 @@ def ours(kind: Kind, installed: Installed) -> Contender:
     arguments = [str(installed.checkpoint), "--quantization", installed.quantization]
     worker = "benchmarks.embed_worker" if kind == "embed" else "benchmarks.engine_worker"
     command_line = [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)]
+    if kind == "context":
+        command_line += ["--context-len", str(largest), "--kv-cache-dtype", installed.kv_cache_dtype]
     return WorkerContender(OURS, command_line, level)
 
 
-def _llama_bench(installed: Installed, connections: int) -> Contender:
-    del connections
+def _llama_bench(installed: Installed, largest: int) -> Contender:
+    del largest
     return LlamaBench(_llama_program(installed, "llama-bench"), _llama_model(installed), installed.threads)
 
 
-def _llama_server(installed: Installed, connections: int) -> Contender:
+def _llama_context(installed: Installed, largest: int) -> Contender:
+    del largest
+    program, model = _llama_program(installed, "llama-batched-bench"), _llama_model(installed)
+    return LlamaContext(program, model, installed.threads, LLAMA_CACHE_TYPES[installed.kv_cache_dtype])
+
+
+def _llama_server(installed: Installed, largest: int) -> Contender:
     program, model = _llama_program(installed, "llama-server"), _llama_model(installed)
-    command = servers.llama_server(program, model, installed.threads, connections)
+    command = servers.llama_server(program, model, installed.threads, largest)
     return servers.ServerContender("llama.cpp", command, installed.checkpoint)
 
 
-def _openvino(installed: Installed, connections: int) -> Contender:
-    del connections
+def _openvino(installed: Installed, largest: int) -> Contender:
+    del largest
     python = _given(installed.openvino_python, "--openvino-python")
     model = _given(installed.openvino_model, "--openvino-model")
     sizes = (PREFILL_TOKENS, DECODE_TOKENS, OFFLINE_SEQUENCES, INPUT_LEN, OUTPUT_LEN)
@@ -91,19 +101,19 @@ def _openvino(installed: Installed, connections: int) -> Contender:
     return WorkerContender("OpenVINO", [str(argument) for argument in command])
 
 
-def _vllm(installed: Installed, connections: int) -> Contender:
-    del connections
+def _vllm(installed: Installed, largest: int) -> Contender:
+    del largest
     python, model = _given(installed.vllm_python, "--vllm-python"), _given(installed.vllm_model, "--vllm-model")
     return servers.ServerContender("vLLM", servers.vllm(python, model, installed.threads), installed.checkpoint)
 
 
-def _sentence_transformers(installed: Installed, connections: int) -> Contender:
-    del connections
+def _sentence_transformers(installed: Installed, largest: int) -> Contender:
+    del largest
     return _embeds(installed, "sentence-transformers", installed.sentence_transformers_python)
 
 
-def _onnxruntime(installed: Installed, connections: int) -> Contender:
-    del connections
+def _onnxruntime(installed: Installed, largest: int) -> Contender:
+    del largest
     model = _given(installed.onnxruntime_model, "--onnxruntime-model")
     return _embeds(installed, "ONNX Runtime", installed.onnxruntime_python, model)
 
@@ -116,7 +126,7 @@ def _embeds(installed: Installed, name: str, python: Path | None, *model: Path) 
 
 
 PEERS = {
-    "llama.cpp": {"decode": _llama_bench, "prefill": _llama_bench, "http": _llama_server},
+    "llama.cpp": {"decode": _llama_bench, "prefill": _llama_bench, "http": _llama_server, "context": _llama_context},
     "OpenVINO": {"decode": _openvino, "prefill": _openvino, "offline": _openvino},
     "vLLM": {"http": _vllm},
     "sentence-transformers": {"embed": _sentence_transformers},

@@ -7,13 +7,14 @@ from typing import Literal, Protocol
 
 from benchmarks.embed_texts import NUM_TEXTS
 
-Kind = Literal["decode", "prefill", "offline", "http", "embed"]
+Kind = Literal["decode", "prefill", "offline", "http", "embed", "context"]
 Figures = dict[str, float]  # metric name -> value of one measurement
 
 PREFILL_TOKENS = 512
 DECODE_TOKENS = 128
 INPUT_LEN, OUTPUT_LEN = 128, 64  # of each sequence, offline and over HTTP
 OFFLINE_SEQUENCES = 32
+CONTEXT_DECODE_TOKENS = 32  # after a long prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,18 @@ class Case:
     """A workload that is measured again and again."""
 
     kind: Kind
-    connections: int = 0  # http only: requests open at once
+    size: int = 0  # http: requests open at once; context: tokens of the prompt
     num_requests: int = 0  # http only
 
     @property
     def name(self) -> str:
         """Short name for tables."""
-        return f"http {self.connections}" if self.kind == "http" else self.kind
+        return f"{self.kind} {self.size}" if self.size else self.kind
+
+    @property
+    def has_warm_up(self) -> bool:
+        """A long prompt is its own."""
+        return self.kind != "context"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
     "decode": (Metric("decode_tokens_per_s", "tok/s"),),
     "prefill": (Metric("prefill_tokens_per_s", "tok/s"),),
     "offline": (Metric("output_tokens_per_s", "tok/s"),),
+    "context": (Metric("prefill_tokens_per_s", "prefill tok/s"), Metric("decode_tokens_per_s", "decode tok/s")),
     "embed": (Metric("texts_per_s", "texts/s"),),
     "http": (
         Metric("output_throughput", "tok/s"),
@@ -53,7 +60,7 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
 CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
     f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
-    f"embed: {NUM_TEXTS} texts of different lengths."
+    f"embed: {NUM_TEXTS} texts. context N: a prompt of N tokens, then {CONTEXT_DECODE_TOKENS} more."
 )
 
 

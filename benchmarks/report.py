@@ -99,7 +99,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
     return {
         "case": result.case.name,
         "kind": result.case.kind,
-        "connections": result.case.connections or None,
+        "size": result.case.size or None,
         "ratios": [
             {"peer": peer, "metric": metric.name, "more_is_better": metric.more_is_better, **ratio.as_json()}
             for peer, metric, ratio in ratios(result)

@@ -81,7 +81,7 @@ class ServerContender(Hosted):
             dataset=DatasetSpec(
                 num_prompts=case.num_requests, random_input_len=INPUT_LEN, random_output_len=OUTPUT_LEN
             ),
-            arrival=ArrivalSpec(max_concurrency=case.connections),
+            arrival=ArrivalSpec(max_concurrency=case.size),
             run=RunSpec(seed=seed, num_warmups=1, max_lag_ms=MAX_LAG_MS),
         )
 

@@ -22,9 +22,9 @@ class Comparison:
 
     def run(self, kind: Kind, cases: Sequence[Case]) -> list[CaseResult]:
         """All cases of one kind, with contenders that are started once."""
-        most = max((case.connections for case in cases), default=0)
+        largest = max((case.size for case in cases), default=0)
         with ExitStack() as stack:
-            present, missing = self._start(contenders(kind, self._installed, most), stack)
+            present, missing = self._start(contenders(kind, self._installed, largest), stack)
             interleaved = Interleaved(present, self._limits, self._on_line)
             results = [interleaved.measure(case) for case in cases]
             for contender in present:

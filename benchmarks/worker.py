@@ -31,7 +31,7 @@ class WorkerContender(Hosted):
     def measure(self, case: Case, seed: int) -> Figures:
         process = self._running()
         try:
-            process.stdin.write(json.dumps({"kind": case.kind, "seed": seed}).encode() + b"\n")
+            process.stdin.write(json.dumps({"kind": case.kind, "size": case.size, "seed": seed}).encode() + b"\n")
             process.stdin.flush()
         except OSError as error:
             raise BenchmarkError(f"{self.name} has ended:\n{process.last_words()}") from error

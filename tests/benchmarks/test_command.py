@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def installed(folder: Path, **paths: Path) -> Installed:
+def installed(folder: Path, **paths: Any) -> Installed:
     return Installed(folder, "int8", 1, **paths)
 
 
@@ -114,7 +115,7 @@ def test_the_report_has_every_metric_the_reasons_and_the_spread() -> None:
 def test_the_json_keeps_every_round(checkpoint: Path) -> None:
     record = report.as_json([http_result()], installed(checkpoint), {})
     (case,) = record["cases"]
-    assert case["connections"] == 8
+    assert case["size"] == 8
     assert len(case["rounds"]["vLLM"]) == 2
     assert {entry["metric"]: entry["more_is_better"] for entry in case["ratios"]}["median_ttft_ms"] is False
     assert json.loads(json.dumps(record)) == record

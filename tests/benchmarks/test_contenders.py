@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import servers
 from benchmarks.engine_worker import figures
-from benchmarks.llama_cpp import LlamaBench, parse
+from benchmarks.llama_cpp import LlamaBench, LlamaContext, parse, parse_context
 from benchmarks.process import Process, wait_for_url
 from benchmarks.records import BenchmarkError, Case
 from benchmarks.worker import WorkerContender
@@ -76,6 +76,24 @@ def test_llama_bench_is_called_for_one_phase(tmp_path: Path) -> None:
     assert bench.measure(Case("prefill"), 0) == {"prefill_tokens_per_s": 12.5}
     assert bench.measure(Case("decode"), 0) == {"decode_tokens_per_s": 12.5}
     assert bench.about()["version"] == "9 (abc)"
+
+
+def test_llama_cpp_has_a_long_prompt_and_what_follows_in_one_call(tmp_path: Path) -> None:
+    program, model = tmp_path / "llama-batched-bench", tmp_path / "m.gguf"
+    model.touch()
+    program.write_text(
+        f"#!{sys.executable}\nimport json, sys\na = sys.argv\nof = lambda flag: int(a[a.index(flag) + 1])\n"
+        "assert of('-c') == of('-npp') + of('-ntg') and a[a.index('-ctv') + 1] == 'q8_0'\n"
+        "print('noise')\n"
+        "print(json.dumps({'pp': of('-npp'), 'tg': of('-ntg'), 'speed_pp': 9.5, 'speed_tg': 2.5, 'pl': 1}))\n"
+    )
+    program.chmod(0o755)
+    bench = LlamaContext(program, model, 2, "q8_0")
+    assert bench.measure(Case("context", 8192), 0) == {"prefill_tokens_per_s": 9.5, "decode_tokens_per_s": 2.5}
+    with pytest.raises(BenchmarkError, match="nothing for 512 prompt tokens"):
+        parse_context('{"pp": 8, "tg": 1, "speed_pp": 1, "speed_tg": 1}', 512)
+    with pytest.raises(BenchmarkError, match="speed_pp is missing"):
+        parse_context('{"pp": 512, "tg": 1}', 512)
 
 
 def test_a_gguf_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -164,6 +182,8 @@ def test_figures_of_this_engine_are_of_the_steps_they_are_about() -> None:
     assert figures("decode", steps) == {"decode_tokens_per_s": 2.0}
     assert figures("prefill", [StepTime(2.0, 1.9, 0.0, 512, 0)]) == {"prefill_tokens_per_s": 256.0}
     assert figures("offline", steps) == {"output_tokens_per_s": 2048 / 65}
+    long = [StepTime(4.0, 3.9, 0.0, 512, 0), StepTime(4.0, 3.9, 0.0, 488, 0), *[StepTime(0.5, 0.4, 0.0, 0, 1)] * 32]
+    assert figures("context", long) == {"prefill_tokens_per_s": 125.0, "decode_tokens_per_s": 2.0}
 
 
 def result(**changes: Any) -> dict[str, Any]:
@@ -194,7 +214,7 @@ def test_a_server_is_loaded_by_the_projects_generator() -> None:
     contender = servers.ServerContender("mock", servers.ServerCommand(arguments), DEFAULT_MODEL)
     contender.start()
     try:
-        got = contender.measure(Case("http", connections=3, num_requests=6), seed=1)
+        got = contender.measure(Case("http", 3, num_requests=6), seed=1)
         assert got["output_throughput"] > 0
         assert got["median_ttft_ms"] >= 5.0
         assert got["median_tpot_ms"] > 0
