@@ -6,7 +6,6 @@ the interpreter. The control block is one int64 array; its fields are ControlRec
 
 from __future__ import annotations
 
-import platform
 import time
 from typing import Any, NamedTuple
 
@@ -63,13 +62,21 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
+# By the architecture that code is emitted for, as LLVM's triples begin: an intrinsic and its arguments.
+_PAUSES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (1,)),
+    "arm64": ("llvm.aarch64.hint", (1,)),
+}
+
+
 @emitted(types.void)
 def pause(builder: Any) -> Any:
     """Tell the core that this is a spin loop."""
-    names = {"x86_64": "llvm.x86.sse2.pause", "aarch64": "llvm.aarch64.hint", "arm64": "llvm.aarch64.hint"}
-    name = names.get(platform.machine())
-    if name is not None:
-        values = [ir.Constant(ir.IntType(32), 1)] if name == "llvm.aarch64.hint" else []
+    found = _PAUSES.get(builder.module.triple.partition("-")[0])
+    if found is not None:
+        name, numbers = found
+        values = [ir.Constant(ir.IntType(32), number) for number in numbers]
         function_type = ir.FunctionType(ir.VoidType(), [v.type for v in values])
         builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
     return NOTHING

@@ -63,8 +63,8 @@ def _load(builder: Any, address: Any, offset: int, kind: Any = _QUAD, align: int
 
 
 def _every(builder: Any, words: Any, lane: int) -> Any:
-    """One of four words in each place."""
-    return builder.shuffle_vector(words, ir.Constant(_QUAD, ir.Undefined), ir.Constant(_QUAD, [lane] * 4))
+    """One of the words in each place."""
+    return builder.shuffle_vector(words, ir.Constant(words.type, ir.Undefined), ir.Constant(_QUAD, [lane] * 4))
 
 
 def _call(builder: Any, name: str, cells: _Cells, c: Any, a: Any, w: Any) -> Any:
@@ -78,10 +78,9 @@ def _dot(cells: _Cells, lines: int) -> Any:
     def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
         """The sums and, of every column, the products of each word's elements."""
         registers = _registers(builder, sums, cells.sums)
-        kind = ir.VectorType(_I32, lines)
-        words = _load(builder, word, 0, kind, align=2)
+        words = _load(builder, word, 0, ir.VectorType(_I32, lines), align=2)
         for i in range(lines):
-            every = builder.shuffle_vector(words, ir.Constant(kind, ir.Undefined), ir.Constant(_QUAD, [i] * 4))
+            every = _every(builder, words, i)
             for j in range(_REGISTERS):
                 weights = _load(builder, line, i * _LINE + 16 * j)
                 registers[j] = _call(builder, cells.dot, cells, registers[j], weights, every)
