@@ -1,4 +1,4 @@
-"""Numba as a compiler for ARM on another host: for its assembly, and for an emulated host, where compiling takes minutes.
+"""Numba as a compiler for ARM on another host: for its assembly, and for emulated hosts, where compiling takes minutes.
 
 `python -m tests.arm.cross CACHE` compiles kernels into a cache folder in which an emulated host finds them: Numba's
 index goes by the triple, the CPU and its features, and these are the same on both sides.
