@@ -13,11 +13,11 @@ from typing import get_args
 
 import llvmlite.binding
 
-from server.config.formats import Dtype, WeightFormat
-from server.device.isa import BY_ISA, isas_of
+from server.config.formats import Dtype, LevelIsa, WeightFormat
+from server.device.isa import BY_ISA
 
 TRIPLE = "aarch64-unknown-linux-gnu"
-FORMATS: tuple[WeightFormat, ...] = ("int8", "bfloat16", "int4", "float32")  # that tests/arm/emulate.sh multiplies
+FORMATS: tuple[WeightFormat, ...] = ("float32", "bfloat16", "int8", "int4")  # that tests/arm/emulate.sh multiplies
 
 
 def compile_for_arm() -> None:
@@ -28,7 +28,7 @@ def compile_for_arm() -> None:
 
 
 def main(directory: str) -> None:
-    """The kernels of FORMATS on each path of an ARM host, those around them, and the functions that Python calls."""
+    """The kernels of FORMATS on each path for ARM, those around them, and the functions that Python calls."""
     best = BY_ISA["neon-i8mm"]
     os.environ.update(best.environment)  # read when Numba is imported
     compile_for_arm()
@@ -40,8 +40,9 @@ def main(directory: str) -> None:
     from tools.precompile import compile_host_functions
 
     def kernels() -> Iterator[Kernel]:
+        isas: tuple[LevelIsa, ...] = ("neon-i8mm", "neon-dot")
         for weights in FORMATS:
-            for isa in isas_of(best.all_features):
+            for isa in isas:
                 linear = linear_kernels_of(weights, isa)
                 yield from (*linear.kernels, linear.embed_tiles)
         for dtype in get_args(Dtype):
