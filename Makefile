@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all ui-test chaos check audit docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all ui-test arm-test chaos check audit docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -31,6 +31,7 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 # Licences of what the image runs with, and advisories about it where the registry has them.
@@ -69,6 +70,10 @@ helm-golden: $(VENV)/.test $(VENV)/.deploy
 # The console in a real browser: needs Debian's packages of chromium and npm. Asks axe-core for faults of accessibility.
 ui-test: $(VENV)/.ui
 	AXE_JS="$(abspath $(VENV))/ui/node_modules/axe-core/axe.min.js" $(BIN)/python -m pytest tests/console -m ui
+
+# Kernels and golden files on an emulated ARM host: slow. Needs Debian's qemu-user-static, or root to install it.
+arm-test: $(VENV)/.test
+	BIN=$(BIN) tests/arm/emulate.sh
 
 # The image on a stand-in base, run as a strict cluster would. Needs root and Debian's packages of buildah and podman.
 image-test: $(VENV)/.test

@@ -22,6 +22,7 @@ from benchmarks.interleave import CaseResult, Limits
 from benchmarks.peers import LLAMA_CACHE_TYPES, OURS, PEERS, Installed
 from benchmarks.records import Case, Kind
 from benchmarks.session import Comparison
+from loadtests.result import num_cpus
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import is_gguf
 from server.config.formats import LevelIsa
@@ -126,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ISA",
         help="instruction set of this engine's kernels (default: the host's best); name a llama.cpp built for the same",
     )
-    parser.add_argument("--threads", type=_positive, default=len(os.sched_getaffinity(0)), help="of every contender")
+    parser.add_argument("--threads", type=_positive, default=num_cpus(), help="of every contender")
     parser.add_argument(
         "--json", type=_writable, metavar="FILE", help="write everything that was measured to this file"
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.llama_cpp import program_in
+from loadtests.result import num_cpus
 from server.checkpoint.hub import resolve_model
 from server.engine.load.loading import load_engine
 from server.errors import StartError
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chunks", type=int, default=8, help="pieces of 512 tokens")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of this engine")
     parser.add_argument("--quantization", default="none", help="of this engine")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both")
+    parser.add_argument("--threads", type=int, default=num_cpus(), help="of both")
     variable = "NEURONSERVE_BENCH_LLAMA_CPP"
     parser.add_argument(
         "--llama-cpp", default=os.environ.get(variable) or None, help=f"its build folder or programs (or {variable})"

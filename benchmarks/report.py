@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from benchmarks.interleave import CaseResult
 from benchmarks.peers import OURS, Installed
 from benchmarks.ratios import Ratio
 from benchmarks.records import CAPTION, METRICS, Metric
-from loadtests.result import cpu_model, tool_version
+from loadtests.result import cpu_model, num_cpus, tool_version
 from server.device.isa import TARGETS, isas_of
 from server.kernels.isa.target import host_features
 
@@ -75,7 +74,7 @@ def as_json(results: Sequence[CaseResult], installed: Installed, about: dict[str
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "tool": f"neuronserve benchmarks {tool_version()}",
-        "host": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, {cpu_model()}",
+        "host": f"{platform.system()} {platform.machine()}, {num_cpus()} cores, {cpu_model()}",
         "checkpoint": installed.checkpoint.name,
         "quantization": installed.quantization,
         "threads": installed.threads,
@@ -88,7 +87,7 @@ def as_json(results: Sequence[CaseResult], installed: Installed, about: dict[str
 def _isa_json(installed: Installed) -> dict[str, Any]:
     """What this engine's kernels were compiled for, and what the host lacks of each other instruction set."""
     host = host_features()
-    lacks = {target.isa: list(target.lacks(host)) for target in TARGETS}
+    lacks = {target.isa: list(target.lacks(host)) for target in TARGETS if target.machine == platform.machine()}
     return {
         "isa": installed.isa or isas_of(host)[0],
         "host_lacks": {isa: features for isa, features in lacks.items() if features},

@@ -100,7 +100,7 @@ def benchmark_record(measurement: Measurement) -> dict[str, Any]:
         "price_basis": rate.basis if rate else None,
         "price_source": rate.source if rate else None,
         "utilization": scenario.price.utilization,
-        "client_host": f"{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, {cpu_model()}",
+        "client_host": f"{platform.system()} {platform.machine()}, {num_cpus()} cores, {cpu_model()}",
         **stated,
         **scenario.run.metadata,
     }
@@ -111,6 +111,11 @@ def tool_version() -> str:
         return version("neuronserve")
     except PackageNotFoundError:
         return "(not installed)"
+
+
+def num_cpus() -> int:
+    """CPUs that this process may use; all of the host's where the system does not say (macOS)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_model() -> str:

@@ -63,11 +63,13 @@ class ProductUnit:
 _FLOAT32: dict[Isa, ProductUnit] = {
     "avx512": ProductUnit("float32 avx512", probes.products_f32_wide, probes.WIDE, 2),
     "avx2": ProductUnit("float32 avx2", probes.products_f32_narrow, probes.NARROW, 2),
+    "neon-dot": ProductUnit("float32 neon", probes.products_f32_narrow, probes.NARROW, 2),
     "portable": ProductUnit("float32 portable", probes.products_f32_narrow, probes.NARROW, 2),
 }
 _BFLOAT16: dict[Isa, ProductUnit] = {  # as float32 where there is no unit of its own
     "amx": ProductUnit("bfloat16 amx", probes.products_bf16_amx, probes.TILES, 4),
     "avx512-bf16": ProductUnit("bfloat16 avx512-bf16", probes.products_bf16_avx512_bf16, probes.WIDE, 4),
+    "neon-i8mm": ProductUnit("bfloat16 neon-i8mm", probes.products_bf16_neon_i8mm, probes.PAIRED, 4),
     **_FLOAT32,
 }
 _INT8: dict[Isa, ProductUnit] = {  # as int16 where int8 products need it to be exact
@@ -76,6 +78,8 @@ _INT8: dict[Isa, ProductUnit] = {  # as int16 where int8 products need it to be 
     "avx512": ProductUnit("int16 avx512", probes.products_i16_avx512, probes.WIDE, 4),
     "avx2-vnni": ProductUnit("int8 avx2-vnni", probes.products_i8_avx2_vnni, probes.NARROW, 8),
     "avx2": ProductUnit("int16 avx2", probes.products_i16_avx2, probes.NARROW, 4),
+    "neon-i8mm": ProductUnit("int8 neon-i8mm", probes.products_i8_neon_i8mm, probes.PAIRED, 8),
+    "neon-dot": ProductUnit("int8 neon-dot", probes.products_i8_neon_dot, probes.NARROW, 8),
     "portable": ProductUnit("int8 portable", probes.products_i8_narrow, probes.NARROW, 8),
 }
 _GROUPED = {**_INT8, "avx2": ProductUnit("int8 avx2", probes.products_u8_avx2, probes.NARROW, 8)}

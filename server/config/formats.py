@@ -8,7 +8,9 @@ from typing import Literal
 Dtype = Literal["bfloat16", "float32"]
 Quantization = Literal["int8", "int8-weight-only", "int8-groups", "fp8", "fp8_e5m2", "mxfp8", "int4", "mxfp4"]
 WeightFormat = Dtype | Quantization | Literal["int8-rotated"]
-LevelIsa = Literal["amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2"]  # best first
+LevelIsa = Literal[  # best first, of each architecture
+    "amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-i8mm", "neon-dot"
+]
 Isa = LevelIsa | Literal["portable"]
 Batching = Literal["continuous", "neuron", "tgi", "static"]
 StackName = Literal["nxdi-vllm", "vllm-neuron", "tgi", "nxd-static", "ideal"]

@@ -1,7 +1,7 @@
 """CPU binding: the CPU of the host that each worker thread stays on.
 
 The default is none: the kernel can move a thread off a busy CPU, and servers that share a host would all choose the
-same CPUs. An owner of the host's CPUs can bind.
+same CPUs. An owner of the host's CPUs can bind. macOS binds no threads, and says of no process which CPUs it may use.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from pathlib import Path
 from server.errors import SettingsError
 
 NONE, AUTO = "none", "auto"
+CAN_BIND = hasattr(os, "sched_setaffinity")
 
 
-def choose_cpus(binding: str, num_threads: int, root: Path = Path("/")) -> tuple[int, ...]:
+def choose_cpus(binding: str, num_threads: int, root: Path = Path("/"), can_bind: bool = CAN_BIND) -> tuple[int, ...]:
     """A CPU for each of `num_threads`, in order; () where threads are not bound.
 
     `binding` is none, auto (the first CPU of each physical core, then the others) or a list such as 0-3,8. `root` is
-    the root of the file system that holds /sys. Raises SettingsError for a malformed list, or for too few CPUs.
+    the root of the file system that holds /sys. Raises SettingsError for a malformed list, for too few CPUs, or where
+    the system binds no threads.
     """
     if binding == NONE:
         return ()
+    if not can_bind:
+        raise SettingsError(f"cpu_binding is {binding}: this system binds no threads to CPUs")
     allowed = allowed_cpus()
     cpus = _by_core(sorted(allowed), root) if binding == AUTO else _listed(binding)
     if strange := [cpu for cpu in cpus if cpu not in allowed]:
@@ -36,7 +40,8 @@ def choose_cpus(binding: str, num_threads: int, root: Path = Path("/")) -> tuple
 def allowed_cpus() -> set[int]:
     """CPUs that this process may use; all of them where the system has no affinity (macOS)."""
     if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
+        allowed: set[int] = os.sched_getaffinity(0)
+        return allowed
     return set(range(os.cpu_count() or 1))
 
 

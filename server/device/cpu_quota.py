@@ -7,20 +7,23 @@ would use the quota up early in each period, and stand still until the next with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from server.device.affinity import allowed_cpus
+from server.device.sysctl import sysctl
 
 V1_FOLDERS = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
 
 
-def host_threads(root: Path = Path("/")) -> int:
+def host_threads(root: Path = Path("/"), read: Callable[[str], int | None] = sysctl) -> int:
     """Threads that can run at once: the CPUs of this process, or the least quota of its groups, rounded up.
 
-    `root` is the root of the file system that holds /proc and /sys.
+    Of a Mac's CPUs the fast ones (Apple: hw.perflevel0): workers have equal shares, so all would wait for a slow one.
+    `root` is the root of the file system that holds /proc and /sys; macOS has neither, nor quotas.
     """
-    return max(1, min([len(allowed_cpus()), *(math.ceil(quota) for quota in _quotas(root))]))
+    fast = read("hw.perflevel0.logicalcpu") or len(allowed_cpus())
+    return max(1, min([len(allowed_cpus()), fast, *(math.ceil(quota) for quota in _quotas(root))]))
 
 
 def _quotas(root: Path) -> Iterator[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -49,15 +50,22 @@ def available_bytes(root: Path = Path("/")) -> int:
     return least
 
 
-def taken_bytes(pid: int) -> int:
-    """Memory of its own that a process and its descendants have written, without files that they map."""
+def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
+    """Memory of its own that a process and its descendants have written, without files that they map.
+
+    Without /proc it is their unique set size, which has the pages of such files too where nobody else maps them.
+    """
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         own = psutil.Process(pid)
         for each in (own, *own.children(recursive=True)):
-            lines = (line.split() for line in _text(Path(f"/proc/{each.pid}/status")).splitlines())
-            total += sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
+            total += _written_bytes(each.pid) if by_proc else int(each.memory_full_info().uss)
     return total
+
+
+def _written_bytes(pid: int) -> int:
+    lines = (line.split() for line in _text(Path(f"/proc/{pid}/status")).splitlines())
+    return sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
 
 
 def num_oom_kills(root: Path = Path("/")) -> int:

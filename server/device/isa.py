@@ -1,16 +1,16 @@
 """The instruction sets that kernels are written for, and the CPU features that each needs: one table, no look at a CPU.
 
-A level of x86-64 belongs to each: kernels are compiled for what many hosts share rather than for this very host. Numba
-keys its cache by the CPU's name and features, on which no two generations agree (nor does one under two hypervisors).
-With a level, a cache that an image or a volume brings is good on every host that reaches it. The kernels' vectors and
-tiles are explicit, so a level costs them no speed. Other architectures are compiled for the host itself.
+A level of x86-64 or of ARM belongs to each: kernels are compiled for what many hosts share rather than for this very
+host. Numba keys its cache by the CPU's name and features, on which no two generations agree (nor does one under two
+hypervisors). With a level, a cache that an image or a volume brings is good on every host that reaches it. The kernels'
+vectors and tiles are explicit, so a level costs them no speed. Hosts below all levels are compiled for themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from server.config.formats import Isa, LevelIsa
 
@@ -21,16 +21,21 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _VNNI = ("avx512vnni",)
 _BF16 = (*_VNNI, "avx512bf16")
 _AMX = (*_BF16, "prfchw", "amx-tile", "amx-bf16", "amx-int8")
+_ARM = ("neon",)
+_DOT = ("lse", "dotprod")  # atomics in one instruction: every CPU with the dot products has them
+_I8MM = (*_DOT, "i8mm", "bf16")  # Armv8.6-A has both; a CPU with one of them alone takes the level below
+
+Machine = Literal["x86_64", "aarch64"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An instruction set and its level of x86-64, in LLVM's words."""
+    """An instruction set and its level of an architecture, in LLVM's words."""
 
     isa: LevelIsa
     name: str
     cpu: str
-    implied: tuple[str, ...]  # features that `cpu` stands for (x86-64 psABI, microarchitecture levels)
+    implied: tuple[str, ...]  # features that `cpu` stands for (x86-64 psABI, microarchitecture levels; Armv8.0-A)
     extra: tuple[str, ...]  # features beyond those of `cpu`
 
     @property
@@ -48,6 +53,11 @@ class Target:
         """Variables by which a process compiles for the level, whatever its host has beyond it."""
         return {"NUMBA_CPU_NAME": self.cpu, "NUMBA_CPU_FEATURES": self.features}
 
+    @property
+    def machine(self) -> Machine:
+        """The architecture, as `platform.machine` names it on Linux."""
+        return "x86_64" if self.cpu.startswith("x86-64") else "aarch64"
+
     def lacks(self, host: Mapping[str, bool]) -> tuple[str, ...]:
         """What a host with these features has not, of what code for the level may use."""
         return tuple(name for name in self.all_features if not host.get(name, False))
@@ -60,6 +70,8 @@ TARGETS = (  # best first; beside each, the first hosts that reach it
     Target("avx512", "x86-64-v4", "x86-64-v4", _V4, ()),  # Skylake-SP
     Target("avx2-vnni", "x86-64-v3-vnni", "x86-64-v3", _V3, ("avxvnni",)),  # Alder Lake
     Target("avx2", "x86-64-v3", "x86-64-v3", _V3, ()),  # Haswell, Zen
+    Target("neon-i8mm", "armv8-a-i8mm-bf16", "generic", _ARM, _I8MM),  # Neoverse V1 (Graviton3), Apple M2
+    Target("neon-dot", "armv8-a-dotprod", "generic", _ARM, _DOT),  # Neoverse N1 (Graviton2, Altra), Apple M1
 )
 BY_ISA: Mapping[str, Target] = {target.isa: target for target in TARGETS}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 
+from server.device.sysctl import sysctl
 from server.errors import StartError
 
 OF_SERVER = 64  # files, pipes and sockets that a server has open beside connections (37 when it is ready), and to spare
@@ -12,10 +14,15 @@ LEAST_CONNECTIONS = 16
 REFUSED_CONNECTIONS = 32  # at once, on their way out
 
 
-def raise_open_files() -> None:
-    """Raise the soft limit (RLIMIT_NOFILE) to the hard one; processes that are started later have it too."""
+def raise_open_files(read: Callable[[str], int | None] = sysctl) -> None:
+    """Raise the soft limit (RLIMIT_NOFILE) to the hard one; processes that are started later have it too.
+
+    macOS has no hard one by default, and takes no soft one above kern.maxfilesperproc.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = read("kern.maxfilesperproc")
+    soft = hard if most is None else most if hard == resource.RLIM_INFINITY else min(hard, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def max_connections(num_engines: int) -> int:

@@ -1,18 +1,19 @@
 """Runs a program: every worker walks the same instructions and meets the others at a barrier after each.
 
-Workers are threads that stay inside compiled code: between steps they sleep on a semaphore, within a step they never
-touch the interpreter. The control block is one int64 array; its fields are ControlRecord.
+Workers are threads that stay inside compiled code: between steps they sleep (sleep.py), within a step they never touch
+the interpreter. The control block is one int64 array; its fields are ControlRecord.
 """
 
 from __future__ import annotations
 
-import platform
+import time
 from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from server.kernels import sleep
 from server.kernels.isa.jit import HostFunction, inline
 from server.kernels.isa.memory import NOTHING, call_kernel, emitted, fetch_add, load_acquire, load_i64, store_release
 from server.kernels.records import offsets
@@ -35,7 +36,7 @@ class ControlRecord(NamedTuple):
     workers: int
     stopping: int
     trace: int  # address of `length + 1` timespecs for worker 0 to fill, or 0
-    pad_6: int
+    sleep: int  # number of the way to sleep, of sleep.KINDS
     pad_7: int
     arrivals: int  # barrier tickets handed out so far
     pad_9: int
@@ -45,32 +46,37 @@ class ControlRecord(NamedTuple):
     pad_13: int
     pad_14: int
     pad_15: int
-    semaphores: int  # the first of `workers` semaphores, SEMAPHORE_BYTES apart, follows here
+    places: int  # the first of `workers` places to sleep, sleep.PLACE_BYTES apart, follows here
 
 
 INSTRUCTION = offsets(Instruction)
 INSTRUCTION_BYTES = 24
 CONTROL = offsets(ControlRecord)
-SEMAPHORE_BYTES = 64  # more than any sem_t, and no two on one cache line
 
 TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
-_CLOCK_MONOTONIC = 1
+_CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # that of time.monotonic, which on macOS is the former
 
 _SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
 
-_sem_init = types.ExternalFunction("sem_init", types.int32(types.int64, types.int32, types.uint32))
-_sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
-_sem_post = types.ExternalFunction("sem_post", types.int32(types.int64))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+# By the architecture that code is emitted for, as LLVM's triples begin: an intrinsic and its arguments.
+_PAUSES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (1,)),
+    "arm64": ("llvm.aarch64.hint", (1,)),
+}
 
 
 @emitted(types.void)
 def pause(builder: Any) -> Any:
     """Tell the core that this is a spin loop."""
-    name = {"x86_64": "llvm.x86.sse2.pause", "aarch64": "llvm.aarch64.hint"}.get(platform.machine())
-    if name is not None:
-        values = [ir.Constant(ir.IntType(32), 1)] if name == "llvm.aarch64.hint" else []
+    found = _PAUSES.get(builder.module.triple.partition("-")[0])
+    if found is not None:
+        name, numbers = found
+        values = [ir.Constant(ir.IntType(32), number) for number in numbers]
         function_type = ir.FunctionType(ir.VoidType(), [v.type for v in values])
         builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
     return NOTHING
@@ -97,32 +103,44 @@ def _execute(control, worker):  # type: ignore[no-untyped-def]
     if worker == 0:
         trace = load_i64(control + CONTROL.trace)
     if trace != 0:
-        _clock_gettime(_CLOCK_MONOTONIC, trace)
+        _clock_gettime(_CLOCK, trace)
     for i in range(length):
         at = program + i * INSTRUCTION_BYTES
         kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
         call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
         _barrier(control, workers)
         if trace != 0:
-            _clock_gettime(_CLOCK_MONOTONIC, trace + (i + 1) * TIMESPEC_BYTES)
+            _clock_gettime(_CLOCK, trace + (i + 1) * TIMESPEC_BYTES)
+
+
+@inline
+def _place(control, worker):  # type: ignore[no-untyped-def]
+    """Where a worker sleeps."""
+    return control + CONTROL.places + worker * sleep.PLACE_BYTES
+
+
+@inline
+def _wake_others(control):  # type: ignore[no-untyped-def]
+    kind = load_i64(control + CONTROL.sleep)
+    for worker in range(1, load_i64(control + CONTROL.workers)):
+        sleep.wake(_place(control, worker), kind)
 
 
 @HostFunction
 def init_control(control: int) -> int:
-    """Make the semaphores; 0 when the host has them."""
+    """Make the places to sleep; 0 when the host has them."""
     status = 0
     for worker in range(load_i64(control + CONTROL.workers)):
-        status |= _sem_init(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES, 0, 0)
+        status |= sleep.init(_place(control, worker), load_i64(control + CONTROL.sleep))
     return status
 
 
 @HostFunction
 def serve_steps(control: int, worker: int) -> None:
     """The life of a worker thread: sleep, run a program, sleep; returns when told to stop."""
-    semaphore = control + CONTROL.semaphores + worker * SEMAPHORE_BYTES
+    kind = load_i64(control + CONTROL.sleep)
     while True:
-        while _sem_wait(semaphore) != 0:
-            pass  # interrupted by a signal
+        sleep.wait(_place(control, worker), kind)
         if load_acquire(control + CONTROL.stopping) != 0:
             return
         _execute(control, worker)
@@ -131,8 +149,7 @@ def serve_steps(control: int, worker: int) -> None:
 @HostFunction
 def run_step(control: int) -> None:
     """Wake the workers and run the program with them as worker 0; returns when all are done."""
-    for worker in range(1, load_i64(control + CONTROL.workers)):
-        _sem_post(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES)
+    _wake_others(control)
     _execute(control, 0)
 
 
@@ -140,5 +157,4 @@ def run_step(control: int) -> None:
 def stop_workers(control: int) -> None:
     """Let the worker threads return."""
     store_release(control + CONTROL.stopping, 1)
-    for worker in range(1, load_i64(control + CONTROL.workers)):
-        _sem_post(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES)
+    _wake_others(control)

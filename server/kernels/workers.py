@@ -15,24 +15,26 @@ from server.errors import DeviceError
 from server.kernels import executor
 from server.kernels.checks import AccessChecks
 from server.kernels.program import Program
+from server.kernels.sleep import HOST_SLEEP, KINDS, PLACE_BYTES, Sleep
 
 
 class WorkerPool:
     """`num_threads` workers, the caller's thread being one of them. Only one thread may call `run`."""
 
-    def __init__(self, num_threads: int) -> None:
-        """Raises DeviceError when `num_threads` is below 1 or the host has no POSIX semaphores."""
+    def __init__(self, num_threads: int, how: Sleep = HOST_SLEEP) -> None:
+        """Raises DeviceError when `num_threads` is below 1, or the host has not what they are to sleep on."""
         if num_threads < 1:
             raise DeviceError(f"cpu_threads is {num_threads}: at least 1 is needed")
         self.num_threads = num_threads
         self.busy_s = 0.0  # host time spent in programs since the pool was made
-        words = len(executor.ControlRecord._fields) + num_threads * executor.SEMAPHORE_BYTES // 8 + 8
+        words = len(executor.ControlRecord._fields) + num_threads * PLACE_BYTES // 8 + 8
         self._memory: npt.NDArray[np.int64] = np.zeros(words, np.int64)
         self._control = -(-self._memory.ctypes.data // 64) * 64
         self._fields = self._memory[(self._control - self._memory.ctypes.data) // 8 :]
         self._set(executor.CONTROL.workers, num_threads)
+        self._set(executor.CONTROL.sleep, KINDS.index(how))
         if executor.init_control(self._control) != 0:
-            raise DeviceError("this host has no process-private POSIX semaphores (sem_init)")
+            raise DeviceError(f"this host has no {how} for a worker thread to sleep on")
         self._threads = [
             threading.Thread(target=executor.serve_steps, args=(self._control, i), name=f"core-{i}", daemon=True)
             for i in range(1, num_threads)
@@ -43,14 +45,14 @@ class WorkerPool:
         self.close = weakref.finalize(self, _stop, self._control, self._threads, self._memory)
 
     def bind(self, cpus: Sequence[int]) -> None:
-        """Let each worker stay on its CPU, the caller's thread on the first, where the host lets threads be bound.
+        """Let each worker stay on its CPU, the caller's thread on the first. No CPUs: none is bound.
 
-        Raises DeviceError when it does not allow one of these.
+        Raises DeviceError when the host does not allow one of these; no system but Linux is asked (device/affinity.py).
         """
         if not hasattr(os, "sched_setaffinity"):
             return
         threads = [threading.get_native_id(), *(thread.native_id or 0 for thread in self._threads)]
-        for thread, cpu in zip(threads, cpus, strict=False):  # no CPUs: none is bound
+        for thread, cpu in zip(threads, cpus, strict=False):
             try:
                 os.sched_setaffinity(thread, {cpu})
             except OSError as error:

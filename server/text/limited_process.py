@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import msgspec
+
+from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
 
@@ -43,7 +44,8 @@ class Work:
     prepare: Callable[[], Handler]
     timeout_s: float  # of one call
     prepare_timeout_s: float
-    memory_bytes: int  # address space
+    memory_bytes: int
+    limit: MemoryLimit = HOST_LIMIT  # how it is held to `memory_bytes`
 
 
 class LimitedProcess:
@@ -97,8 +99,12 @@ class LimitedProcess:
         return self._connection
 
     def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> str:
+        work, pid = self._work, self.pid
         try:
-            if not connection.poll(timeout_s):
+            if work.limit == "resident" and pid and grows_beyond(pid, work.memory_bytes, connection, timeout_s):
+                self._kill()
+                raise Refusal(f"{what} took more than {work.memory_bytes >> 20} MiB of memory")
+            if not connection.poll(0 if work.limit == "resident" else timeout_s):
                 self._kill()
                 raise Refusal(f"{what} took more than {timeout_s:g} s")
             reply = msgspec.msgpack.decode(connection.recv_bytes(), type=Reply)
@@ -121,7 +127,7 @@ class LimitedProcess:
 def _serve(connection: Connection[Any, Any], work: Work) -> None:
     """Main function of the process: prepare once, then handle calls until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
-    resource.setrlimit(resource.RLIMIT_AS, (work.memory_bytes, work.memory_bytes))
+    limit_own_memory(work.limit, work.memory_bytes)
     with contextlib.suppress(EOFError, OSError):
         _send(connection, Reply())  # started; preparing may already be a bomb
         try:

@@ -33,10 +33,11 @@ def test_requests_are_taken_until_memory_is_short_and_again_once_there_is_enough
     assert (refusal.value.status, refusal.value.code, refusal.value.retry_after_s) == (429, "host_memory", 5)
 
 
-def test_what_a_process_has_written_counts_and_what_it_has_only_mapped_does_not() -> None:
-    before = taken_bytes(os.getpid())
+@pytest.mark.parametrize("by_proc", [True, False])
+def test_what_a_process_has_written_counts_and_what_it_has_only_mapped_does_not(by_proc: bool) -> None:
+    before = taken_bytes(os.getpid(), by_proc)
     with mmap.mmap(-1, 256 * MIB) as mapped:
-        assert taken_bytes(os.getpid()) - before < 128 * MIB
+        assert taken_bytes(os.getpid(), by_proc) - before < 128 * MIB
         mapped.write(b"\1" * (256 * MIB))
-        assert taken_bytes(os.getpid()) - before >= 256 * MIB
-    assert taken_bytes(2**22 + 1) == 0  # above every pid
+        assert taken_bytes(os.getpid(), by_proc) - before >= 256 * MIB
+    assert taken_bytes(2**22 + 1, by_proc) == 0  # above every pid

@@ -68,6 +68,13 @@ def test_a_binding_that_cannot_be_is_refused(eight: Path, binding: str, words: s
     assert "cpu_binding is" in str(refusal.value)
 
 
+@pytest.mark.parametrize("binding", ["auto", "0-1"])
+def test_a_system_that_binds_no_threads_says_so(binding: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^cpu_binding is {binding}: this system binds no threads to CPUs$"):
+        choose_cpus(binding, 2, can_bind=False)
+    assert choose_cpus("none", 2, can_bind=False) == ()
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this host does not let threads be bound")
 def test_workers_stay_on_their_cpus() -> None:
     allowed, seen = sorted(allowed_cpus()), []

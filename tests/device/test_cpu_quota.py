@@ -53,3 +53,7 @@ def test_the_first_version_of_control_groups(tmp_path: Path, folder: str, quota:
 
 def test_a_host_without_control_groups_has_all_its_cpus(tmp_path: Path) -> None:
     assert host_threads(tmp_path) == 64
+
+
+def test_the_slow_cores_of_a_mac_are_left_out(tmp_path: Path) -> None:
+    assert host_threads(tmp_path, {"hw.perflevel0.logicalcpu": 6}.get) == 6

@@ -35,6 +35,7 @@ from server.device.ledger import GIB
 from server.engine.load.artifact_weights import CHUNK_BYTES
 from server.engine.load.compile_report import CompileReport, compile_report
 from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
+from server.engine.load.reserve import reserve
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
 from server.kernels.isa.jit import use_cache
@@ -153,7 +154,7 @@ class CoreFile:
         self._path, self._used = path, 0
         self._pieces: dict[str, tuple[int, Buffer]] = {}
         with path.open("wb+") as file:
-            os.posix_fallocate(file.fileno(), 0, capacity)  # a full disk must not show as SIGBUS later
+            reserve(file, capacity)
             self._map = np.frombuffer(mmap.mmap(file.fileno(), capacity), np.uint8)
 
     def allocate(self, use: HostUse, name: str, num_bytes: int) -> Buffer:

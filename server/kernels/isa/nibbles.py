@@ -51,15 +51,24 @@ def _doubled_e2m1(builder: Any, codes: Any) -> Any:
 _DOUBLED_E2M1 = (*(0, 1, 2, 3, 4, 6, 8, 12), *(0, -1, -2, -3, -4, -6, -8, -12))
 
 
-def _doubled_e2m1_avx2(builder: Any, codes: Any) -> Any:
-    """The same from a table, by VPSHUFB."""
-    half, halves = ir.VectorType(_I8, 32), []
-    table = ir.Constant(half, [value + 16 for value in _DOUBLED_E2M1] * 2)
-    for part in range(2):
-        order = ir.Constant(ir.VectorType(_I32, 32), [32 * part + i for i in range(32)])
-        part_codes = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), order)
-        halves.append(simd.call(builder, "llvm.x86.avx2.pshuf.b", half, table, part_codes))
-    return builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_I32, 64), list(range(64))))
+def _doubled_e2m1_by_table(size: int, look_up: str) -> Callable[[Any, Any], Any]:
+    """The same from a table in a register of `size` bytes."""
+    register = ir.VectorType(_I8, size)
+    table = ir.Constant(register, [value + 16 for value in _DOUBLED_E2M1] * (size // 16))
+
+    def of_codes(builder: Any, codes: Any) -> Any:
+        parts = []
+        for first in range(0, 64, size):
+            order = ir.Constant(ir.VectorType(_I32, size), list(range(first, first + size)))
+            part_codes = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), order)
+            parts.append(simd.call(builder, look_up, register, table, part_codes))
+        while len(parts) > 1:
+            both = ir.VectorType(_I32, 2 * parts[0].type.count)
+            order = ir.Constant(both, list(range(both.count)))
+            parts = [builder.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    return of_codes
 
 
 def _half(shift: int, of_codes: Callable[[Any, Any], Any]) -> Any:
@@ -77,7 +86,12 @@ def _half(shift: int, of_codes: Callable[[Any, Any], Any]) -> Any:
 
 low_int4, high_int4 = _half(0, _as_is), _half(4, _as_is)
 low_e2m1, high_e2m1 = _half(0, _doubled_e2m1), _half(4, _doubled_e2m1)
-low_e2m1_avx2, high_e2m1_avx2 = _half(0, _doubled_e2m1_avx2), _half(4, _doubled_e2m1_avx2)
+_vpshufb, _tbl = (
+    _doubled_e2m1_by_table(32, "llvm.x86.avx2.pshuf.b"),
+    _doubled_e2m1_by_table(16, "llvm.aarch64.neon.tbl1.v16i8"),
+)
+low_e2m1_avx2, high_e2m1_avx2 = _half(0, _vpshufb), _half(4, _vpshufb)
+low_e2m1_neon, high_e2m1_neon = _half(0, _tbl), _half(4, _tbl)
 
 
 def every_word(builder: Any, word: Any) -> Any:

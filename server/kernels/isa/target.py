@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import llvmlite.binding
 import numba
 
+from server.device.arm_features import arm_features
 from server.device.isa import TARGETS, best_target, forced_target
 
 
 def host_features() -> Mapping[str, bool]:
     """What this host's CPU has, in LLVM's names."""
-    features: Mapping[str, bool] = llvmlite.binding.get_host_cpu_features()
-    return features
+    return {**llvmlite.binding.get_host_cpu_features(), **arm_features()}
 
 
 def use_target() -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from server.config.formats import Isa
 from server.device.layout import GROUP_SCALE_BYTES
-from server.kernels.isa import nibbles, simd
+from server.kernels.isa import neon, nibbles, simd
 from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import load_f32, load_i64
 from server.kernels.matmul import epilogue
@@ -215,12 +215,14 @@ _INT4: dict[Isa, Codes] = {
     "avx512-vnni": _int4(nibbles.dot_u8_avx512_vnni, nibbles.load_f16),
     "avx2-vnni": _int4(nibbles.dot_u8_avx2_vnni, nibbles.load_f16),
     "avx2": _int4(nibbles.dot_u8_avx2, nibbles.load_f16),
+    "neon-dot": _int4(neon.dot_codes, nibbles.load_f16),
     "portable": _int4(nibbles.dot_u8_portable, nibbles.load_f16_portable),
 }
 _FP4: dict[Isa, Codes] = {
     "avx512-vnni": _mxfp4(nibbles.dot_u8_avx512_vnni),
     "avx2-vnni": _mxfp4(nibbles.dot_u8_avx2_vnni),
     "avx2": _mxfp4(nibbles.dot_u8_avx2)._replace(low=nibbles.low_e2m1_avx2, high=nibbles.high_e2m1_avx2),
+    "neon-dot": _mxfp4(neon.dot_codes)._replace(low=nibbles.low_e2m1_neon, high=nibbles.high_e2m1_neon),
     "portable": _mxfp4(nibbles.dot_u8_portable),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.kernels.isa import simd
+from server.kernels.isa import neon, simd
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import stack_lines
 from server.kernels.matmul.loop import LINE
@@ -19,12 +19,13 @@ PANEL_ROWS = 16
 
 
 class Step(NamedTuple):
-    """How one line of weights meets activations."""
+    """How lines of weights meet activations."""
 
     dot: Any  # (sums, word, line) -> sums
     lines: int  # of weights along one panel row
     word: int = 4  # bytes from the activations of a line to those of the next
     row: int = 64  # bytes of a panel row
+    at_once: int = 1  # lines that `dot` takes
 
 
 stack_sums = stack_lines(ROWS * SUMS // 64)
@@ -32,14 +33,14 @@ stack_sums = stack_lines(ROWS * SUMS // 64)
 
 def one_row(step: Step) -> Any:
     """Decode: two column tiles, so that sums of one need not wait for those of the other."""
-    dot, lines, word, row = step
+    dot, lines, word, row, at_once = step
     panel = PANEL_ROWS * row
 
     @inline
     def products(a, b0, b1, panels, sums):  # type: ignore[no-untyped-def]
         c = d = simd.splat(0.0)
         for k in range(panels):
-            for i in range(lines):
+            for i in range(0, lines, at_once):
                 at, line = a + k * panel + i * word, (k * lines + i) * LINE
                 c, d = dot(c, at, b0 + line), dot(d, at, b1 + line)
         simd.store(sums, c)
@@ -50,13 +51,13 @@ def one_row(step: Step) -> Any:
 
 def by_tile(step: Step, panel: int) -> Any:
     """Four rows of panels `panel` bytes apart by one column tile, then the other: sums take eight of 16 registers."""
-    dot, lines, word, row = step
+    dot, lines, word, row, at_once = step
 
     @inline
     def of_tile(a, b, panels, sums):  # type: ignore[no-untyped-def]
         c0 = c1 = c2 = c3 = simd.splat(0.0)
         for k in range(panels):
-            for i in range(lines):
+            for i in range(0, lines, at_once):
                 at, line = a + k * panel + i * word, b + (k * lines + i) * LINE
                 c0, c1 = dot(c0, at, line), dot(c1, at + row, line)
                 c2, c3 = dot(c2, at + 2 * row, line), dot(c3, at + 3 * row, line)
@@ -64,6 +65,12 @@ def by_tile(step: Step, panel: int) -> Any:
         simd.store(sums + SUMS, c1)
         simd.store(sums + 2 * SUMS, c2)
         simd.store(sums + 3 * SUMS, c3)
+
+    return _both_tiles(of_tile)
+
+
+def _both_tiles(of_tile: Any) -> Any:
+    """Column tiles one after the other."""
 
     @inline
     def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
@@ -75,13 +82,13 @@ def by_tile(step: Step, panel: int) -> Any:
 
 def by_two_tiles(step: Step, panel: int) -> Any:
     """Four rows by two column tiles at once, for hosts with 32 registers of 512 bits."""
-    dot, lines, word, row = step
+    dot, lines, word, row, at_once = step
 
     @inline
     def products(a, b0, b1, width, panels, sums):  # type: ignore[no-untyped-def]
         c0 = c1 = c2 = c3 = d0 = d1 = d2 = d3 = simd.splat(0.0)
         for k in range(panels):
-            for i in range(lines):
+            for i in range(0, lines, at_once):
                 at, line = a + k * panel + i * word, (k * lines + i) * LINE
                 c0, d0 = dot(c0, at, b0 + line), dot(d0, at, b1 + line)
                 c1, d1 = dot(c1, at + row, b0 + line), dot(d1, at + row, b1 + line)
@@ -93,6 +100,31 @@ def by_two_tiles(step: Step, panel: int) -> Any:
         _store(sums + 3 * SUMS, c3, d3)
 
     return products
+
+
+def by_row_pairs(pairs: neon.RowPairs) -> Any:
+    """`by_tile` for ARM hosts that multiply two rows by two columns: sums take sixteen of 32 registers of 128 bits."""
+    left, right = pairs
+
+    def four_rows(step: Step, panel: int) -> Any:
+        lines, word, row = step.lines, step.word, step.row
+
+        @inline
+        def of_tile(a, b, panels, sums):  # type: ignore[no-untyped-def]
+            c0 = c1 = d0 = d1 = simd.splat(0.0)
+            for k in range(panels):
+                for i in range(0, lines, 2):
+                    at, line = a + k * panel + i * word, b + (k * lines + i) * LINE
+                    c0, c1 = left(c0, at, line), right(c1, at, line)
+                    d0, d1 = left(d0, at + 2 * row, line), right(d1, at + 2 * row, line)
+            simd.store(sums, neon.first_row(c0, c1))
+            simd.store(sums + SUMS, neon.second_row(c0, c1))
+            simd.store(sums + 2 * SUMS, neon.first_row(d0, d1))
+            simd.store(sums + 3 * SUMS, neon.second_row(d0, d1))
+
+        return _both_tiles(of_tile)
+
+    return four_rows
 
 
 @inline

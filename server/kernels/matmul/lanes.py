@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from server.config.formats import Isa
-from server.kernels.isa import dot_product, simd
+from server.kernels.isa import dot_product, neon, simd
 from server.kernels.isa.dot_product import Dots
 from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import load_f32, load_i64
@@ -20,6 +20,7 @@ from server.kernels.matmul.lane_products import (
     SUMS,
     Step,
     Widened,
+    by_row_pairs,
     by_tile,
     by_two_tiles,
     one_row,
@@ -138,10 +139,13 @@ def _pairs(narrow: Any, wide: Any, four_rows: Any) -> Product:
 
 _F32 = Product(Step(dot_product.dot_f32, 32, row=128), _PLAIN, tile_lines=32)
 _MXFP8 = Product(Step(dot_product.DOT_BF16.narrow, 16), _PLAIN, convert=from_mxfp8)
+_BF16_ARM = Product(Step(neon.dot_bf16, 16, at_once=neon.LINES), _PLAIN, by_row_pairs(neon.pairs_bf16))
+_I8_ARM = Product(Step(neon.dot_i8, 16, at_once=neon.LINES), _INT)
 PRODUCTS: dict[str, dict[Isa, Product]] = {
     "f32": {"avx512": _F32._replace(four_rows=by_two_tiles), "portable": _F32},
     "bf16": {
         "avx512-bf16": Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles),
+        "neon-i8mm": _BF16_ARM,
         **_floats(dot_product.DOT_BF16, 2, _PLAIN),
     },
     "i8": {
@@ -149,6 +153,8 @@ PRODUCTS: dict[str, dict[Isa, Product]] = {
         "avx512": _pairs(dot_product.dot_i8_avx512, dot_product.dot_i16_avx512, by_two_tiles),
         "avx2-vnni": Product(Step(dot_product.dot_i8_avx2_vnni, 16), _INT_OFFSET),
         "avx2": _pairs(dot_product.dot_i8_avx2, dot_product.dot_i16_avx2, by_tile),
+        "neon-i8mm": _I8_ARM._replace(four_rows=by_row_pairs(neon.pairs_i8)),
+        "neon-dot": _I8_ARM,
         "portable": Product(Step(dot_product.dot_i8_portable, 16), _INT),
     },
     "w8": _floats(dot_product.DOT_I8_CODES, 4, _COLUMNS),
@@ -157,6 +163,7 @@ PRODUCTS: dict[str, dict[Isa, Product]] = {
     "mxfp8": {
         "avx512-bf16": Product(Step(dot_product.dot_bf16_avx512, 16), _PLAIN, by_two_tiles, convert=from_mxfp8),
         "avx512": _MXFP8._replace(four_rows=by_two_tiles),
+        "neon-i8mm": _BF16_ARM._replace(convert=from_mxfp8),
         "portable": _MXFP8,
     },
 }
@@ -170,13 +177,13 @@ class MatmulKernels(NamedTuple):
 
 
 def _kernels(cell: str, rows: dict[Isa, Product]) -> dict[Isa, MatmulKernels]:
-    """One kernel for each row, under its name; what is portable is all that AVX2 needs where it has no row."""
+    """One kernel for each row, under its name; what is portable is all that AVX2 and NEON need where they have none."""
     made: dict[Isa, MatmulKernels] = {}
     for isa, product in rows.items():
         name = f"{cell}_{isa}".replace("-", "_")
         plain = made_kernel(f"matmul_{name}", _matmul(product, "plain"))
         made[isa] = MatmulKernels(plain, made_kernel(f"gated_{name}", _matmul(product, "gated")))
-    return {"avx2": made["portable"], **made}
+    return {"avx2": made["portable"], "neon-dot": made["portable"], **made}
 
 
 MATMULS = {cell: _kernels(cell, rows) for cell, rows in PRODUCTS.items()}

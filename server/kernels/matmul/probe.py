@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from server.kernels.isa import amx, dot_product, nibbles, simd
+from server.kernels.isa import amx, dot_product, neon, nibbles, simd
 from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import emitted, load_i64
@@ -52,7 +52,7 @@ class Block(NamedTuple):
         return self.sums_at(k_tiles) + self.rows * self.columns * 4
 
 
-TILES, WIDE, NARROW = Block(32, 32), Block(8, 32), Block(6, 16)
+TILES, WIDE, NARROW, PAIRED = Block(32, 32), Block(8, 32), Block(6, 16), Block(4, 16)
 PRODUCT = offsets(ProductOperands)
 
 
@@ -143,6 +143,27 @@ def _narrow(dot: Any) -> Any:
     return multiply
 
 
+def _paired(pairs: neon.RowPairs) -> Any:
+    """Four rows by one column tile, two rows and two words at a time: half of 32 registers of 128 bits accumulate."""
+    left, right = pairs
+
+    @inline
+    def multiply(operands, worker):  # type: ignore[no-untyped-def]
+        k_tiles, a = load_i64(operands + PRODUCT.k_tiles), _area(operands, worker)
+        b, sums = a + k_tiles * TILE, a + 2 * k_tiles * TILE
+        c0 = c1 = d0 = d1 = simd.splat(0.0)
+        for _ in range(load_i64(operands + PRODUCT.rounds)):
+            for word in range(0, 16 * k_tiles, 2):
+                at, line = a + word // 16 * TILE + word % 16 * 4, b + word * 64
+                c0, c1 = left(c0, at, line), right(c1, at, line)
+                d0, d1 = left(d0, at + 128, line), right(d1, at + 128, line)
+        _store_four(
+            sums, neon.first_row(c0, c1), neon.second_row(c0, c1), neon.first_row(d0, d1), neon.second_row(d0, d1)
+        )
+
+    return multiply
+
+
 def _vnni(bits: int) -> Any:
     """Four signed bytes by four unsigned ones of every column, by VPDPBUSD in registers of this many bits."""
     lanes, size = bits // 32, bits // 8
@@ -206,6 +227,11 @@ products_u8_avx2, products_i8_narrow = (
     _probe("u8_avx2", _narrow(_dot_u8_avx2)),
     _probe("i8_narrow", _narrow(dot_product.dot_i8_portable)),
 )
+products_i8_neon_i8mm, products_bf16_neon_i8mm = (
+    _probe("i8_neon_i8mm", _paired(neon.pairs_i8)),
+    _probe("bf16_neon_i8mm", _paired(neon.pairs_bf16)),
+)
+products_i8_neon_dot = _probe("i8_neon_dot", _narrow(neon.dot_i8_line))
 products_f32_wide, products_f32_narrow = (
     _probe("f32_wide", _wide(dot_product.dot_f32)),
     _probe("f32_narrow", _narrow(dot_product.dot_f32)),

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# `make arm-test`: kernels and golden files on an emulated ARM host, which has every path for ARM (qemu-user, -cpu max).
+#
+# Everything is kept below build/arm: Debian's Python for arm64 as packages that are unpacked and not installed, PyPI's
+# wheels for it, and kernels that this host has compiled for it. Emulated compiling is slow: what a test compiles for
+# itself takes a minute, and the whole half an hour or more. Arguments go to pytest, in place of the tests chosen here.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bin=${BIN:-.venv/bin} work=$PWD/build/arm
+root=$work/root site=$work/site apt=$work/apt
+mkdir -p "$root/usr/"{bin,lib,sbin} "$apt/lists/partial" "$apt/cache/archives/partial"
+
+if ! command -v qemu-aarch64-static >/dev/null; then
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "arm-test needs qemu-aarch64-static (Debian: qemu-user-static)" >&2
+        exit 1
+    fi
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-user-static
+fi
+
+# The packages of a Debian that has none yet, by a state of apt's own: this host's is not touched.
+if [ ! -x "$root/usr/bin/python3.11" ]; then
+    : >"$apt/status"
+    options=(-qq -o Dir::State="$apt" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache"
+        -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)")
+    apt-get "${options[@]}" update
+    apt-get "${options[@]}" install --yes --no-install-recommends --download-only python3.11 libstdc++6
+    for name in bin lib sbin; do ln -sfn "usr/$name" "$root/$name"; done
+    for package in "$apt"/cache/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar --extract --keep-directory-symlink --directory "$root"
+    done
+fi
+
+if [ ! -d "$site" ]; then
+    platforms=(--platform manylinux2014_aarch64)
+    for glibc in $(seq 17 36); do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
+    pip=("$bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --target "$site.new" --upgrade
+        "${platforms[@]}" --python-version 3.11 --implementation cp --only-binary :all:)
+    "${pip[@]}" --require-hashes --requirement requirements.lock
+    "${pip[@]}" --constraint <(sed -nE 's/^([a-zA-Z0-9_.-]+==[^ ;]+).*/\1/p' requirements.lock) \
+        pytest pytest-asyncio httpx hypothesis scipy safetensors
+    mv "$site.new" "$site"
+fi
+
+# What Python calls itself: tests start processes by it.
+cat >"$work/python" <<END
+#!/bin/sh
+export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site PYTHONDONTWRITEBYTECODE=1
+exec qemu-aarch64-static -cpu max -L $root -0 $work/python $root/usr/bin/python3.11 "\$@"
+END
+chmod +x "$work/python"
+
+"$bin/python" -m tests.arm.cross "$work/cache/d/kernels" # where pytest's cache has them
+
+tests=("$@")
+if [ ${#tests[@]} = 0 ]; then
+    tests=(tests/arm/test_host.py tests/kernels/test_sleep.py tests/kernels/test_paths.py tests/kernels/test_matmul.py
+        tests/kernels/test_group_matmul.py tests/golden/test_golden_logits.py
+        -m "" -k "test_host or test_sleep or test_paths or (neon and (int8 or bfloat16 or int4 or float32)
+            and not weight-only and not int8-groups and not rotated) or (32-tiny-llama] or tiny-qwen3-32])")
+fi
+exec "$work/python" -m pytest -o cache_dir="$work/cache" "${tests[@]}"

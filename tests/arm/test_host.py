@@ -1,0 +1,25 @@
+"""What `make arm-test` stands on: an emulated ARM host with every path, which finds kernels that another host compiled."""
+
+from __future__ import annotations
+
+import platform
+
+import llvmlite.binding
+import pytest
+
+from server.device.isa import BY_ISA
+from server.kernels.dispatch import host_isas
+from server.kernels.isa.target import use_target
+from tests.arm.cross import TRIPLE
+
+pytestmark = pytest.mark.skipif(platform.machine() != "aarch64", reason="this host is no ARM")
+
+
+def test_the_host_is_compiled_for_as_another_compiles_for_it() -> None:
+    import numba
+
+    use_target()
+    best = BY_ISA["neon-i8mm"]
+    assert host_isas() == ("neon-i8mm", "neon-dot", "portable")
+    assert llvmlite.binding.get_process_triple() == TRIPLE
+    assert (numba.config.CPU_NAME, numba.config.CPU_FEATURES) == (best.cpu, best.features)
