@@ -26,6 +26,7 @@ from server.link.messages import (
     Output,
     Progress,
     Ready,
+    ReleaseMemory,
     ResetPrefixCache,
     Shutdown,
     Tokens,
@@ -139,11 +140,11 @@ class EngineClient:
         while self._is_restarting and self.is_alive:
             await asyncio.sleep(Watchdog.PERIOD_S)
 
-    def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead."""
+    def forget(self, command: ResetPrefixCache | ReleaseMemory) -> None:
+        """Forget every cached prefix, or more, before any request that is submitted from now on. Raises EngineDead."""
         self._require_alive()
         if self._has_engine:  # a successor begins with nothing
-            self._send(ResetPrefixCache())
+            self._send(command)
 
     async def change_adapters(self, command: AdapterCommand) -> AdapterReply:
         """Load or unload an adapter, here and in successors. Raises EngineDead."""

@@ -65,8 +65,8 @@ def memory_group() -> Iterator[MemoryGroup]:
     try:
         yield group
     finally:
-        with contextlib.suppress(OSError):  # a process that has just ended may still be in it
-            group.folder.rmdir()
+        until(lambda: not (group.folder / "cgroup.procs").read_text())  # the server's children end after it
+        group.folder.rmdir()
 
 
 def _below_own() -> MemoryGroup | None:
