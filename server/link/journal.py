@@ -6,8 +6,9 @@ the next token is the one that would have come.
 
 Which request brought an engine down is found by trials. After a death by a fault every sequence that was there is a
 suspect; the next engine gets a few of them at a time, who have its first steps for themselves. Who is on trial at the
-next fault is blamed for it and tried alone, before the others; who is blamed twice is refused. A death from outside
-(SIGKILL) makes no suspects.
+next fault is blamed for it and tried alone, before the others; who is blamed twice is refused. Of the others those
+come first who got no token of the engine before, so that faults in a row starve nobody. A death from outside (SIGKILL)
+makes no suspects.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class OpenSequence:
     caught_up: Charge | None = None  # what this engine had charged when it had computed all of that again
     is_suspect: bool = False
     num_blames: int = 0
+    num_waits: int = 0  # deaths since its last token
     num_tokens_here: int = 0  # of token_ids, by the engine that has it
     is_sent: bool = False  # to the engine that has it
 
@@ -65,6 +67,7 @@ class OpenSequence:
     def move(self) -> None:
         """Its engine has died: from here on another one charges."""
         self.base, self.caught_up, self.is_sent = self.charge, None, False
+        self.num_waits = 0 if self.num_tokens_here else self.num_waits + 1
         self.num_tokens_here = 0
 
     def _whole(self, charge: Charge) -> Charge:
@@ -153,7 +156,7 @@ class Journal:
             return []
         for sequence in self._trial:
             sequence.is_suspect, sequence.num_blames = False, 0
-        suspects = [each for each in self if each.is_suspect]
+        suspects = sorted((each for each in self if each.is_suspect), key=lambda each: -each.num_waits)
         blamed = [each for each in suspects if each.num_blames]
         self._trial, self.is_trying = blamed[:1] or suspects[:TRIAL_SIZE], bool(suspects)
         return self._sent(self._trial) if suspects else self.ready()

@@ -81,8 +81,12 @@ async def fuzz(url: str, count: int, seed: int) -> Findings:
 
         async def ask() -> None:
             while not is_over.is_set():
-                answer = await client.post("/v1/completions", json=GOOD)
-                findings.good[json.dumps(answer.json().get("choices"))] += 1
+                try:
+                    answer = await client.post("/v1/completions", json=GOOD)
+                except httpx.HTTPError as error:
+                    findings.wrong.append(f"no answer to the good request: {error!r}")
+                else:
+                    findings.good[json.dumps(answer.json().get("choices"))] += 1
 
         asking = asyncio.ensure_future(ask())
         await asyncio.gather(*(send() for _ in range(CLIENTS)))

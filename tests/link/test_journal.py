@@ -54,6 +54,23 @@ def test_one_poison_request_is_refused_after_three_deaths_and_nobody_else(
     assert not journal.is_trying
 
 
+def test_faults_in_a_row_starve_nobody() -> None:
+    """Each engine gives tokens to whoever is blamed and to one group more, and fails in the midst of the next."""
+    journal, given = journal_of(5 * TRIAL_SIZE), set[str]()
+    journal.ready()
+    for _ in range(3):
+        assert journal.crashed(is_fault=True) == []
+        tried = names(journal.ready())
+        is_last = False
+        while not is_last:
+            is_last = len(tried) > 1  # not alone
+            for _ in range(TRIAL_TOKENS):
+                compute(journal, tried)
+            given.update(tried)
+            tried = names(journal.ready())
+    assert len(given) == len(journal) == 5 * TRIAL_SIZE
+
+
 def test_deaths_that_nothing_computed_has_caused_blame_nobody() -> None:
     journal = journal_of(30)
     assert len(journal.ready()) == 30
