@@ -6,6 +6,7 @@ type, a limit passed, a key lost or twice, text that ends early. The same seed m
 
 from __future__ import annotations
 
+import copy
 import json
 import string
 from collections.abc import Sequence
@@ -117,6 +118,10 @@ class Grammar:
         method = chance.choice(("get", "put", "patch", "delete", "post")) if self._happens(0.02) else method
         return NearValid(method.upper(), self._filled(path) + self._query(), headers, content)
 
+    def _odd(self) -> Any:
+        """A value of its own, since more mistakes may be made in it."""
+        return copy.deepcopy(self._chance.choice(ODD))
+
     def _happens(self, probability: float) -> bool:
         return self._chance.random() < probability
 
@@ -175,7 +180,7 @@ class Grammar:
         kind = schema.get("type", "")
         if kind in {"object", "array"} and depth < 6:
             return self._nested(schema, depth + 1)
-        return chance.choice(simple.get(kind, ODD))
+        return chance.choice(simple[kind]) if kind in simple else self._odd()
 
     def _nested(self, schema: dict[str, Any], depth: int) -> Any:
         if schema["type"] == "array":
@@ -188,13 +193,13 @@ class Grammar:
         chance = self._chance
         inside = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
         if not inside or self._happens(0.15):
-            return chance.choice(ODD)
+            return self._odd()
         key = chance.choice(inside[:50])
         match chance.randrange(6):
             case 0:
                 del value[key]
             case 1 if isinstance(value, dict):
-                value[chance.choice(("stream", "n", "logprobs", "stop", "tools", "extra", ""))] = chance.choice(ODD)
+                value[chance.choice(("stream", "n", "logprobs", "stop", "tools", "extra", ""))] = self._odd()
             case 2:
                 value[key] = [value[key]]
             case 3:
