@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all ui-test arm-test chaos check audit docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all ui-test arm-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -25,7 +25,19 @@ test-all: test $(VENV)/.real
 
 # Faults again and again under load, one after the other, with what clients noticed of them.
 chaos: $(VENV)/.test
-	$(BIN)/python -m pytest -s tests/chaos -m "chaos or not chaos"
+	$(BIN)/python -m pytest -s tests/chaos/test_engine_deaths.py tests/chaos/test_batch_kills.py -m "chaos or not chaos"
+
+# Ten minutes at 90 % load, with clients that leave, bad requests and an engine killed every minute; memory at the end.
+soak: $(VENV)/.test
+	$(BIN)/python -m pytest -s tests/chaos/test_soak.py -m chaos
+
+# A hundred thousand requests that are almost right, and schemathesis with its own.
+fuzz: $(VENV)/.test $(VENV)/.fuzz
+	PATH="$(abspath $(VENV))/fuzz/bin:$$PATH" $(BIN)/python -m pytest -s tests/chaos/test_fuzz.py -m chaos
+
+# Three times the requests that the shipped model's server can answer, for a minute, beside its capacity.
+overload: $(VENV)/.test
+	$(BIN)/python -m pytest -s tests/chaos/test_overload.py -m chaos
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check .
@@ -87,6 +99,11 @@ $(VENV)/.deploy: tests/deploy/fetch_helm.py tests/deploy/requirements.txt | $(VE
 	$(PYTHON) -m venv $(VENV)/deploy
 	$(VENV)/deploy/bin/python -m pip install --quiet --disable-pip-version-check -r tests/deploy/requirements.txt
 	$(VENV)/deploy/bin/python tests/deploy/fetch_helm.py $(VENV)/deploy/bin
+	@touch $@
+
+$(VENV)/.fuzz: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/fuzz
+	$(VENV)/fuzz/bin/python -m pip install --quiet --disable-pip-version-check 'schemathesis>=4.32,<5'
 	@touch $@
 
 $(VENV)/bin/python:

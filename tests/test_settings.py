@@ -193,7 +193,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     ServeSettings: {"config", "revision", "log_level", "host", "port", "engine_mode", "data_parallel_size"}
     | {"cpu_binding", "num_gpu_blocks_override", "trace_max_events", "catalog", "region", "spot_discount"}
     | {"model", "tokenizer", "served_model_name", "api_key", "api_key_file", "admin_api_key", "trace_dir"}
-    | {"host_memory_gib", "max_engine_restarts", "engine_restart_window", "engine_hang_timeout"}
+    | {"host_memory_gib", "max_engine_restarts", "engine_restart_window", "engine_hang_timeout", "spare_engine"}
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console"},
@@ -300,6 +300,10 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     configs = load("--data-parallel-size", "3", "--cpu-threads", "8").engine_configs(Path("model"))
     assert [config.cpu_threads for config in configs] == [2, 3, 3]
     assert [config.data_parallel for config in configs] == [DataParallel(rank, 3, 1_000_000) for rank in range(3)]
+    spare = load("--spare-engine", "--cpu-threads", "8")
+    assert spare.engine_configs(Path("model"))[0].data_parallel == DataParallel(host_memory_bytes=1_500_000)
+    assert spare.engine_configs(Path("model"))[0].cpu_threads == 8
+    assert spare.api_config(Path("model")).healing.keeps_spare
     monkeypatch.setattr("server.device.affinity.allowed_cpus", lambda: set(range(8)))
     bound = load("--data-parallel-size", "3", "--cpu-threads", "8", "--cpu-binding", "7,0-6")
     assert [config.cpus for config in bound.engine_configs(Path("model"))] == [(7, 0), (1, 2, 3), (4, 5, 6)]

@@ -1,6 +1,7 @@
-"""What is left of the host's memory, and refusals while that is too little: before the kernel ends a process for it.
+"""What is left of the host's memory, and what is done while that is little: before the kernel ends a process for it.
 
-New requests are what memory still grows by: weights and KV cache are mapped at the start.
+First caches are emptied: they are kept only to save work. Then new requests are refused, which are what memory still
+grows by: weights and KV cache are mapped at the start.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 
 from server.device.host import SPARE_BYTES, available_bytes, taken_bytes
 from server.device.ledger import GIB
@@ -15,7 +17,8 @@ from server.errors import Overloaded
 
 log = logging.getLogger("neuronserve")
 SHORT_BYTES = SPARE_BYTES // 4  # left when refusals begin
-ENOUGH_BYTES = SPARE_BYTES // 2  # left when they end: apart, so that they do not flicker
+ENOUGH_BYTES = SPARE_BYTES // 2  # left when they end: apart, so that they do not flicker. With less, caches go
+RELEASE_LOOKS = 30  # from one emptying of the caches to the next, while it does not help
 PERIOD_S = 1.0
 RETRY_AFTER_S = 5  # memory comes back as requests end
 
@@ -23,8 +26,10 @@ RETRY_AFTER_S = 5  # memory comes back as requests end
 class HostMemory:
     """The server's memory on its host; `budget_bytes` is what all its processes may take, None what the host has."""
 
-    def __init__(self, budget_bytes: int | None) -> None:
-        self._budget_bytes = budget_bytes
+    def __init__(self, budget_bytes: int | None, release: Callable[[], None]) -> None:
+        """`release` empties the caches."""
+        self._budget_bytes, self._release = budget_bytes, release
+        self._num_low_looks = 0  # one after the other
         self.left_bytes = ENOUGH_BYTES if budget_bytes is None else budget_bytes  # when it was looked at last
         self.is_short = False
 
@@ -35,6 +40,10 @@ class HostMemory:
         if self.is_short != was_short:
             done = "new requests are refused" if self.is_short else "new requests are taken again"
             log.warning("%.2f GiB of the host's memory are left; %s", left_bytes / GIB, done)
+        self._num_low_looks = self._num_low_looks + 1 if left_bytes < ENOUGH_BYTES else 0
+        if self._num_low_looks % RELEASE_LOOKS == 1:
+            log.warning("%.2f GiB of the host's memory are left; caches are emptied", left_bytes / GIB)
+            self._release()
 
     def check(self) -> None:
         """Raise Overloaded while too little is left for a new request."""

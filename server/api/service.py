@@ -8,6 +8,7 @@ requests are taken and wait. An engine that died too often is not started again:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Service:
         self.config = config
         self.engine = engine
         self.adapters = Adapters(engine)
-        self.memory = HostMemory(config.host_memory_bytes)
+        self.memory = HostMemory(config.host_memory_bytes, self._release_memory)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
         self.store = Store(config.store)
@@ -186,6 +187,13 @@ class Service:
         _ = self.model  # raises
         if self._restarting is None or self._restarting.done():
             self._restarting = asyncio.get_running_loop().create_task(self.engine.restart())
+
+    def _release_memory(self) -> None:
+        """Give the host back what engines and the API keep only to save work."""
+        if self._model is not None:
+            self._model.grammars.forget()
+            with contextlib.suppress(EngineDead):
+                self.engine.release_memory()
 
     def drain(self) -> None:
         """Refuse new requests from now on."""

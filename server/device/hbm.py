@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from dataclasses import dataclass
@@ -38,6 +39,19 @@ class Buffer:
     def array(self, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[Any]:
         """The memory as an array. Raises ValueError when the shape needs another size."""
         return self.bytes.view(dtype).reshape(shape)
+
+
+def give_back(memory: npt.NDArray[np.uint8]) -> int:
+    """Return the whole pages of a piece of a core's memory to the host: they read as zeros until written again.
+
+    Returns their bytes, 0 where the host does not take them.
+    """
+    begin = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    num_bytes = (memory.ctypes.data + memory.size) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if num_bytes <= 0 or not hasattr(mmap, "MADV_DONTNEED"):
+        return 0
+    failed = ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED)
+    return 0 if failed else num_bytes
 
 
 class Hbm:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from server.device.address_map import ADDRESSES
 from server.device.core import HostUse, NeuronCore
-from server.device.hbm import Buffer
+from server.device.hbm import Buffer, give_back
 from server.device.layout import FLOAT32_BYTES
 from server.engine.expert_buffers import ExpertBuffers
 from server.engine.rope_tables import fill_rope_tables
@@ -48,6 +48,15 @@ class KVPool:
     def group(self, layer: int) -> int:
         """Whose block tables say where layer `layer` has its keys and values."""
         return self.places[layer].group
+
+    def give_back(self, blocks: Sequence[int], num_blocks: int) -> int:
+        """Return the pages of blocks that nobody holds to the host; `num_blocks` are all. Returns the bytes."""
+        ordered = np.sort(np.asarray(blocks, np.int64))
+        ends = np.flatnonzero(np.diff(ordered, append=num_blocks + 1) != 1)
+        begins = np.concatenate(([0], ends[:-1] + 1))
+        runs = [(int(ordered[i]), int(ordered[j]) + 1) for i, j in zip(begins, ends, strict=True)] if blocks else []
+        tensors = [shard.bytes.reshape(-1, num_blocks, self.tensor_bytes // num_blocks) for shard in self.shards]
+        return sum(give_back(tensor[first:end].ravel()) for each in tensors for tensor in each for first, end in runs)
 
     @classmethod
     def allocate(

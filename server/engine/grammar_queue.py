@@ -16,6 +16,10 @@ class Grammars(Protocol):
         """True when the grammar can be used; otherwise its compilation has begun."""
         ...
 
+    def forget(self) -> None:
+        """Drop what has been compiled."""
+        ...
+
 
 class GrammarQueue:
     """Held requests in the order of their arrival. `grammars` None: none are ever held."""

@@ -36,6 +36,10 @@ class GrammarStore:
         """A matcher at the beginning of an output, the caller's own. Raises GrammarError."""
         return self._future(text).result().deep_copy()
 
+    def forget(self) -> None:
+        """Drop what has been compiled; whoever follows a grammar has a copy, and may have it compiled again."""
+        self._forget(self._max_kept_chars + 1)
+
     def _future(self, text: str) -> Future[LLMatcher]:
         future = self._compiled.get(text)
         if future is None:

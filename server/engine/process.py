@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -15,8 +16,9 @@ from server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerCon
 from server.cost.meter import Meter
 from server.cost.pricer import Pricer
 from server.engine.adapters import AdapterInputs, Adapters
-from server.engine.block_map import BlockMapInputs, block_map
+from server.engine.block_map import block_map
 from server.engine.grammar_queue import GrammarQueue, Grammars
+from server.engine.housekeeping import HousekeepingInputs, release_memory
 from server.engine.loop import EngineLoop, Runner
 from server.engine.loop import Scheduler as AnyScheduler
 from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
@@ -26,7 +28,19 @@ from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.link.handle import Addresses, connected_socket
 from server.link.heartbeat import Heartbeat, StepLimit
-from server.link.messages import BlockMap, EngineInfo, Failed, Input, Output, Progress, Ready, Tokens
+from server.link.messages import (
+    BlockMap,
+    EngineInfo,
+    Failed,
+    Housekeeping,
+    Input,
+    Output,
+    Progress,
+    ReadBlocks,
+    Ready,
+    ReleaseMemory,
+    Tokens,
+)
 from server.scheduler.pooling import PoolingScheduler
 from server.scheduler.scheduler import Scheduler
 from server.scheduler.shared import SharedScheduler
@@ -53,6 +67,8 @@ class LoadedEngine(Protocol):
     def pricer(self) -> Pricer: ...
     @property
     def adapters(self) -> Adapters | None: ...
+    @property
+    def give_back(self) -> Callable[[Sequence[int]], int] | None: ...  # pages of free blocks, to the host
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
@@ -89,16 +105,16 @@ class _SocketOutbox:
         self._socket.send(self._encoder.encode(output))
 
 
-def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, Callable[[], BlockMap]]:
-    """Of sequences, of texts, or of both; and what reads whose the blocks of the cache are."""
+def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, KVCacheManager | None, Callable[[], BlockMap]]:
+    """Of sequences, of texts, or of both; the cache; and what reads whose its blocks are."""
     pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
     if loaded.cache is None:
         assert pooling is not None
-        return pooling, BlockMap
+        return pooling, None, BlockMap
     cache = KVCacheManager(loaded.cache)
     generation = Scheduler(loaded.scheduler, cache)
     scheduler = generation if pooling is None else SharedScheduler(generation, pooling)
-    return scheduler, lambda: block_map(cache.pool, generation.tables)
+    return scheduler, cache, lambda: block_map(cache.pool, generation.tables)
 
 
 def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> int:
@@ -110,9 +126,12 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
-        scheduler, read_blocks = _schedulers(loaded)
-        blocks = BlockMapInputs(_SocketInputs(inbox), read_blocks, outputs.send)
-        inputs = AdapterInputs(blocks, loaded.adapters, outputs.send)
+        scheduler, cache, read_blocks = _schedulers(loaded)
+        work: dict[type[Housekeeping], Callable[[], None]] = {
+            ReadBlocks: lambda: outputs.send(read_blocks()),
+            ReleaseMemory: partial(release_memory, cache, loaded.give_back, loaded.grammars),
+        }
+        inputs = AdapterInputs(HousekeepingInputs(_SocketInputs(inbox), work), loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)

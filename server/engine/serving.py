@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from server.checkpoint.manifest import is_artifact
@@ -48,6 +50,7 @@ class ServedEngine:
     cache: CacheConfig | None = None
     grammars: Grammars | None = None
     adapters: Adapters | None = None
+    give_back: Callable[[Sequence[int]], int] | None = None
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
@@ -65,6 +68,7 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         cache=loaded.cache,
         grammars=loaded.grammars,
         adapters=loaded.adapters,
+        give_back=partial(loaded.kv.give_back, num_blocks=loaded.cache.num_blocks),
     )
 
 

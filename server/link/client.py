@@ -26,6 +26,7 @@ from server.link.messages import (
     Output,
     Progress,
     Ready,
+    ReleaseMemory,
     ResetPrefixCache,
     Shutdown,
     Tokens,
@@ -35,6 +36,7 @@ from server.link.messages import (
 from server.link.replies import Replies, Reply
 from server.link.restarts import NO_HEALING, Healing, RestartBreaker
 from server.link.stream import Stream
+from server.link.succession import Succession
 from server.link.watchdog import EngineState, Watchdog, watch
 from server.types import Request, StepReport
 
@@ -58,6 +60,7 @@ class EngineClient:
         self.state: EngineState = "loading"
         self._end_reason = ""
         self.loss: str | None = None  # why an engine that served has ended for good, unless it was stopped
+        self.succession = Succession()
         self._on_death = on_death
         self._is_stopping = False
         self._is_restarting = False  # because somebody asked for it
@@ -96,6 +99,8 @@ class EngineClient:
         info = await self._ready
         if self._healing.hang_timeout_s is not None and self.engine.process is not None:
             self._spawn(watch(self, self._healing.hang_timeout_s))
+        if self._healing.keeps_spare and self.engine.process is not None:
+            self._spawn(self.succession.keep(self))
         return info
 
     def submit(self, requests: Sequence[Request], stream: Stream | None = None) -> Stream:
@@ -124,20 +129,22 @@ class EngineClient:
     async def restart(self) -> None:
         """Have a successor take over, with the model as its files are now; returns once it serves, or cannot.
 
-        Raises EngineDead when the engine is dead.
+        It loads beside this one where memory allows, and otherwise in its place. Raises EngineDead when that is dead.
         """
         self._require_alive()
+        if self.info is not None and self.engine.process is not None:
+            await self.succession.renew(self.engine, self.info)
         self._is_restarting = True
         if self._has_engine:
             self.engine.end()
         while self._is_restarting and self.is_alive:
             await asyncio.sleep(Watchdog.PERIOD_S)
 
-    def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix before any request that is submitted from now on. Raises EngineDead."""
+    def forget(self, command: ResetPrefixCache | ReleaseMemory) -> None:
+        """Forget every cached prefix, or more, before any request that is submitted from now on. Raises EngineDead."""
         self._require_alive()
         if self._has_engine:  # a successor begins with nothing
-            self._send(ResetPrefixCache())
+            self._send(command)
 
     async def change_adapters(self, command: AdapterCommand) -> AdapterReply:
         """Load or unload an adapter, here and in successors. Raises EngineDead."""
@@ -175,7 +182,7 @@ class EngineClient:
             await asyncio.to_thread(self.engine.join, timeout_s)
         self._connection.close()
         self._end(Death("the engine has been stopped", is_fault=False))
-        await asyncio.to_thread(self.engine.close)
+        await asyncio.gather(asyncio.to_thread(self.engine.close), self.succession.close())
 
     @property
     def _has_engine(self) -> bool:
@@ -249,13 +256,13 @@ class EngineClient:
         if self._is_stopping:
             self._give_up(death)
         elif self.info is not None:
-            self._bury(death)
+            self._bury(death, self.info)
         else:
             self._give_up(death)
             if self._ready is not None and not self._ready.done():
                 self._ready.set_exception(death.as_start_error())
 
-    def _bury(self, death: Death) -> None:
+    def _bury(self, death: Death, info: EngineInfo) -> None:
         """An engine that served has ended: plan its successor, or give up."""
         loop = asyncio.get_running_loop()
         for poisonous in self.journal.crashed(death.is_fault):
@@ -269,19 +276,17 @@ class EngineClient:
             self._give_up(death)
         else:
             log.error("%s; starting it again, %d open sequences wait", death.message, self.num_open)
-            self._spawn(self._succeed(delay_s))
+            self._spawn(self._succeed(delay_s, info))
 
     def _give_up(self, death: Death) -> None:
         self.state, self._end_reason = "dead", death.message
         for sequence in self.journal.clear():
             sequence.stream.fail(EngineDead(death.message))
 
-    async def _succeed(self, delay_s: float) -> None:
-        """Start the engine's successor, after a pause."""
-        dead = self.engine
-        await asyncio.to_thread(dead.close)
+    async def _succeed(self, delay_s: float, info: EngineInfo) -> None:
+        """Go on with the engine's successor, after a pause."""
         await asyncio.sleep(delay_s)
-        self.engine = await asyncio.to_thread(dead.successor)
+        self.engine = await self.succession.after(self.engine, info)
         self._connection, self._has_ended, self.report = Connection(self.engine), False, None
         self._connection.open(self._read, self._on_exit)
 

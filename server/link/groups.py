@@ -22,6 +22,8 @@ from server.link.messages import (
     AdapterReply,
     EngineInfo,
     LoadAdapter,
+    ReleaseMemory,
+    ResetPrefixCache,
     Tokens,
     TraceCommand,
     TraceReply,
@@ -114,11 +116,11 @@ class EngineGroups:
 
     def reset_prefix_cache(self) -> None:
         """Forget cached prefixes before any request that is submitted later. Raises EngineDead when no engine lives."""
-        if self._router is not None:
-            self._router.forget_prefixes()
-        for client in self.clients:
-            if client.is_alive or not self.is_alive:
-                client.reset_prefix_cache()
+        self._forget(ResetPrefixCache())
+
+    def release_memory(self) -> None:
+        """Give the host back what engines keep only to save work. Raises EngineDead when none lives."""
+        self._forget(ReleaseMemory())
 
     async def restart(self) -> None:
         """Have a successor take over from each engine, one after the other, so that others serve meanwhile."""
@@ -154,6 +156,13 @@ class EngineGroups:
     async def stop(self, timeout_s: float) -> None:
         """Shut the engines down; kill those alive after `timeout_s`, and at once those that still load."""
         await asyncio.gather(*(client.stop(timeout_s) for client in self.clients))
+
+    def _forget(self, command: ResetPrefixCache | ReleaseMemory) -> None:
+        if self._router is not None:
+            self._router.forget_prefixes()
+        for client in self.clients:
+            if client.is_alive or not self.is_alive:
+                client.forget(command)
 
     def _living(self) -> Sequence[EngineClient]:
         """Engines that can be asked; all of them, who then say so, when there is none."""

@@ -15,13 +15,14 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnProcess
 from typing import Literal
 
 import zmq
 
 from server.config import EngineConfig
+from server.device.confinement import give_up_network, go_first_when_memory_runs_out
 from server.device.host import num_oom_kills
 from server.errors import StartError
 from server.link.heartbeat import Heartbeat
@@ -108,9 +109,13 @@ class EngineHandle:
             runner.join(timeout_s)
         return not self.is_alive
 
-    def successor(self) -> EngineHandle:
-        """A new engine of the same configuration, started now. This one must have been closed."""
-        return EngineHandle(self._config, self._main, self._mode)
+    def successor(self, num_blocks: int) -> EngineHandle:
+        """A new engine of the same configuration, started now, with `num_blocks` of KV cache if it has any.
+
+        Requests were admitted by that number, whatever memory the host has left by now.
+        """
+        config = replace(self._config, num_blocks_override=num_blocks) if num_blocks else self._config
+        return EngineHandle(config, self._main, self._mode)
 
     def end(self) -> None:
         """End a process because somebody asked for it: nobody's fault."""
@@ -151,6 +156,9 @@ class EngineHandle:
 def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    go_first_when_memory_runs_out()
+    if not give_up_network():
+        log.info("this kernel has no filter that would keep the engine from the network")
     threading.Thread(target=_end_with_parent, args=(addresses,), daemon=True).start()
     raise SystemExit(main(config, addresses))
 

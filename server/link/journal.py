@@ -5,9 +5,10 @@ goes on after its engine's death as one does after a preemption: prompt and toke
 the next token is the one that would have come.
 
 Which request brought an engine down is found by trials. After a death by a fault every sequence that was there is a
-suspect; the next engine gets them one by one, each alone in its first steps, those blamed before first. Who is on trial
-at the next fault is blamed for it, and who is blamed twice is refused. A death from outside (SIGKILL) makes no
-suspects.
+suspect; the next engine gets a few of them at a time, who have its first steps for themselves. Who is on trial at the
+next fault is blamed for it and tried alone, before the others; who is blamed twice is refused. Of the others those
+come first who got no token of the engine before, so that faults in a row starve nobody. A death from outside (SIGKILL)
+makes no suspects.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from server.link.stream import Stream
 from server.types import Charge, Request, TokenEvent
 
 TRIAL_TOKENS = 2  # by then a step has recomputed what was there, and another one has decoded
+TRIAL_SIZE = 8  # suspects at a time, so that the innocent of a full batch wait for a dozen steps and not for a hundred
 MAX_BLAMES = 2
 NOTHING = Charge()
 
@@ -36,6 +38,7 @@ class OpenSequence:
     caught_up: Charge | None = None  # what this engine had charged when it had computed all of that again
     is_suspect: bool = False
     num_blames: int = 0
+    num_waits: int = 0  # deaths since its last token
     num_tokens_here: int = 0  # of token_ids, by the engine that has it
     is_sent: bool = False  # to the engine that has it
 
@@ -64,6 +67,7 @@ class OpenSequence:
     def move(self) -> None:
         """Its engine has died: from here on another one charges."""
         self.base, self.caught_up, self.is_sent = self.charge, None, False
+        self.num_waits = 0 if self.num_tokens_here else self.num_waits + 1
         self.num_tokens_here = 0
 
     def _whole(self, charge: Charge) -> Charge:
@@ -83,7 +87,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._open: dict[str, OpenSequence] = {}
-        self._trial: OpenSequence | None = None
+        self._trial: list[OpenSequence] = []
         self.is_trying = False  # while suspects are left nobody else is sent to the engine
         self.has_moved = False  # some sequence has had another engine before
         self.sequences = {"resumed": 0, "refused": 0}  # that an engine's death has met: how often they went on, or not
@@ -104,13 +108,12 @@ class Journal:
     def pop(self, request_id: str) -> OpenSequence | None:
         """Forget a sequence; None when it is not open here."""
         sequence = self._open.pop(request_id, None)
-        if sequence is not None and sequence is self._trial:
-            self._trial = None
+        self._trial = [each for each in self._trial if each is not sequence]
         return sequence
 
     def clear(self) -> list[OpenSequence]:
         """Forget all, and return them."""
-        gone, self._open, self._trial, self.is_trying = list(self._open.values()), {}, None, False
+        gone, self._open, self._trial, self.is_trying = list(self._open.values()), {}, [], False
         return gone
 
     def take(self, event: TokenEvent, charge: Charge) -> tuple[OpenSequence | None, TokenEvent, Charge]:
@@ -128,9 +131,9 @@ class Journal:
 
     def crashed(self, is_fault: bool) -> list[OpenSequence]:
         """The engine has died. Returns those that are to be refused for it, which are forgotten here."""
-        trial, self._trial = self._trial, None
-        if is_fault and trial is not None:
-            trial.num_blames += 1
+        trial, self._trial = self._trial, []
+        for sequence in trial:
+            sequence.num_blames += is_fault
         for sequence in self:
             sequence.move()
             sequence.is_suspect |= is_fault
@@ -143,24 +146,20 @@ class Journal:
         return poisonous
 
     def ready(self) -> list[OpenSequence]:
-        """Sequences to send to the engine now, which count as sent: the next suspect alone, or all who wait."""
+        """Sequences to send to the engine now, which count as sent: the next suspects, or all who wait."""
         if self.is_trying:
             return self._next_trial()
         return self._sent([each for each in self if not each.is_sent])
 
     def _next_trial(self) -> list[OpenSequence]:
-        trial = self._trial
-        if trial is not None:
-            if trial.num_tokens_here < TRIAL_TOKENS:
-                return []
-            trial.is_suspect, trial.num_blames = False, 0
-        suspects = [each for each in self if each.is_suspect]
-        self.is_trying = bool(suspects)
-        if not suspects:
-            self._trial = None
-            return self.ready()
-        self._trial = max(suspects, key=lambda each: each.num_blames)
-        return self._sent([self._trial])
+        if any(each.num_tokens_here < TRIAL_TOKENS for each in self._trial):
+            return []
+        for sequence in self._trial:
+            sequence.is_suspect, sequence.num_blames = False, 0
+        suspects = sorted((each for each in self if each.is_suspect), key=lambda each: -each.num_waits)
+        blamed = [each for each in suspects if each.num_blames]
+        self._trial, self.is_trying = blamed[:1] or suspects[:TRIAL_SIZE], bool(suspects)
+        return self._sent(self._trial) if suspects else self.ready()
 
     def _sent(self, sequences: list[OpenSequence]) -> list[OpenSequence]:
         for sequence in sequences:

@@ -1,6 +1,7 @@
 """Messages between the API process and an engine's process: msgspec tagged structs.
 
-API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, ReadBlocks, Shutdown.
+API -> engine: Add, Abort, ResetPrefixCache, StartTrace, StopTrace, LoadAdapter, UnloadAdapter, ReadBlocks,
+ReleaseMemory, Shutdown.
 Engine -> API: Progress* Ready (Tokens | TraceReply | AdapterReply | BlockMap)*, and Failed as the last one when the
 engine fails.
 """
@@ -146,6 +147,10 @@ class ReadBlocks(msgspec.Struct, tag=True, frozen=True):
     """Say which block is whose, between two steps. Answered by one BlockMap, in the order of these."""
 
 
+class ReleaseMemory(msgspec.Struct, tag=True, frozen=True):
+    """Give the host back what is kept only to save work: cached prefixes with the pages of free blocks, grammars."""
+
+
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
     """Abort what is still open, send the last events and end. The sender drains beforehand if it means to."""
 
@@ -155,7 +160,8 @@ TraceCommand = StartTrace | StopTrace  # what stands before it carries out
 AdapterCommand = LoadAdapter | UnloadAdapter  # the same, beside its turns
 Instruction = Command | TraceCommand  # all but those about adapters
 Order = Instruction | AdapterCommand  # what changes an engine
-Input = Order | ReadBlocks
+Housekeeping = ReadBlocks | ReleaseMemory  # between two steps, for observers and the host
+Input = Order | Housekeeping
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

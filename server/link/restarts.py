@@ -16,6 +16,7 @@ class Healing:
     max_restarts: int = 0  # of one engine within the window; 0 = an engine that died stays dead
     window_s: float = 60.0
     hang_timeout_s: float | None = None  # beyond the time a step should take; None = hangs are not looked for
+    keeps_spare: bool = False  # a second engine, loaded beside each, to take over
 
 
 NO_HEALING = Healing()

@@ -73,6 +73,9 @@ class ServeSettings(EngineSettings, PoolingSettings):
     engine_hang_timeout: float = Field(
         10, ge=0, le=86400, description="seconds past a step's longest time after which an engine is killed; 0 = never"
     )
+    spare_engine: CliToggleFlag[bool] = Field(
+        False, description="load a second engine beside each, which takes over at once when that one dies"
+    )
     host_memory_gib: float | None = Field(
         None, gt=0, le=1_000_000, description="memory of the host that the server may take (default: what is free)"
     )
@@ -193,11 +196,11 @@ class ServeSettings(EngineSettings, PoolingSettings):
         )
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
-        """The slice of each engine: host threads and memory are divided between them."""
+        """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
         whole, size, budget = self.engine_config(model_path), self.data_parallel_size, self._host_memory_bytes
-        if size == 1:
+        if self._num_engines == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)
-        share = min(available_bytes(), budget or sys.maxsize) // size
+        share = min(available_bytes(), budget or sys.maxsize) // self._num_engines
         ends = [whole.cpu_threads * rank // size for rank in range(size + 1)]
         return tuple(
             replace(
@@ -208,6 +211,16 @@ class ServeSettings(EngineSettings, PoolingSettings):
             )
             for rank in range(size)
         )
+
+    @property
+    def _num_engines(self) -> int:
+        """Engines that may run at once, spare ones too."""
+        return self.data_parallel_size * (2 if self.spare_engine else 1)
+
+    @property
+    def _healing(self) -> Healing:
+        hang_timeout_s = self.engine_hang_timeout or None
+        return Healing(self.max_engine_restarts, self.engine_restart_window, hang_timeout_s, self.spare_engine)
 
     @property
     def _host_memory_bytes(self) -> int | None:
@@ -235,11 +248,11 @@ class ServeSettings(EngineSettings, PoolingSettings):
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
             api_keys=(*self.api_key, *self._keys_of_file()),
             admin_api_keys=self.admin_api_key,
-            max_connections=max_connections(self.data_parallel_size),
+            max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self),
-            healing=Healing(self.max_engine_restarts, self.engine_restart_window, self.engine_hang_timeout or None),
+            healing=self._healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,
             otlp_traces_protocol=cast(OtlpProtocol, traces_protocol(self.otlp_traces_protocol)),

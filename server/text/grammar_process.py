@@ -67,6 +67,11 @@ class GrammarProcess:
         self._checks[call] = check
         return check
 
+    def forget(self) -> None:
+        """Drop what has been compiled, and the process that did it, which the next new grammar starts again."""
+        self._checks = OrderedDict((call, check) for call, check in self._checks.items() if not check.done())
+        self._executor.submit(self._process.close)
+
     def close(self) -> None:
         """End the process and cancel what waits for it."""
         self._executor.shutdown(wait=False, cancel_futures=True)

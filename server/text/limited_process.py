@@ -1,4 +1,4 @@
-"""A process that does one kind of work on untrusted input, under limits of time and memory.
+"""A process that does one kind of work on untrusted input, under limits of time and memory, and without network.
 
 Work that loops is killed, work that grows reaches a memory limit, and a crash ends that process alone. The process is
 started when it is first needed, and again after its end.
@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from server.device.confinement import give_up_network, go_first_when_memory_runs_out
 from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
@@ -128,6 +129,8 @@ def _serve(connection: Connection[Any, Any], work: Work) -> None:
     """Main function of the process: prepare once, then handle calls until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     limit_own_memory(work.limit, work.memory_bytes)
+    go_first_when_memory_runs_out()
+    give_up_network()
     with contextlib.suppress(EOFError, OSError):
         _send(connection, Reply())  # started; preparing may already be a bomb
         try:

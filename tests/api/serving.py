@@ -114,6 +114,7 @@ class FakeEngine:
     grammars: None = None  # the fake model follows none
     adapters: None = None
     pooling: None = None  # it encodes nothing
+    give_back: None = None  # and has no memory
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:

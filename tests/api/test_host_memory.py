@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from server.api.host_memory import ENOUGH_BYTES, SHORT_BYTES, HostMemory
+from server.api.host_memory import ENOUGH_BYTES, RELEASE_LOOKS, SHORT_BYTES, HostMemory
 from server.device.host import taken_bytes
 from server.errors import Overloaded
 
@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 def test_requests_are_taken_until_memory_is_short_and_again_once_there_is_enough() -> None:
-    memory = HostMemory(None)
+    memory = HostMemory(None, lambda: None)
     for left, is_short in [
         (SHORT_BYTES, False),
         (SHORT_BYTES - 1, True),
@@ -31,6 +31,22 @@ def test_requests_are_taken_until_memory_is_short_and_again_once_there_is_enough
     with pytest.raises(Overloaded, match=r"short of memory: 0 MiB are left") as refusal:
         memory.check()
     assert (refusal.value.status, refusal.value.code, refusal.value.retry_after_s) == (429, "host_memory", 5)
+
+
+def test_caches_are_emptied_before_requests_are_refused_and_not_at_every_look() -> None:
+    releases: list[int] = []
+    memory = HostMemory(None, lambda: releases.append(memory.left_bytes))
+    memory.look(ENOUGH_BYTES)
+    assert releases == []
+    memory.look(ENOUGH_BYTES - 1)
+    assert releases == [ENOUGH_BYTES - 1]
+    memory.check()
+    for _ in range(RELEASE_LOOKS):
+        memory.look(SHORT_BYTES)
+    assert releases == [ENOUGH_BYTES - 1, SHORT_BYTES]
+    memory.look(ENOUGH_BYTES)
+    memory.look(0)
+    assert releases[2:] == [0]
 
 
 @pytest.mark.parametrize("by_proc", [True, False])

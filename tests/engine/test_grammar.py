@@ -169,6 +169,15 @@ def test_the_store_keeps_what_was_used_last_and_all_that_is_awaited() -> None:
         time.sleep(0.01)
 
 
+def test_a_store_that_forgets_compiles_again_what_is_asked_for(store: GrammarStore) -> None:
+    text = grammar_text("choice", ["some", "other"])
+    store.matcher(text)
+    store.forget()
+    assert not store.is_ready(text)
+    store.matcher(text)
+    assert store.is_ready(text)
+
+
 def test_a_tokenizer_that_has_gone_ends_requests_and_not_the_engine(tmp_path: Path) -> None:
     masks = GrammarMasks(GrammarStore(tmp_path, tmp_path), 2, PADDED)
     assert list(masks.fill([sampled(JSON), sampled("")])) == [0]

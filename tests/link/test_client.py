@@ -20,7 +20,7 @@ from server.engine.fake_runner import expected_tokens
 from server.errors import EngineDead, StartError, Unavailable
 from server.link.client import EngineClient
 from server.link.handle import EngineHandle, EngineMode
-from server.link.messages import Tokens
+from server.link.messages import ReleaseMemory, ResetPrefixCache, Tokens
 from server.link.stream import Stream
 from server.types import Request, SamplingParams, TokenEvent
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE, is_running, run_fake
@@ -141,13 +141,16 @@ async def test_aborting_one_sequence_leaves_the_other() -> None:
         assert sum(e.request_id == "a" for e in events) < 400
 
 
-async def test_after_a_reset_of_the_prefix_cache_nothing_is_found_in_it() -> None:
+@pytest.mark.parametrize("command", [ResetPrefixCache(), ReleaseMemory()])
+async def test_after_a_reset_of_the_prefix_cache_nothing_is_found_in_it(
+    command: ResetPrefixCache | ReleaseMemory,
+) -> None:
     async with client_of() as client:
         prompt = tuple(range(40))
         cached = []
         for name in "abc":
             if name == "c":
-                client.reset_prefix_cache()
+                client.forget(command)
             with client.submit([request(name, 2, prompt)]) as stream:
                 cached.append((await read_all(stream))[0].num_cached_tokens)
         assert cached == [0, 32, 0]

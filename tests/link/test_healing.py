@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -20,7 +21,7 @@ from server.link.handle import EngineHandle
 from server.link.messages import Tokens
 from server.link.restarts import Healing
 from server.types import Charge, TokenEvent
-from tests.api.serving import PATIENCE_S, VOCAB_SIZE, run_fake
+from tests.api.serving import PATIENCE_S, VOCAB_SIZE, is_running, run_fake
 from tests.link.test_client import config, read_all, request, until
 
 HEALING = Healing(max_restarts=100, window_s=3600.0, hang_timeout_s=None)
@@ -205,3 +206,44 @@ async def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
         assert groups.loss is not None
         with pytest.raises(EngineDead):
             groups.submit([request("b")])
+
+
+async def test_a_spare_engine_takes_over_and_is_followed_by_another() -> None:
+    async with healing_groups("slow:0.004", healing=replace(HEALING, keeps_spare=True)) as groups:
+        client = groups.clients[0]
+        pids = [pid_of(client)]
+        with groups.submit([request("a", 300)]) as stream:
+            reading = asyncio.ensure_future(read_all(stream))
+            for _ in range(2):
+                await until(lambda: client.succession.spare_pid not in {None, *pids})
+                pids.append(client.succession.spare_pid or 0)
+                os.kill(pids[-2], signal.SIGKILL)
+                await until(lambda: client.is_up and pid_of(client) == pids[-1])
+            assert_undisturbed(await reading, "a", (1, 2, 3), 300)
+        await until(lambda: client.succession.spare_pid not in {None, *pids})
+        pids.append(client.succession.spare_pid or 0)
+    assert not any(is_running(pid) for pid in pids)
+
+
+async def test_a_spare_engine_that_has_died_is_missed_by_nobody() -> None:
+    async with healing_groups("slow:0.004", healing=replace(HEALING, keeps_spare=True)) as groups:
+        client = groups.clients[0]
+        with groups.submit([request("a", 60)]) as stream:
+            reading = asyncio.ensure_future(read_all(stream))
+            await until(lambda: client.succession.spare_pid is not None)
+            os.kill(client.succession.spare_pid or 0, signal.SIGKILL)
+            os.kill(pid_of(client), signal.SIGKILL)
+            assert_undisturbed(await reading, "a", (1, 2, 3), 60)
+
+
+async def test_an_engine_is_restarted_beside_the_old_one() -> None:
+    async with healing_groups("slow:0.004") as groups:
+        client = groups.clients[0]
+        with groups.submit([request("a", 200)]) as stream:
+            reading, old = asyncio.ensure_future(read_all(stream)), pid_of(client)
+            restarting = asyncio.ensure_future(groups.restart())
+            await until(lambda: client.succession.spare_pid is not None or restarting.done())
+            await restarting
+            assert pid_of(client) != old
+            assert_undisturbed(await reading, "a", (1, 2, 3), 200)
+        assert client.breaker.restarts == {"fault": 0, "outside": 0}

@@ -66,6 +66,7 @@ class LoadedEngine:
     info: EngineInfo
     pricer: StepPricer  # of the modelled part
     beside: Beside  # encodes texts
+    kv: KVPool
     adapters: AdapterBank | None = None  # None: there is no room for any
 
 
@@ -163,6 +164,7 @@ class _Loading:
             pricer=pricer,
             adapters=bank,
             beside=beside,
+            kv=kv,
         )
 
     def _require_host(self) -> None:

@@ -1,0 +1,107 @@
+"""Which engine follows one that has ended: a new one, or a spare one that was loaded beside it beforehand.
+
+A spare engine holds the model a second time and computes nothing. It takes over within moments of a death, and the
+next one is loaded once streams go on. Where memory does not allow it there is none, and a death takes a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from server.link.handle import EngineHandle
+from server.link.messages import EngineInfo, Failed, Output
+from server.link.watchdog import EngineState
+
+PAUSE_S = 1.0  # in which the streams of a dead engine go on, before the next spare one takes time from them
+POLL_S = 0.1
+RETRY_S = 60.0  # after a spare one that could not start
+_DECODER = msgspec.msgpack.Decoder(Output)
+log = logging.getLogger("neuronserve.engine")
+
+
+class Served(Protocol):
+    """An engine's client."""
+
+    state: EngineState
+    engine: EngineHandle  # in its present life
+    info: EngineInfo | None
+
+
+class Succession:
+    """The engines of one client after its first."""
+
+    def __init__(self) -> None:
+        self._spare: asyncio.Future[EngineHandle] | None = None  # done once its process has started
+
+    @property
+    def spare_pid(self) -> int | None:
+        """Process id of the spare engine, if there is one that has loaded."""
+        spare = self._spare.result() if self._spare is not None and self._spare.done() else None
+        return spare.pid if spare is not None and spare.is_alive and spare.heartbeat.expected else None
+
+    async def after(self, dead: EngineHandle, info: EngineInfo) -> EngineHandle:
+        """The engine that follows one that has ended, which is closed: the spare one if it lives."""
+        await asyncio.to_thread(dead.close)
+        spare = await self._take()
+        if spare is not None and spare.is_alive:
+            log.info("the spare engine takes over from %s", dead.name)
+            return spare
+        if spare is not None:
+            await asyncio.to_thread(spare.close)
+        return await asyncio.to_thread(dead.successor, info.cache.num_blocks)
+
+    async def renew(self, engine: EngineHandle, info: EngineInfo) -> bool:
+        """Load a spare engine from the model's files as they are now; False when it could not start."""
+        while self._spare is not None:
+            await self.close()
+        starting = asyncio.ensure_future(asyncio.to_thread(engine.successor, info.cache.num_blocks))
+        self._spare = starting
+        spare = await asyncio.shield(starting)
+        while starting is self._spare and spare.is_alive and not spare.heartbeat.expected:
+            await asyncio.sleep(POLL_S)
+        if starting is not self._spare or spare.is_alive:  # an engine that has died meanwhile may have taken it
+            return True
+        log.warning("%s has no spare engine beside it: %s", engine.name, _last_words(spare))
+        await self.close()
+        return False
+
+    async def keep(self, client: Served) -> None:
+        """For ever: have a spare engine while there is one that serves."""
+        while True:
+            await asyncio.sleep(PAUSE_S)
+            if client.state != "serving" or client.info is None or self._is_kept:
+                continue
+            if not await self.renew(client.engine, client.info):
+                await asyncio.sleep(RETRY_S)
+
+    async def close(self) -> None:
+        """End the spare engine."""
+        spare = await self._take()
+        if spare is not None:
+            await asyncio.to_thread(spare.close)
+
+    @property
+    def _is_kept(self) -> bool:
+        return self._spare is not None and (not self._spare.done() or self._spare.result().is_alive)
+
+    async def _take(self) -> EngineHandle | None:
+        """The spare engine, which is the caller's from now on."""
+        spare, self._spare = self._spare, None
+        return None if spare is None else await asyncio.shield(spare)
+
+
+def _last_words(engine: EngineHandle) -> str:
+    """Why an engine that nobody has read could not start."""
+    engine.join(1.0)
+    try:
+        while True:
+            output = _DECODER.decode(engine.outputs.recv(zmq.NOBLOCK))
+            if isinstance(output, Failed):
+                return output.message
+    except zmq.Again:
+        return engine.death().message

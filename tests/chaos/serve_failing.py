@@ -1,0 +1,49 @@
+"""`neuronserve` whose engines fail by an exception in the midst of a step when they get SIGUSR1."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import replace
+from typing import Any
+
+from server.cli import run
+from server.config import EngineConfig
+from server.engine.loop import Runner
+from server.link.handle import Addresses
+from server.types import StepPlan, StepResult
+
+
+class FailingRunner:
+    """A runner whose next step fails once its process has got the signal."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._fails = runner, False
+        signal.signal(signal.SIGUSR1, self._fail)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        result = self._runner.execute(plan)
+        if self._fails:
+            raise RuntimeError("a kernel's wrapper has failed")
+        return result
+
+    def _fail(self, *_: Any) -> None:
+        self._fails = True
+
+
+def load_failing(config: EngineConfig, on_progress: Any) -> Any:
+    from server.engine.serving import load_served
+
+    loaded = load_served(config, on_progress)
+    return replace(loaded, runner=FailingRunner(loaded.runner))
+
+
+def run_failing(config: EngineConfig, addresses: Addresses) -> int:
+    """What the engine's process runs."""
+    from server.engine.process import run_engine
+
+    return run_engine(load_failing, config, addresses)
+
+
+if __name__ == "__main__":
+    sys.exit(run(None, run_failing))

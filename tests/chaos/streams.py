@@ -1,0 +1,160 @@
+"""Sixty-four open streams of every kind, a batch beside them, and what their clients got of each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import openai
+
+from tests.api.serving import PATIENCE_S, Server
+from tests.api.test_batches import CHAT, create, ended, results
+
+NUM_STREAMS = 64
+NUM_LINES = 16
+MAX_NUM_SEQS = 80  # places for the streams, the second choices of some of them, and lines of the batch
+ADAPTER = "tales"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city", "days"],
+        },
+    },
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 200},
+        "age": {"type": "integer"},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0, "ignore_eos": True},
+    "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 7, "ignore_eos": True},
+    "penalised": {"temperature": 0.7, "seed": 3, "frequency_penalty": 0.5, "presence_penalty": 0.2, "ignore_eos": True},
+    "tools": {"temperature": 0.8, "seed": 5, "tools": [TOOL], "tool_choice": "required"},
+    "schema": {
+        "temperature": 0.8,
+        "seed": 11,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}},
+    },
+    "n": {"temperature": 0.8, "seed": 13, "n": 2, "ignore_eos": True},
+    "logprobs": {"temperature": 0, "logprobs": True, "top_logprobs": 3, "ignore_eos": True},
+    "lora": {"model": ADAPTER, "temperature": 0.8, "seed": 17, "ignore_eos": True},
+}
+
+
+@dataclass
+class Answer:
+    """What one client got: the deltas of each choice put together, and when frames came."""
+
+    text: dict[int, str] = field(default_factory=dict)
+    calls: dict[tuple[int, int], str] = field(default_factory=dict)
+    logprobs: dict[int, list[Any]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    usage: tuple[int, int] | None = None
+    errors: list[Any] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def take(self, chunk: dict[str, Any]) -> None:
+        self.times.append(time.monotonic())
+        if "error" in chunk:
+            self.errors.append(chunk["error"])
+        if chunk.get("usage"):
+            self.usage = chunk["usage"]["prompt_tokens"], chunk["usage"]["completion_tokens"]
+        for choice in chunk.get("choices", ()):
+            self._take_choice(choice["index"], choice)
+
+    def _take_choice(self, index: int, choice: dict[str, Any]) -> None:
+        delta = choice["delta"]
+        self.text[index] = self.text.get(index, "") + (delta.get("content") or "")
+        for call in delta.get("tool_calls") or ():
+            function, key = call["function"], (index, call["index"])
+            self.calls[key] = self.calls.get(key, "") + (function.get("name") or "") + (function.get("arguments") or "")
+        if choice.get("logprobs"):
+            self.logprobs.setdefault(index, []).extend(choice["logprobs"]["content"])
+        if choice.get("finish_reason"):
+            self.reasons[index] = choice["finish_reason"]
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        return self.text, self.calls, self.logprobs, self.reasons, self.usage, self.errors
+
+
+def body_of(number: int, max_tokens: int) -> dict[str, Any]:
+    """The request of a stream or of a line of the batch; neighbours are of different kinds."""
+    kind = list(KINDS)[number % len(KINDS)]
+    text = f"Tell me story {number} about a {('fox', 'ship', 'lamp')[number % 3]}."
+    return {"model": "fake", "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **KINDS[kind]}
+
+
+async def ask(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -> None:
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        if response.status_code != 200:
+            answer.errors.append((response.status_code, await response.aread()))
+            return
+        async for line in response.aiter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                answer.take(json.loads(line.removeprefix("data: ")))
+
+
+Disturbance = Callable[[list[Answer], asyncio.Future[Any]], Awaitable[None]]
+
+
+async def serve_all(server: Server, max_tokens: int, disturb: Disturbance | None = None) -> list[Answer]:
+    """The answers to all streams, while `disturb` goes on beside them."""
+    limits, streamed = httpx.Limits(max_connections=None), {"stream": True, "stream_options": {"include_usage": True}}
+    async with httpx.AsyncClient(base_url=server.url, timeout=5 * PATIENCE_S, limits=limits) as client:
+        answers = [Answer() for _ in range(NUM_STREAMS)]
+        asking = [ask(client, body_of(i, max_tokens) | streamed, answer) for i, answer in enumerate(answers)]
+        whole = asyncio.gather(*asking)
+        if disturb is not None:
+            await disturb(answers, whole)
+        await whole
+    return answers
+
+
+def batch_of(client: openai.OpenAI, max_tokens: int) -> str:
+    """Hand in a batch whose lines are of every kind too; its id."""
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": CHAT, "body": body_of(i, max_tokens)} for i in range(NUM_LINES)
+    ]
+    batch_id: str = create(client, lines).id
+    return batch_id
+
+
+def batch_answers(client: openai.OpenAI, batch_id: str) -> dict[str, Any]:
+    """What each line got, once all have it: the part of its answer that does not name it."""
+    batch = ended(client, batch_id)
+    assert batch.request_counts.to_dict() == {"total": NUM_LINES, "completed": NUM_LINES, "failed": 0}
+    return {
+        name: [{**choice, "message": _without_ids(choice["message"])} for choice in line["response"]["body"]["choices"]]
+        for name, line in results(client, batch.output_file_id).items()
+    }
+
+
+def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls") or ()
+    return {**message, "tool_calls": [call["function"] for call in calls]}
+
+
+def pauses(answers: list[Answer], strikes: list[float]) -> list[float]:
+    """Seconds from each strike to the next frame of each stream that was open then."""
+    found = []
+    for at in strikes:
+        for answer in answers:
+            later = [t for t in answer.times if t > at]
+            if later and answer.times[0] < at:
+                found.append(later[0] - at)
+    return sorted(found)

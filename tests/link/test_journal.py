@@ -1,0 +1,98 @@
+"""Who is tried after an engine's death, and who is blamed: engines that die of one request, and of none."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.link.journal import TRIAL_SIZE, TRIAL_TOKENS, Journal, OpenSequence
+from server.link.stream import Stream
+from server.types import Charge, TokenEvent
+from tests.link.test_client import request
+
+
+def journal_of(count: int) -> Journal:
+    journal = Journal()
+    for i in range(count):
+        journal.add(OpenSequence(request(f"r{i}"), Stream([f"r{i}"], lambda _: None)))
+    return journal
+
+
+def names(sequences: list[OpenSequence]) -> list[str]:
+    return [each.request.request_id for each in sequences]
+
+
+def compute(journal: Journal, sent: list[str]) -> None:
+    """A token of each, as a step of an engine gives."""
+    for name in sent:
+        sequence = next(each for each in journal if each.request.request_id == name)
+        journal.take(TokenEvent(name, 1, len(sequence.token_ids), 0.0), Charge())
+
+
+@given(count=st.integers(1, 40), chosen=st.integers(0, 39), num_steps=st.integers(0, 3))
+def test_one_poison_request_is_refused_after_three_deaths_and_nobody_else(
+    count: int, chosen: int, num_steps: int
+) -> None:
+    """Wherever it stands, and whether it kills at once or after some of its steps."""
+    journal, poison = journal_of(count), f"r{chosen % count}"
+    num_deaths, refused, at_engine, num_survived = 0, [], names(journal.ready()), 0
+    while num_deaths < 4 and not refused:
+        if poison in at_engine and num_survived >= min(num_steps, TRIAL_TOKENS - 1):
+            num_deaths += 1
+            refused = names(journal.crashed(is_fault=True))
+            at_engine, num_survived = names(journal.ready()), 0
+            assert len(at_engine) <= TRIAL_SIZE
+        else:
+            num_survived += poison in at_engine
+            compute(journal, at_engine)
+            at_engine += names(journal.ready())
+    assert (refused, num_deaths) == ([poison], 3)
+    for _ in range(TRIAL_TOKENS * (count + 2)):
+        compute(journal, at_engine)
+        at_engine += names(journal.ready())
+    assert len(at_engine) == len(journal) == count - 1
+    assert not journal.is_trying
+
+
+def test_faults_in_a_row_starve_nobody() -> None:
+    """Each engine gives tokens to whoever is blamed and to one group more, and fails in the midst of the next."""
+    journal, given = journal_of(5 * TRIAL_SIZE), set[str]()
+    journal.ready()
+    for _ in range(3):
+        assert journal.crashed(is_fault=True) == []
+        tried = names(journal.ready())
+        is_last = False
+        while not is_last:
+            is_last = len(tried) > 1  # not alone
+            for _ in range(TRIAL_TOKENS):
+                compute(journal, tried)
+            given.update(tried)
+            tried = names(journal.ready())
+    assert len(given) == len(journal) == 5 * TRIAL_SIZE
+
+
+def test_deaths_that_nothing_computed_has_caused_blame_nobody() -> None:
+    journal = journal_of(30)
+    assert len(journal.ready()) == 30
+    for _ in range(5):
+        assert journal.crashed(is_fault=False) == []
+        assert not journal.is_trying
+        assert len(journal.ready()) == 30
+
+
+def test_who_was_blamed_is_tried_alone_and_is_innocent_when_nothing_happens() -> None:
+    journal = journal_of(20)
+    journal.ready()
+    assert journal.crashed(is_fault=True) == []
+    first = names(journal.ready())
+    assert len(first) == TRIAL_SIZE
+    assert journal.ready() == []  # until they have computed
+    assert journal.crashed(is_fault=True) == []
+    at_engine: list[str] = []
+    for name in first:
+        at_engine += (alone := names(journal.ready()))
+        assert alone == [name]
+        for _ in range(TRIAL_TOKENS):
+            compute(journal, alone)
+    assert len(journal.ready()) == TRIAL_SIZE
+    assert not any(each.num_blames for each in journal)
