@@ -63,6 +63,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
         "fit the cost model to published measurements, or check the stored fit",
     ),
     "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
+    "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
     "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),

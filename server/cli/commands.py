@@ -196,6 +196,17 @@ def simulate(call: Call) -> None:
     run_simulate(settings.options, settings.json_file)
 
 
+def chat(call: Call) -> None:
+    """A conversation in the terminal."""
+    from server.chat.endpoint import ChatEndpoint
+    from server.chat.terminal import run_chat
+    from server.settings.chat import ChatSettings
+
+    settings = call.settings(ChatSettings)
+    endpoint = ChatEndpoint(settings.url, settings.api_key, settings.timeout)
+    run_chat(endpoint, settings.model, settings.system, settings.sampling)
+
+
 def ls(call: Call) -> None:
     """The devices of the emulated instance, and who uses them."""
     from server.monitor.neuron_ls import run_ls

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
+from server.settings.chat import ChatSettings
 from server.settings.compile import CompileSettings
 from server.settings.embed import EmbedSettings
 from server.settings.models import ModelsSettings
@@ -30,6 +31,7 @@ KINDS: tuple[type[Settings], ...] = (
     ModelsSettings,
     CalibrateSettings,
     ObserveSettings,
+    ChatSettings,
     LsSettings,
     TopSettings,
     MonitorSettings,
