@@ -19,7 +19,7 @@ APPLICATIONS = sorted((ROOT / "neuronserve").rglob("*.py"))  # what applications
 AROUND = sorted(path for folder in ("loadtests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
 COMPILER = {"numba", "llvmlite"}
-COMPILING_ROOMS = {"kernels", "engine", "bench"}
+COMPILING_ROOMS = {"kernels", "engine", "bench", "doctor"}
 DECIDING_ROOMS = {"scheduler", "kv_cache"}
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 50

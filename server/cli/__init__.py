@@ -67,6 +67,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
+    "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
     "version": (commands.version, "print the version"),
 }
 

@@ -234,6 +234,16 @@ def monitor(call: Call) -> None:
     run_monitor(settings.url, settings.interval, settings.once)
 
 
+def doctor(call: Call) -> None:
+    """What a server would meet on this host."""
+    from server.settings.doctor import DoctorSettings
+
+    settings = call.settings(DoctorSettings)
+    from server.doctor.command import run_doctor
+
+    run_doctor(settings.host, settings.port, settings.kernel_cache, settings.json_output)
+
+
 def version(call: Call) -> None:
     """Print the version."""
     Parser(prog=f"neuronserve {call.name}", description="Print the version.").parse_args(call.argv)

@@ -7,6 +7,7 @@ would use the quota up early in each period, and stand still until the next with
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -20,7 +21,13 @@ def host_threads(root: Path = Path("/")) -> int:
 
     `root` is the root of the file system that holds /proc and /sys.
     """
-    return max(1, min([len(allowed_cpus()), *(math.ceil(quota) for quota in _quotas(root))]))
+    quota = cpu_quota(root)
+    return max(1, min(len(allowed_cpus()), sys.maxsize if quota is None else math.ceil(quota)))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs' worth of time that the groups of this process leave it; None without a limit."""
+    return min(_quotas(root), default=None)
 
 
 def _quotas(root: Path) -> Iterator[float]:

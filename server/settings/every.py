@@ -9,6 +9,7 @@ from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
 from server.settings.chat import ChatSettings
 from server.settings.compile import CompileSettings
+from server.settings.doctor import DoctorSettings
 from server.settings.embed import EmbedSettings
 from server.settings.models import ModelsSettings
 from server.settings.monitor import LsSettings, MonitorSettings, TopSettings
@@ -35,6 +36,7 @@ KINDS: tuple[type[Settings], ...] = (
     LsSettings,
     TopSettings,
     MonitorSettings,
+    DoctorSettings,
 )
 
 

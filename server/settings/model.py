@@ -16,7 +16,7 @@ from server.errors import SettingsError
 from server.settings.base import Implied, Numbers, Texts, slice_of
 from server.settings.calibration import TimeSettings
 from server.settings.neuron import NeuronKnobs, as_json, read_knobs
-from server.settings.sources import cache_home, neuron_variables
+from server.settings.sources import cache_home, default_kernel_cache, neuron_variables
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 
@@ -127,7 +127,7 @@ class ModelSettings(TimeSettings):
     @property
     def kernel_cache(self) -> str:
         """Directory of compiled kernels."""
-        return self.kernel_cache_dir or str(cache_home() / "neuronserve" / "kernels")
+        return self.kernel_cache_dir or default_kernel_cache()
 
     @property
     def gguf_cache(self) -> Path:

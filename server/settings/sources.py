@@ -204,3 +204,8 @@ def neuron_variables() -> dict[str, str]:
 def cache_home() -> Path:
     """Where this user's caches are (XDG base directory specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def default_kernel_cache() -> str:
+    """Directory of compiled kernels where none is named."""
+    return str(cache_home() / "neuronserve" / "kernels")
