@@ -36,7 +36,8 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     """`main` with what the engine's process runs as an argument."""
     found, rest = _parser().parse_known_args(argv)
     try:
-        return found.run(Call(found.name, found.what, rest, engine)) or 0
+        siblings = {name: what for name, (_, what) in COMMANDS.items()}
+        return found.run(Call(found.name, found.what, rest, engine, siblings)) or 0
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -68,6 +69,7 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
     "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
+    "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
     "version": (commands.version, "print the version"),
 }
 

@@ -244,6 +244,16 @@ def doctor(call: Call) -> None:
     run_doctor(settings.host, settings.port, settings.kernel_cache, settings.json_output)
 
 
+def completion(call: Call) -> None:
+    """Print a shell's completion of all commands and flags."""
+    from server.cli.completion import SHELLS, described
+    from server.settings.every import BY_COMMAND
+
+    parser = Parser(prog=f"neuronserve {call.name}", description=f"{call.what[0].upper()}{call.what[1:]}.")
+    parser.add_argument("shell", choices=sorted(SHELLS))
+    print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, BY_COMMAND)), end="")
+
+
 def version(call: Call) -> None:
     """Print the version."""
     Parser(prog=f"neuronserve {call.name}", description="Print the version.").parse_args(call.argv)

@@ -19,25 +19,26 @@ from server.settings.run_batch import RunBatchSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
 
-KINDS: tuple[type[Settings], ...] = (
-    ServeSettings,
-    RunBatchSettings,
-    LatencySettings,
-    ThroughputSettings,
-    AccuracySettings,
-    PlanSettings,
-    SimulateSettings,
-    CompileSettings,
-    EmbedSettings,
-    ModelsSettings,
-    CalibrateSettings,
-    ObserveSettings,
-    ChatSettings,
-    LsSettings,
-    TopSettings,
-    MonitorSettings,
-    DoctorSettings,
-)
+BY_COMMAND: Mapping[str, type[Settings]] = {
+    "serve": ServeSettings,
+    "run-batch": RunBatchSettings,
+    "bench latency": LatencySettings,
+    "bench throughput": ThroughputSettings,
+    "bench accuracy": AccuracySettings,
+    "plan": PlanSettings,
+    "simulate": SimulateSettings,
+    "compile": CompileSettings,
+    "embed": EmbedSettings,
+    "models": ModelsSettings,
+    "calibrate": CalibrateSettings,
+    "observe": ObserveSettings,
+    "chat": ChatSettings,
+    "ls": LsSettings,
+    "top": TopSettings,
+    "monitor": MonitorSettings,
+    "doctor": DoctorSettings,
+}
+KINDS = tuple(BY_COMMAND.values())
 
 
 def refuse_misspelt(suspects: Mapping[str, str]) -> None:
