@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 import httpx
@@ -83,10 +84,30 @@ def test_a_terminal_gets_a_bar_of_what_is_done_and_few_lines(kernel_cache: str) 
         assert "Traceback" not in screen.rest()
         assert screen.process.wait(PATIENCE_S) == 0
     assert re.search(r"loading +\S+ +\d/6 +0:\d\d:\d\d layer", bars)
-    assert re.search(r"compiling +\S+ +\d/\d+ +0:\d\d:\d\d kernel \w+", bars)
     assert "loading layer" not in bars  # a line for each
     assert "{" not in bars  # the inventory is for programs
     assert len(re.findall(" INFO ", bars)) < 12
+
+
+START = """
+import logging
+from server.api.start_screen import start_screen
+from server.settings.logs import log_to_stderr
+log_to_stderr("info")
+with start_screen() as report:
+    for line in LINES:
+        report(line)
+"""
+
+
+def test_each_engine_has_a_bar_for_each_series() -> None:
+    lines = ["engine 0: loading layer 1/2", "engine 1: compiling matmul (3/7)", "engine 0: kernels ready in 2.0 s"]
+    with terminal([sys.executable, "-c", START.replace("LINES", repr(lines))]) as screen:
+        shown = screen.rest()
+        assert screen.process.wait(PATIENCE_S) == 0
+    assert re.search(r"engine 0 loading +\S+ +2/2 ", shown)  # that engine is at something else now
+    assert re.search(r"engine 1 compiling +\S+ +2/7 +0:\d\d:\d\d matmul", shown)  # two are done
+    assert "INFO engine 0: kernels ready in 2.0 s\n" in shown
 
 
 def test_elsewhere_each_step_is_a_line(real_server: Server) -> None:
