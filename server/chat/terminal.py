@@ -12,11 +12,13 @@ from server.chat.conversation import ChatSampling, Conversation
 from server.chat.endpoint import ChatEndpoint, ChatError
 from server.chat.screen import ASIDE, Answer, printable
 from server.errors import SettingsError
+from server.monitor.interruption import ends_quietly
 from server.monitor.scrape import Unreachable
 
-PROMPT = "\x01\x1b[1m\x02>\x01\x1b[0m\x02 "  # bold; the marks tell readline what takes no room
+PROMPT = "> "
 
 
+@ends_quietly()
 def run_chat(endpoint: ChatEndpoint, model: str | None, system: str, sampling: ChatSampling) -> None:
     """Talk until the person ends it, or answer the question on stdin.
 

@@ -74,7 +74,7 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
 
 def _download(repo_id: str, revision: str | None) -> Path:
     """With the library's own bars on a terminal, and lines of the log elsewhere."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         disable_progress_bars()
     log.info("downloading %s, unless it is in the local cache", repo_id)
     begin = time.perf_counter()

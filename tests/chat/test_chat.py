@@ -71,6 +71,19 @@ def test_what_cannot_be_answered_is_one_line(
     assert len(ended.stderr.splitlines()) == 1
 
 
+def test_an_answer_that_nobody_reads_to_its_end_is_no_error(echo: Server) -> None:
+    line = f"printf 'word %.0s' {{1..40}} | {' '.join(COMMAND)} chat --url {echo.url} | head -c 4"
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        env=environment(NEURONSERVE_API_KEY="k"),
+        cwd=ROOT,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "word", "")
+
+
 def test_where_nobody_listens_it_says_so() -> None:
     ended = chat("http://127.0.0.1:9", question="Hi")
     assert (ended.returncode, ended.stdout) == (2, "")
