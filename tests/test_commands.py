@@ -12,6 +12,8 @@ import pytest
 from server.cli import main
 from server.settings.base import Settings
 from server.settings.every import KINDS
+from server.settings.planner import SimulateSettings
+from server.settings.serve import ServeSettings
 from server.settings.sources import names
 
 API = {"fastapi", "uvicorn", "starlette", "zmq"}
@@ -182,3 +184,11 @@ def test_questions_without_an_answer_name_the_value(
 ) -> None:
     assert main(argv) == 2
     assert words in capsys.readouterr().err
+
+
+def test_one_deployment_is_meant_where_nothing_else_is_said() -> None:
+    described = {"device", "tensor_parallel_size", "data_parallel_size", "max_num_seqs", "device_memory_utilization"}
+    kinds = [kind for kind in KINDS if described <= names(kind).keys()]
+    assert {ServeSettings, SimulateSettings} <= set(kinds)
+    for name in described:
+        assert len({names(kind)[name].default for kind in kinds}) == 1, name

@@ -29,7 +29,9 @@ LOAD = SyntheticWorkload(1_000, Arrivals(float("inf")), LengthRange(128, 1024), 
 
 def deployment(stack: StackName) -> SimulationOptions:
     """One replica, with all of LOAD at once."""
-    return SimulationOptions(NAMED["llama-8b"], "inf2.xlarge", LOAD.generate(), max_model_len=2048, stack=stack)
+    return SimulationOptions(
+        NAMED["llama-8b"], "inf2.xlarge", LOAD.generate(), 2, max_model_len=2048, max_num_seqs=16, stack=stack
+    )
 
 
 def loaded(stack: StackName, load: float, replicas: int, requests: int) -> SimulationOptions:

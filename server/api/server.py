@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
@@ -27,6 +24,7 @@ from server.api.endpoints.inventory import inventory
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
 from server.api.service import Service
+from server.api.start_screen import show_way_in, start_screen
 from server.device.open_files import REFUSED_CONNECTIONS
 from server.errors import EngineLost, RequestError, StartError
 from server.link.groups import EngineGroups
@@ -151,17 +149,21 @@ class ApiServer:
             self.service.restart_engines()
 
     async def _load(self) -> None:
-        await self.service.load(lambda line: log.info("%s", line))
+        with start_screen() as report:
+            await self.service.load(report)
         info = self.service.model.info
         for note in info.notes:
             log.info("%s", note)
         names = ", ".join(self.service.config.model_names)
         weights = info.facts.quantization or info.dtype
-        log.info("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights)
-        _print_inventory(self.service)
+        log.info(
+            *("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights),
+            extra={"inventory": inventory(self.service)},
+        )
         if self.service.store.is_durable:
             self._batches = asyncio.create_task(BatchRunner(self.service).run())
         log.info("ready: %s", address(self._listener))
+        show_way_in(address(self._listener))
 
     async def _log_stats(self) -> None:
         if self._log_interval_s is not None:
@@ -200,18 +202,6 @@ class ApiServer:
         while self.service.engine.num_open and loop.time() < deadline and not self._abort_now.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._abort_now.wait(), POLL_S)
-
-
-def _print_inventory(service: Service) -> None:
-    """Write the inventory to stdout, unbuffered: a stdout that nobody reads any more must not be an error at exit.
-
-    It is for programs: on a terminal it would bury what a person reads.
-    """
-    if sys.stdout is None or sys.stdout.isatty():
-        return
-    line = json.dumps({"inventory": inventory(service)}) + "\n"
-    with contextlib.suppress(OSError, ValueError):
-        os.write(sys.stdout.fileno(), line.encode())
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -5,7 +5,10 @@ The only file that may touch the network, and it does so only for a hub id. Down
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import time
 from pathlib import Path
 
 import huggingface_hub
@@ -19,11 +22,13 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import disable_progress_bars
 
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import is_gguf
 from server.errors import SettingsError
 
+log = logging.getLogger("neuronserve")
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 # Copies of the same weights in other layouts, which double the download. Folders whose names begin with a digit are
 # modules of sentence-transformers.
@@ -68,12 +73,17 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
 
 
 def _download(repo_id: str, revision: str | None) -> Path:
+    """With the library's own bars on a terminal, and lines of the log elsewhere."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        disable_progress_bars()
+    log.info("downloading %s, unless it is in the local cache", repo_id)
+    begin = time.perf_counter()
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                repo_id, revision=revision, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
-            )
+        directory = huggingface_hub.snapshot_download(
+            repo_id, revision=revision, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
         )
+        log.info("%s is in %s, after %.1f s", repo_id, directory, time.perf_counter() - begin)
+        return Path(directory)
     except Exception as error:  # the library lets errors of its own HTTP client through, and these change with it
         reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
         at = "" if revision is None else f" at revision {revision!r}"

@@ -36,7 +36,8 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     """`main` with what the engine's process runs as an argument."""
     found, rest = _parser().parse_known_args(argv)
     try:
-        return found.run(Call(found.name, found.what, rest, engine)) or 0
+        siblings = {name: what for name, (_, what) in COMMANDS.items()}
+        return found.run(Call(found.name, found.what, rest, engine, siblings)) or 0
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -63,9 +64,12 @@ COMMANDS: dict[str, tuple[Run, str]] = {
         "fit the cost model to published measurements, or check the stored fit",
     ),
     "observe": (commands.observe, "fit the cost model to your own endpoint, for plan --calibration"),
+    "chat": (commands.chat, "talk to a running server, or to any endpoint with OpenAI's API"),
     "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
+    "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
+    "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
     "version": (commands.version, "print the version"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -31,6 +31,7 @@ class Call:
     what: str
     argv: Sequence[str]  # behind the name
     engine: EngineMain  # what an engine's process runs
+    siblings: Mapping[str, str]  # every command, and what it does
 
     def settings(self, kind: type[Kind]) -> Kind:
         """The settings of the call; what they name is in force afterwards. Raises SettingsError."""

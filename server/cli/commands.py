@@ -196,6 +196,17 @@ def simulate(call: Call) -> None:
     run_simulate(settings.options, settings.json_file)
 
 
+def chat(call: Call) -> None:
+    """A conversation in the terminal."""
+    from server.chat.endpoint import ChatEndpoint
+    from server.chat.terminal import run_chat
+    from server.settings.chat import ChatSettings
+
+    settings = call.settings(ChatSettings)
+    endpoint = ChatEndpoint(settings.url, settings.api_key, settings.timeout)
+    run_chat(endpoint, settings.model, settings.system, settings.sampling)
+
+
 def ls(call: Call) -> None:
     """The devices of the emulated instance, and who uses them."""
     from server.monitor.neuron_ls import run_ls
@@ -221,6 +232,26 @@ def monitor(call: Call) -> None:
 
     settings = call.settings(MonitorSettings)
     run_monitor(settings.url, settings.interval, settings.once)
+
+
+def doctor(call: Call) -> None:
+    """What a server would meet on this host."""
+    from server.settings.doctor import DoctorSettings
+
+    settings = call.settings(DoctorSettings)
+    from server.doctor.command import run_doctor
+
+    run_doctor(settings.host, settings.port, settings.kernel_cache, settings.json_output)
+
+
+def completion(call: Call) -> None:
+    """Print a shell's completion of all commands and flags."""
+    from server.cli.completion import SHELLS, described
+    from server.settings.every import BY_COMMAND
+
+    parser = Parser(prog=f"neuronserve {call.name}", description=f"{call.what[0].upper()}{call.what[1:]}.")
+    parser.add_argument("shell", choices=sorted(SHELLS))
+    print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, BY_COMMAND)), end="")
 
 
 def version(call: Call) -> None:

@@ -19,6 +19,10 @@ from server.config.formats import (
     WeightGroups,
 )
 
+# A deployment of which nothing else is said, served or simulated.
+TENSOR_PARALLEL_SIZE = 1
+MAX_NUM_SEQS = 64
+
 
 class AttentionSpan(NamedTuple):
     """How far a token looks back: at all before it, at `window` tokens with itself, or at those of its chunk."""

@@ -7,6 +7,7 @@ would use the quota up early in each period, and stand still until the next with
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -22,8 +23,14 @@ def host_threads(root: Path = Path("/"), read: Callable[[str], int | None] = sys
     Of a Mac's CPUs the fast ones (Apple: hw.perflevel0): workers have equal shares, so all would wait for a slow one.
     `root` is the root of the file system that holds /proc and /sys; macOS has neither, nor quotas.
     """
+    quota = cpu_quota(root)
     fast = read("hw.perflevel0.logicalcpu") or len(allowed_cpus())
-    return max(1, min([len(allowed_cpus()), fast, *(math.ceil(quota) for quota in _quotas(root))]))
+    return max(1, min(len(allowed_cpus()), fast, sys.maxsize if quota is None else math.ceil(quota)))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs' worth of time that the groups of this process leave it; None without a limit."""
+    return min(_quotas(root), default=None)
 
 
 def _quotas(root: Path) -> Iterator[float]:

@@ -50,6 +50,13 @@ def available_bytes(root: Path = Path("/")) -> int:
     return least
 
 
+def limit_bytes(root: Path = Path("/")) -> int | None:
+    """The least limit of the memory groups of this process; None without one."""
+    texts = (_text(folder / controller.limit).strip() for controller, folder in _groups(root))
+    limits = [int(text) for text in texts if text.isdecimal()]  # no limit is the word "max", or more than any host has
+    return min((limit for limit in limits if limit < psutil.virtual_memory().total), default=None)
+
+
 def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
     """Memory of its own that a process and its descendants have written, without files that they map.
 

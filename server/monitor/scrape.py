@@ -91,7 +91,7 @@ class Endpoint:
             raise SettingsError(f"--url is {url[:200]!r}: it must look like http://HOST:PORT")
         self.url = url.rstrip("/")
         self._host = parts.hostname or ""
-        self._opener = build_opener(*([ProxyHandler({})] if self.is_local else []))  # no proxy can reach this host
+        self.opener = build_opener(*([ProxyHandler({})] if self.is_local else []))  # no proxy can reach this host
 
     @property
     def is_local(self) -> bool:
@@ -123,7 +123,7 @@ class Endpoint:
     def _get(self, path: str) -> tuple[int, str]:
         """Status and body; a server that is not ready answers 503 with its phase."""
         try:
-            with self._opener.open(self.url + path, timeout=TIMEOUT_S) as answer:  # http or https only, by __init__
+            with self.opener.open(self.url + path, timeout=TIMEOUT_S) as answer:  # http or https only, by __init__
                 return answer.status, answer.read().decode("utf-8", "replace")
         except HTTPError as error:
             if error.code == 503:

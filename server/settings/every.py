@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
+from server.settings.chat import ChatSettings
 from server.settings.compile import CompileSettings
+from server.settings.doctor import DoctorSettings
 from server.settings.embed import EmbedSettings
 from server.settings.models import ModelsSettings
 from server.settings.monitor import LsSettings, MonitorSettings, TopSettings
@@ -17,23 +19,26 @@ from server.settings.run_batch import RunBatchSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
 
-KINDS: tuple[type[Settings], ...] = (
-    ServeSettings,
-    RunBatchSettings,
-    LatencySettings,
-    ThroughputSettings,
-    AccuracySettings,
-    PlanSettings,
-    SimulateSettings,
-    CompileSettings,
-    EmbedSettings,
-    ModelsSettings,
-    CalibrateSettings,
-    ObserveSettings,
-    LsSettings,
-    TopSettings,
-    MonitorSettings,
-)
+BY_COMMAND: Mapping[str, type[Settings]] = {
+    "serve": ServeSettings,
+    "run-batch": RunBatchSettings,
+    "bench latency": LatencySettings,
+    "bench throughput": ThroughputSettings,
+    "bench accuracy": AccuracySettings,
+    "plan": PlanSettings,
+    "simulate": SimulateSettings,
+    "compile": CompileSettings,
+    "embed": EmbedSettings,
+    "models": ModelsSettings,
+    "calibrate": CalibrateSettings,
+    "observe": ObserveSettings,
+    "chat": ChatSettings,
+    "ls": LsSettings,
+    "top": TopSettings,
+    "monitor": MonitorSettings,
+    "doctor": DoctorSettings,
+}
+KINDS = tuple(BY_COMMAND.values())
 
 
 def refuse_misspelt(suspects: Mapping[str, str]) -> None:

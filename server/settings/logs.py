@@ -6,10 +6,26 @@ import json
 import logging
 import sys
 import time
-from typing import Literal
+from typing import Literal, TextIO
 
 LogFormat = Literal["text", "json"]
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what sys.stderr is at the moment: a progress bar takes its place for as long as it is shown."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        del stream
+        raise AttributeError("it is always sys.stderr")
 
 
 class JsonLines(logging.Formatter):
@@ -30,7 +46,7 @@ class JsonLines(logging.Formatter):
 
 def log_to_stderr(level: str, form: LogFormat = "text", has_access_log: bool = True) -> None:
     """Write messages of `level` (a name, such as info) and above to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     handler.setFormatter(JsonLines() if form == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler])

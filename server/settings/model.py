@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_settings import CliPositionalArg
 
-from server.config import CatalogConfig
+from server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CatalogConfig
 from server.config.formats import DEFAULT_GROUPS, GroupSize, Quantization, RequestedFormats, WeightGroups
 from server.errors import SettingsError
 from server.settings.base import Implied, Numbers, Texts, slice_of
 from server.settings.calibration import TimeSettings
 from server.settings.neuron import NeuronKnobs, as_json, read_knobs
-from server.settings.sources import cache_home, neuron_variables
+from server.settings.sources import cache_home, default_kernel_cache, neuron_variables
 
 DEFAULT_MODEL = Path(__file__).resolve().parent.parent / "default_model"
 
@@ -52,7 +52,9 @@ class ModelSettings(TimeSettings):
         description="int4 without shifts; with them, as zero points are, groups are more exact and take more memory",
     )
     modules_to_not_convert: Texts = Field((), description="module that is not quantized, such as lm_head; repeatable")
-    tensor_parallel_size: int = Field(1, ge=1, le=64, description="NeuronCores the model is sharded over")
+    tensor_parallel_size: int = Field(
+        TENSOR_PARALLEL_SIZE, ge=1, le=64, description="NeuronCores the model is sharded over"
+    )
     enable_expert_parallel: bool = Field(
         False, description="give each core whole experts of a layer, as many as the others, not a part of every one"
     )
@@ -68,7 +70,7 @@ class ModelSettings(TimeSettings):
     )
 
     device: str = Field("inf2.xlarge", description="emulated instance, such as inf1.xlarge, inf2.8xlarge, trn1.2xlarge")
-    max_num_seqs: int = Field(64, ge=1, le=4096, description="sequences running at once")
+    max_num_seqs: int = Field(MAX_NUM_SEQS, ge=1, le=4096, description="sequences running at once")
     additional_config: Json = Field(
         None, description="JSON with override_neuron_config (NxD Inference's) or neuron_config (vLLM-Neuron's)"
     )
@@ -125,7 +127,7 @@ class ModelSettings(TimeSettings):
     @property
     def kernel_cache(self) -> str:
         """Directory of compiled kernels."""
-        return self.kernel_cache_dir or str(cache_home() / "neuronserve" / "kernels")
+        return self.kernel_cache_dir or default_kernel_cache()
 
     @property
     def gguf_cache(self) -> Path:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
+from server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from server.config.formats import Quantization, StackName
 from server.cost.shape import stored_dtype
 from server.cost.stacks import STACKS, default_stack
@@ -29,10 +30,12 @@ class ObserveSettings(TimeSettings):
         "llama-8b", description="what it serves: checkpoint directory, config.json, GGUF file or a shape's name"
     )
     device: str = Field("inf2.xlarge", description="instance that it runs on")
-    tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
+    tensor_parallel_size: int = Field(TENSOR_PARALLEL_SIZE, ge=1, le=64, description="NeuronCores of one engine")
     data_parallel_size: int = Field(1, ge=1, le=64, description="engines behind the address")
     max_model_len: int = Field(4096, ge=2, description="positions that a slot is compiled for")
-    max_num_seqs: int = Field(16, ge=1, le=4096, description="slots of one engine that decode is compiled for")
+    max_num_seqs: int = Field(
+        MAX_NUM_SEQS, ge=1, le=4096, description="slots of one engine that decode is compiled for"
+    )
     quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
     stack: StackName | None = Field(
         None, description="serving software on the part (default: what one would run on it today)"

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import CliPositionalArg, CliToggleFlag, NoDecode
 
+from server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE
 from server.config.formats import Quantization, StackName
 from server.device.prices import PriceBasis
 from server.errors import SettingsError
@@ -38,15 +39,15 @@ DECODER_ONLY = (  # settings of a plan that mean nothing for an encoder
     *("pipeline_parallel_sizes", "stack", "trace", "chip_watts", "check", "gpus", "picture", "emit", "emit_row"),
     *sorted(DeploymentSettings.model_fields.keys() - CatalogSettings.model_fields.keys()),
 )
+WHICH_MODEL = (
+    "checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b (docs/models.md); llama-1b "
+    "and qwen-0.5b are shapes of random checkpoints"
+)
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
 class _PlannerSettings(TimeSettings, ReportSettings):
-    model: CliPositionalArg[str] = Field(
-        "llama-8b",
-        description="checkpoint directory, config.json, GGUF file, or a public model such as llama-3.1-8b"
-        " (docs/models.md); llama-1b and qwen-0.5b are shapes of random checkpoints",
-    )
+    model: CliPositionalArg[str] = Field("llama-8b", description=WHICH_MODEL)
     price_basis: PriceBasis = Field("on_demand", description="price of the catalogue to use")
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
     stack: StackName | None = Field(
@@ -159,14 +160,15 @@ class PlanSettings(DeploymentSettings, _PlannerSettings):
 class SimulateSettings(_PlannerSettings):
     """Settings of `neuronserve simulate`. Lengths are a number, or a range such as 128:1024."""
 
+    model: CliPositionalArg[str] = Field("llama-3.2-1b", description=WHICH_MODEL)  # fits a core, as the degree has it
     device: str = Field("inf2.xlarge", description="instance to simulate")
-    tensor_parallel_size: int = Field(2, ge=1, le=64, description="NeuronCores of one engine")
+    tensor_parallel_size: int = Field(TENSOR_PARALLEL_SIZE, ge=1, le=64, description="NeuronCores of one engine")
     data_parallel_size: int = Field(1, ge=1, description="engines on each instance")
     replicas: int = Field(
         1, ge=1, le=MAX_REPLICAS, description=f"instances, at most {MAX_REPLICAS}; with --autoscale those at the start"
     )
     max_model_len: int = Field(4096, ge=2, description="longest context in tokens")
-    max_num_seqs: int = Field(16, ge=1, description="slots that decode is compiled for")
+    max_num_seqs: int = Field(MAX_NUM_SEQS, ge=1, description="slots that decode is compiled for")
     quantization: Quantization | None = Field(None, description="quantized weights (default: bfloat16)")
     routing: Routing = Field("least-loaded", description="which engine gets a request")
     autoscale: AutoscalePolicy = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,9 @@ from server.settings.logs import LogFormat, log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.pooling import PoolingSettings
 from server.settings.sources import traces_protocol
+
+log = logging.getLogger("neuronserve")
+SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
 def _not_empty(keys: Any) -> Any:
@@ -131,6 +135,8 @@ class ServeSettings(EngineSettings, PoolingSettings):
         """Also the log, and the system's limit of open files. Raises StartError when that is too small to serve."""
         super().put_in_force()
         log_to_stderr(self.log_level, self.log_format, not self.disable_access_log)
+        for name in sorted(self.model_fields_set):
+            log.debug("setting %s: %s", name, "***" if name in SECRETS else getattr(self, name))
         raise_open_files()
         max_connections(self.data_parallel_size)
 

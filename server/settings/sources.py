@@ -85,14 +85,18 @@ def _plain(value: Any) -> Any:
 
 
 def _command_line(kind: type[Settings], argv: Sequence[str], parser: ArgumentParser) -> dict[str, Any]:
+    return add_flags(kind, parser)(args=list(argv))()
+
+
+def add_flags(kind: type[Settings], parser: ArgumentParser) -> CliSettingsSource[Any]:
+    """Give `parser` a flag for each setting. Returns what parses argv with it."""
     fields = names(kind)
-    source: CliSettingsSource[Any] = CliSettingsSource(
+    return CliSettingsSource(
         kind,
         root_parser=parser,
         parse_args_method=partial(_parse, fields),
         add_argument_method=partial(_add_argument, fields),
     )
-    return source(args=list(argv))()
 
 
 def _parse(known: Collection[str], parser: ArgumentParser, argv: list[str]) -> Namespace:
@@ -204,3 +208,8 @@ def neuron_variables() -> dict[str, str]:
 def cache_home() -> Path:
     """Where this user's caches are (XDG base directory specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def default_kernel_cache() -> str:
+    """Directory of compiled kernels where none is named."""
+    return str(cache_home() / "neuronserve" / "kernels")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from pathlib import Path
 
 import httpx
 
 from server import __version__
 from server.cost.calibration import default_calibration
-from tests.api.serving import PATIENCE_S, ROOT, command, environment, read_until, running_server
+from tests.api.serving import running_server
 from tests.api.telemetry.scraping import scrape
 
 
@@ -70,30 +68,13 @@ def test_a_price_that_is_given_has_no_date(checkpoint: Path) -> None:
     assert price == {"usd_per_hour": 0.25, "basis": "given", "date": None, "source": "--usd-per-hour"}
 
 
-def test_it_is_one_line_of_json_on_stdout_before_the_server_is_ready(checkpoint: Path) -> None:
-    argv = command("serve", str(checkpoint), "--port", "0")
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment())
-    try:
-        read_until(process, rb"ready: (http://\S+)")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
-    (line,) = out.decode().splitlines()
-    assert json.loads(line)["inventory"]["device"]["instance"] == "inf2.xlarge"
-
-
-def test_nobody_need_read_it(checkpoint: Path) -> None:
-    argv = command("serve", str(checkpoint), "--port", "0")
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment())
-    try:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert "ready: http" in read_until(process, rb"ready: (http://\S+)")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
-        assert process.stderr is not None
-        process.stderr.close()
+def test_the_log_has_it_as_a_field_and_nothing_of_it_as_text(checkpoint: Path) -> None:
+    with running_server(checkpoint, "--log-format", "json") as server:
+        lines = [json.loads(line) for line in server.log.splitlines()]
+        (serving,) = [line for line in lines if line["message"].startswith("serving ")]
+        assert serving["inventory"] == httpx.get(server.url + "/inventory").json()
+    with running_server(checkpoint) as server:
+        assert "instance" not in server.log
 
 
 def test_a_server_that_asks_for_keys_asks_for_none_here(checkpoint: Path) -> None:

@@ -90,6 +90,14 @@ def test_revision_of_a_local_directory_is_a_contradiction(tmp_path: Path, hub: H
     assert "'main'" in refusal(str(tmp_path), "main")
 
 
+def test_a_download_is_in_the_log(tmp_path: Path, hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="neuronserve"):
+        resolve_model("owner/name")
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first == "downloading owner/name, unless it is in the local cache"
+    assert last.startswith(f"owner/name is in {tmp_path / 'snapshot'}, after ")
+
+
 def test_hub_id_is_downloaded_without_pickles_or_code(tmp_path: Path, hub: Hub) -> None:
     assert resolve_model("owner/name", "abc123") == tmp_path / "snapshot"
     [(repo_id, options)] = hub.calls

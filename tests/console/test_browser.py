@@ -179,7 +179,8 @@ def test_a_plan_is_drawn_linked_to_and_downloaded(page: Page, echo: Server, tmp_
     page.keyboard.press("Tab")
     page.locator(".point.best").first.wait_for()
     page.get_by_label("Requests a second").first.fill("8")
-    page.keyboard.press("Tab")
+    with page.expect_response(lambda each: '"request_rate":8' in (each.request.post_data or "")):  # not the plan before
+        page.keyboard.press("Tab")
     page.get_by_text(re.compile("configurations of 4 instances")).wait_for()
     assert page.url.endswith("#/planner?model=llama-3.1-8b&request_rate=8")
     front = page.locator(".pareto .best")

@@ -47,6 +47,7 @@ BASE = SimulationOptions(
     resolve_shape("llama-1b"),
     "inf2.xlarge",
     bursts(0, 10, 20, 400, 410),
+    tensor_parallel_size=2,
     max_model_len=1024,
     max_num_seqs=4,
     usd_per_hour=USD_PER_HOUR,

@@ -44,6 +44,7 @@ TALK = SimulationOptions(
     resolve_shape("llama-1b"),
     "inf2.xlarge",
     conversations(24, 6),
+    tensor_parallel_size=2,
     replicas=4,
     max_model_len=2048,
     max_num_seqs=8,

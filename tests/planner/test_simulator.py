@@ -37,7 +37,7 @@ from server.workload.workload import Workload
 MODEL = ModelSpec("LlamaForCausalLM", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072)
 COST = CostModel.of(MODEL, instance("inf2.xlarge"), 2)
 CHAT = SyntheticWorkload(120, Arrivals(4.0), LengthRange(50, 600), LengthRange(1, 80), seed=5)
-BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), max_model_len=1024, max_num_seqs=8, stack="ideal")
+BASE = SimulationOptions(MODEL, "inf2.xlarge", CHAT.generate(), 2, max_model_len=1024, max_num_seqs=8, stack="ideal")
 
 
 def workload(*requests: tuple[float, int, int], **fields: Any) -> Workload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -10,6 +11,7 @@ from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.host_memory import HostMemory
 from server.api.telemetry import device_families as f
+from server.api.telemetry import phases_log
 from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
 from server.api.telemetry.engine_metrics import EngineMetrics
 from server.api.telemetry.families import ALIASES, REJECTIONS
@@ -42,6 +44,8 @@ class Telemetry:
         self.throughput = ThroughputLog(clock)
         self.accounts: list[DeviceAccount] = []  # of each engine, once it is ready
         self.at_request_end: list[LifeObserver] = []
+        if phases_log.log.isEnabledFor(logging.DEBUG):
+            self.at_request_end.append(phases_log.log_phases)
         self._spans: SpanExporter | None = None
         if config.otlp_traces_endpoint is not None:
             self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)

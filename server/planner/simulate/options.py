@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from server.config import CacheConfig, SchedulerConfig
+from server.config import MAX_NUM_SEQS, TENSOR_PARALLEL_SIZE, CacheConfig, SchedulerConfig
 from server.config.formats import Quantization, StackName
 from server.cost.shape import WEIGHT_BYTES, stored_dtype
 from server.cost.stacks import STACKS, Padding, Stack, default_stack
@@ -33,11 +33,11 @@ class SimulationOptions:
     model: ModelSpec
     instance: str
     workload: Workload
-    tensor_parallel_size: int = 2
+    tensor_parallel_size: int = TENSOR_PARALLEL_SIZE
     data_parallel_size: int = 1  # groups on each instance
     replicas: int = 1  # instances; where they scale, those at the start, as far as the limits allow
     max_model_len: int = 4096
-    max_num_seqs: int = 16  # slots that decode is compiled for
+    max_num_seqs: int = MAX_NUM_SEQS  # slots that decode is compiled for
     max_num_batched_tokens: int | None = None  # None: LONGEST_CHUNK of prompts, or all where they go together
     max_num_queued_reqs: int = 1024  # of each group
     block_size: int = 32

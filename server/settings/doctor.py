@@ -1,0 +1,25 @@
+"""The settings of `neuronserve doctor`: those of the server that it asks about."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import CliToggleFlag
+
+from server.settings.base import Settings
+from server.settings.sources import default_kernel_cache
+
+
+class DoctorSettings(Settings):
+    """Settings of `neuronserve doctor`."""
+
+    host: str = Field("127.0.0.1", description="address that a server would listen on")
+    port: int = Field(8000, ge=0, le=65535, description="TCP port that a server would listen on; 0 for any")
+    kernel_cache_dir: str | None = Field(
+        None, description="where compiled kernels are kept (default: under XDG_CACHE_HOME or ~/.cache)"
+    )
+    json_output: CliToggleFlag[bool] = Field(False, description="print JSON: findings, and all facts")
+
+    @property
+    def kernel_cache(self) -> str:
+        """Directory of compiled kernels."""
+        return self.kernel_cache_dir or default_kernel_cache()
