@@ -32,6 +32,8 @@ def body_of(path: str, text: str, max_tokens: int) -> dict[str, Any]:
         return shared | {"messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
     if path == "/v1/responses":
         return shared | {"input": text, "max_output_tokens": max_tokens}
+    if path == "/v1/embeddings":
+        return {"model": "fake", "input": text}
     return shared | {"prompt": text, "max_tokens": max_tokens}
 
 
