@@ -32,8 +32,8 @@ def resolve_max_tokens(
     if num_prompt_tokens >= max_model_len:
         raise InvalidRequest(
             # OpenAI's first words, by which clients tell this refusal from others.
-            f"This model's maximum context length is {max_model_len} tokens; with at least 1 token to generate, a prompt "
-            f"may have {max_model_len - 1}, and this one has {num_prompt_tokens}.",
+            f"This model's maximum context length is {max_model_len} tokens; with at least 1 token to generate, "
+            f"a prompt may have {max_model_len - 1}, and this one has {num_prompt_tokens}.",
             param,
             CODE,
         )

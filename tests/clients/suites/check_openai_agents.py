@@ -1,17 +1,17 @@
-"""OpenAI's Agents SDK on /v1/responses: tools are called and answered, outputs are typed, turns follow each other."""
+"""OpenAI's Agents SDK, on responses and on chats: tools, types, turns that follow each other."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
+import agents
+import openai
 import pydantic
 import pytest
 
-from tests.api.serving import Server
-
-agents = pytest.importorskip("agents", reason="the package openai-agents is not installed")
-
-import openai  # noqa: E402
-
-pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]  # its own warnings are not ours
+WEATHER = "What is the weather in Oslo?"
+SETTINGS = agents.ModelSettings(temperature=0, max_tokens=200)
 
 
 class Person(pydantic.BaseModel):
@@ -19,32 +19,46 @@ class Person(pydantic.BaseModel):
     age: int = pydantic.Field(ge=0, le=150)
 
 
-async def test_agents_run_on_responses(real_server: Server) -> None:
-    asked: list[str] = []
+@agents.function_tool
+def get_weather(city: str) -> str:
+    """Get the current weather in a city."""
+    assert city == "Oslo"
+    return '{"temperature": 17, "condition": "cloudy"}'  # as the built-in model was taught
 
-    @agents.function_tool
-    def get_weather(city: str) -> str:
-        """Get the current weather in a city."""
-        asked.append(city)
-        return "sunny"
 
+@pytest.fixture(params=[agents.OpenAIResponsesModel, agents.OpenAIChatCompletionsModel], ids=["responses", "chat"])
+async def agent(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Any]]:
+    """What an agent is made of."""
     agents.set_tracing_disabled(True)
-    settings = agents.ModelSettings(temperature=0, max_tokens=200)
-    async with openai.AsyncOpenAI(base_url=f"{real_server.url}/v1", api_key="any", max_retries=0) as client:
-        model = agents.OpenAIResponsesModel("fake", client)
-        shared = {"name": "A", "instructions": "Be brief.", "model": model, "model_settings": settings}
-        weatherman = agents.Agent(**shared, tools=[get_weather])
-        result = await agents.Runner.run(weatherman, "What is the weather in Oslo?", max_turns=4)
-        assert len(asked) >= 1
-        assert [type(item).__name__ for item in result.new_items][:2] == ["ToolCallItem", "ToolCallOutputItem"]
-        assert result.final_output
-        again = await agents.Runner.run(
-            weatherman, "Thank you.", previous_response_id=result.last_response_id, max_turns=4
+    async with openai.AsyncOpenAI(max_retries=0) as client:
+        yield {"name": "A", "model": request.param("fake", client), "model_settings": SETTINGS}
+
+
+async def test_tools_are_called_and_answered(agent: dict[str, Any]) -> None:
+    weatherman = agents.Agent(**agent, tools=[get_weather])
+    result = await agents.Runner.run(weatherman, WEATHER, max_turns=4)
+    kinds = ["ToolCallItem", "ToolCallOutputItem", "MessageOutputItem"]
+    assert [type(item).__name__ for item in result.new_items] == kinds
+    assert "cloudy" in result.final_output
+    streamed = agents.Runner.run_streamed(weatherman, WEATHER, max_turns=4)
+    seen = [event.data.type async for event in streamed.stream_events() if event.type == "raw_response_event"]
+    assert seen.count("response.completed") == len(streamed.raw_responses) == 2
+    assert streamed.final_output == result.final_output
+
+
+async def test_turns_follow_each_other(agent: dict[str, Any]) -> None:
+    first = await agents.Runner.run(agents.Agent(**agent), "My name is Ada.")
+    second = await agents.Runner.run(
+        agents.Agent(**agent), [*first.to_input_list(), {"role": "user", "content": "What is my name?"}]
+    )
+    assert second.raw_responses[0].usage.input_tokens > first.raw_responses[0].usage.input_tokens
+    if first.last_response_id:
+        stored = await agents.Runner.run(
+            agents.Agent(**agent), "What is my name?", previous_response_id=first.last_response_id
         )
-        assert again.raw_responses[0].usage.input_tokens > result.raw_responses[-1].usage.input_tokens
-        streamed = agents.Runner.run_streamed(weatherman, "What is the weather in Oslo?", max_turns=4)
-        kinds = [event.data.type async for event in streamed.stream_events() if event.type == "raw_response_event"]
-        assert kinds.count("response.completed") == len(streamed.raw_responses)
-        assert streamed.final_output == result.final_output
-        typed = await agents.Runner.run(agents.Agent(**shared, output_type=Person), "Who are you?")
-        assert isinstance(typed.final_output, Person)
+        assert stored.final_output == second.final_output
+
+
+async def test_outputs_have_their_type(agent: dict[str, Any]) -> None:
+    typed = await agents.Runner.run(agents.Agent(**agent, output_type=Person), "Ada is 36 years old.")
+    assert isinstance(typed.final_output, Person)
