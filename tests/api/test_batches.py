@@ -129,27 +129,6 @@ def test_a_bad_form_is_named(http: httpx.Client, options: dict[str, Any], status
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
 
 
-BAD_BATCHES: list[tuple[dict[str, Any], int, str]] = [
-    ({"input_file_id": None}, 400, "input_file_id"),
-    ({"input_file_id": "file-1"}, 404, "input_file_id"),
-    ({"endpoint": "/v1/moderations"}, 400, "endpoint"),
-    ({"endpoint": None}, 400, "endpoint"),
-    ({"completion_window": "soon"}, 400, "completion_window"),
-    ({"completion_window": "999d"}, 400, "completion_window"),
-    ({"metadata": {"a": 5}}, 400, "metadata.a"),
-    ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, 400, "output_expires_after.seconds"),
-]
-
-
-@pytest.mark.parametrize(("change", "status", "param"), BAD_BATCHES, ids=lambda value: str(value)[:60])
-def test_a_bad_batch_is_named(
-    fake: openai.OpenAI, http: httpx.Client, change: dict[str, Any], status: int, param: str
-) -> None:
-    body = {"input_file_id": upload(fake, [line_of("a")]).id, "endpoint": CHAT, "completion_window": "24h"} | change
-    answer = http.post("/v1/batches", json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
-
-
 def test_an_input_with_bad_lines_is_no_batch(fake: openai.OpenAI) -> None:
     good = line_of("good")
     lines: list[Any] = [good, 5, {**good, "custom_id": 5}, {**good, "url": "/v1/completions"}, good]

@@ -1,6 +1,6 @@
-"""Clients of others, unmodified, against a live server: each suite of `suites/` and `node/` in the clients' environment.
+"""Clients of others, unmodified, against a live server: each suite of `suites/` and `node/`.
 
-`make client-test` makes that environment in `.venv/clients`; without it the suites are skipped.
+`make client-test` makes an environment for them in `.venv/clients`; without it they are skipped.
 """
 
 from __future__ import annotations
