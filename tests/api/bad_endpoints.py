@@ -157,7 +157,7 @@ BAD_REQUESTS = [
     *(BadRequest(LOAD, {"lora_name": "a", "lora_path": "b"} | body, 400, param) for body, param in OF_ADAPTERS),
     *(BadRequest(UNLOAD, {"lora_name": "a"} | body, 400, param) for body, param in OF_ADAPTERS),
     *(BadRequest(ABORT, body, 400, param) for body, param in OF_ABORTS),
-    *OTHERS,
+    *(BadRequest(*row) for row in OTHERS),
 ]
 
 # Of what is stored, by other methods: method, path, status and field.
