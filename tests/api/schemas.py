@@ -25,7 +25,7 @@ def like(pattern: str) -> Schema:
 
 
 def a(form: str) -> Schema:
-    return {"type": "string", "format": form}
+    return {"type": "string", "format": form, "maxLength": 36}  # fractions of a second have any number of digits
 
 
 def whole(low: int = 0, high: int = 99) -> Schema:
