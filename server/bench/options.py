@@ -19,6 +19,7 @@ class Drawing:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    grammar: str = ""  # that the output follows, as a request's sampling has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,9 @@ class GrammarMasks:
 
     def __init__(self, grammars: GrammarStore | None, num_rows: int, vocab_size: int) -> None:
         self._grammars = grammars
-        self._masks: Words = np.zeros((num_rows, -(-vocab_size // 32)), np.uint32)
+        self._masks: Words = np.zeros((num_rows, _num_words(vocab_size)), np.uint32)
+        first, stride = self._masks.ctypes.data, self._masks.strides[0]
+        self._of_rows = range(first, first + num_rows * stride, stride)  # addresses
         self._vocab_size = vocab_size
         self.addresses: npt.NDArray[np.int64] = np.zeros(num_rows, np.int64)  # of each row's bits; 0 = no grammar
         ADDRESSES.register("grammar masks", self._masks, is_indirect=True)
@@ -51,8 +53,8 @@ class GrammarMasks:
                 continue
             try:
                 state = states[seq.request_id] = self._state(seq)
-                self._fill_row(self._masks[row], state.matcher, seq)
-                self.addresses[row] = self._masks[row].ctypes.data
+                self._fill_row(row, state.matcher, seq)
+                self.addresses[row] = self._of_rows[row]
             except GrammarError as error:
                 faults[row] = f"the grammar: {error}"
         self._states = states  # other sequences have ended, or are replayed when they are sampled again
@@ -79,21 +81,30 @@ class GrammarMasks:
         state.num_consumed += len(new)
         return state
 
-    def _fill_row(self, words: Words, matcher: LLMatcher, seq: ScheduledSeq) -> None:
+    def _fill_row(self, row: int, matcher: LLMatcher, seq: ScheduledSeq) -> None:
         """Set the bits of the tokens that the matcher allows, without ids of the padded vocabulary alone.
 
         Raises GrammarError when there is none, or finding them would take more than the limits allow.
         """
-        allowed = np.frombuffer(matcher.compute_bitmask(), np.uint32)
+        words, num_known = self._masks[row], self._grammars.vocab_size if self._grammars else 0
+        size = _num_words(num_known)
+        if size <= len(words):  # in place, which takes half the time; the words behind are 0 from the beginning
+            matcher.unsafe_compute_mask_ptr(self._of_rows[row], size * words.itemsize)
+        else:
+            words[:] = np.frombuffer(matcher.compute_bitmask(), np.uint32)[: len(words)]
         if matcher.is_error():
             raise GrammarError(reason(matcher))
-        size = min(len(words), len(allowed))
-        words[:size], words[size:] = allowed[:size], 0
-        _clear_from(words, min(self._vocab_size, self._grammars.vocab_size if self._grammars else 0))
+        if num_known > self._vocab_size:
+            _clear_from(words, self._vocab_size)
+            if not words.any():
+                raise GrammarError("it allows no token of this model's vocabulary")
         if num_generated(seq) < seq.sampling.min_tokens:
             _clear_ends(words, seq)
-        if not words.any():
-            raise GrammarError("it allows no token of this model's vocabulary")
+
+
+def _num_words(num_tokens: int) -> int:
+    """Words of a mask of so many tokens."""
+    return -(-num_tokens // 32)
 
 
 def _clear_from(words: Words, token: int) -> None:

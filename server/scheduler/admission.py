@@ -31,8 +31,9 @@ def resolve_max_tokens(
     """
     if num_prompt_tokens >= max_model_len:
         raise InvalidRequest(
-            f"The prompt has {num_prompt_tokens} tokens; with at least 1 token to generate, "
-            f"the maximum context length of {max_model_len} tokens leaves room for {max_model_len - 1}.",
+            # OpenAI's first words, by which clients tell this refusal from others.
+            f"This model's maximum context length is {max_model_len} tokens; with at least 1 token to generate, "
+            f"a prompt may have {max_model_len - 1}, and this one has {num_prompt_tokens}.",
             param,
             CODE,
         )

@@ -1,5 +1,7 @@
-"""Bad requests: path, body, status and the field that the error names. A row is a request that some client once sent,
-or could."""
+"""Bad requests to what generates: path, body, status and the field that the error names.
+
+A row is a request that some client once sent, or could. Those to other endpoints: `bad_endpoints.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from tests.api.serving import MAX_MODEL_LEN, VOCAB_SIZE
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
-INVOKE = "/invocations"
 HELLO = [{"role": "user", "content": "hi"}]
 Case = tuple[dict[str, Any], str]
 
@@ -191,45 +192,6 @@ TEXT_ONLY: list[Case] = [
     ({"prompt": "a", "prompt_embeds": "x"}, "prompt_embeds"),
 ]
 
-OTHERS: list[tuple[str, dict[str, Any], int, str | None]] = [
-    *((path, {"input": "a"}, 404, None) for path in ("/v1/audio/speech", "/v1/images/edits", "/v1/moderations")),
-    *((path, {}, 404, None) for path in ("/v1/nothing", "/v1/chat", "/v1/completions/1", "/nothing", "/v2/models")),
-    *((path, {}, 405, None) for path in ("/v1/models", "/v1/models/fake", "/health", "/ping", "/version", "/metrics")),
-    *((path, {}, 405, None) for path in ("/load", "/inventory", "/server_info", "/tokenizer_info", "/openapi.json")),
-    (INVOKE, {}, 400, "messages"),
-    (INVOKE, {"inputs": "a"}, 400, "messages"),
-    (INVOKE, {"messages": []}, 400, "messages"),
-    (INVOKE, {"messages": HELLO, "temperature": 3}, 400, "temperature"),
-    (INVOKE, {"messages": HELLO, "stream": "no"}, 400, "stream"),
-    (INVOKE, {"messages": HELLO, "model": "gpt-9"}, 404, "model"),
-    (INVOKE, {"prompt": None}, 400, "prompt"),
-    (INVOKE, {"prompt": [1, VOCAB_SIZE]}, 400, "prompt"),
-    (INVOKE, {"prompt": "a", "top_p": 2}, 400, "top_p"),
-    ("/tokenize", {"messages": HELLO, "chat_template": "{{ 1 }}"}, 400, "chat_template"),
-    ("/tokenize", {"messages": HELLO, "chat_template": 1}, 400, "chat_template"),
-    ("/tokenize", {"messages": [{"role": "king", "content": "a"}]}, 400, "messages[0].role"),
-    ("/tokenize", {"messages": HELLO, "chat_template_kwargs": []}, 400, "chat_template_kwargs"),
-    ("/tokenize", {"prompt": 5}, 400, "prompt"),
-    ("/tokenize", {"prompt": ""}, 400, "prompt"),
-    ("/tokenize", {"prompt": "a", "add_special_tokens": "no"}, 400, "add_special_tokens"),
-    ("/tokenize", {"prompt": "a", "return_token_strs": 1}, 400, "return_token_strs"),
-    ("/detokenize", {"tokens": [1.5]}, 400, "tokens[0]"),
-    ("/detokenize", {"tokens": [VOCAB_SIZE]}, 400, "tokens"),
-    ("/detokenize", {"tokens": [1], "model": "gpt-9"}, 404, "model"),
-    ("/start_profile", {}, 409, None),
-    ("/stop_profile", {}, 409, None),
-    (CHAT, {"model": "gpt-9", "messages": HELLO}, 404, "model"),
-    (TEXT, {"model": "gpt-9", "prompt": "a"}, 404, "model"),
-    ("/tokenize", {}, 400, "prompt"),
-    ("/tokenize", {"prompt": "a", "messages": HELLO}, 400, "prompt"),
-    ("/tokenize", {"messages": []}, 400, "messages"),
-    ("/tokenize", {"model": "other", "prompt": "a"}, 404, "model"),
-    ("/detokenize", {}, 400, "tokens"),
-    ("/detokenize", {"tokens": [-1]}, 400, "tokens[0]"),
-    ("/detokenize", {"tokens": [10**9]}, 400, "tokens"),
-    ("/detokenize", {"tokens": "abc"}, 400, "tokens"),
-]
-
 # Of Anthropic's API, whose errors have no field for the name: their message begins with it.
 MESSAGES = "/v1/messages"
 NAMED: list[Case] = [
@@ -264,11 +226,10 @@ NAMED: list[Case] = [
     ({"stream": "yes"}, "stream"),
 ]
 
-BAD_REQUESTS = [
+OF_GENERATION = [
     *(
         BadRequest(CHAT, {"messages": HELLO, "max_tokens": 1} | body, 400, param)
         for body, param in GENERATION + CHAT_ONLY
     ),
     *(BadRequest(TEXT, {"prompt": "a", "max_tokens": 1} | body, 400, param) for body, param in GENERATION + TEXT_ONLY),
-    *(BadRequest(*row) for row in OTHERS),
 ]

@@ -43,10 +43,9 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def real_server(kernel_cache: str) -> Iterator[Server]:
-    with running_server(
-        DEFAULT_MODEL, "--disable-access-log", "--kernel-cache-dir", kernel_cache, program="server"
-    ) as running:
+def real_server(kernel_cache: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ("--kernel-cache-dir", kernel_cache, "--data-dir", str(tmp_path_factory.mktemp("real-data")))
+    with running_server(DEFAULT_MODEL, "--disable-access-log", *options, program="server") as running:
         yield running
 
 

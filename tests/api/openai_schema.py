@@ -1,16 +1,18 @@
 """OpenAI's own schema of every answer, chunk and error: the models of the `openai` package, strict, and no stray null.
 
-`validated_answers` holds to it whatever any httpx client in this process gets from a server, the `openai` client's too.
+`validated_answers` holds to it whatever any httpx client in this process gets from a server, and the `openai` client,
+which has httpx2 since its version 3.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx
 import pydantic
 import pytest
 from openai.types import Batch, Completion, FileObject, Model
@@ -37,6 +39,7 @@ EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
     | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice", "store"}
 )
+TRANSPORTS = [importlib.import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations", "/v1/responses")
 PATHS += ("/v1/files", "/v1/batches")
 
@@ -152,7 +155,7 @@ def _finished(choice: dict[str, Any]) -> dict[str, Any]:
     return {**choice, "finish_reason": choice["finish_reason"] or "stop"}
 
 
-def _check(request: httpx.Request, response: httpx.Response, data: bytes, is_whole: bool) -> None:
+def _check(request: Any, response: Any, data: bytes, is_whole: bool) -> None:
     path = request.url.path
     if not path.startswith(PATHS) or path.endswith("/content") or request.method in {"HEAD", "OPTIONS"}:
         return
@@ -164,55 +167,62 @@ def _check(request: httpx.Request, response: httpx.Response, data: bytes, is_who
             check_payload(json.loads(item))
 
 
-class _Checked(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The bytes of an answer, checked when the client has read them or closes."""
+def _checked_type(module: Any) -> type[Any]:
+    """A stream of `module`, which is httpx or httpx2: the bytes of an answer, checked when its client has read them or
+    closes."""
 
-    def __init__(self, request: httpx.Request, response: httpx.Response) -> None:
-        self._request, self._response, self._inner = request, response, response.stream
-        self._data = b""
-        self._is_whole = False
+    class Checked(module.SyncByteStream, module.AsyncByteStream):  # type: ignore[misc]
+        def __init__(self, request: Any, response: Any) -> None:
+            self._request, self._response, self._inner = request, response, response.stream
+            self._data = b""
+            self._is_whole = False
 
-    def __iter__(self) -> Iterator[bytes]:
-        assert isinstance(self._inner, httpx.SyncByteStream)
-        for part in self._inner:
-            self._data += part
-            yield part
-        self._is_whole = True
+        def __iter__(self) -> Iterator[bytes]:
+            for part in self._inner:
+                self._data += part
+                yield part
+            self._is_whole = True
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        assert isinstance(self._inner, httpx.AsyncByteStream)
-        async for part in self._inner:
-            self._data += part
-            yield part
-        self._is_whole = True
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for part in self._inner:
+                self._data += part
+                yield part
+            self._is_whole = True
 
-    def close(self) -> None:
-        assert isinstance(self._inner, httpx.SyncByteStream)
-        self._inner.close()
-        _check(self._request, self._response, self._data, self._is_whole)
+        def close(self) -> None:
+            self._inner.close()
+            _check(self._request, self._response, self._data, self._is_whole)
 
-    async def aclose(self) -> None:
-        assert isinstance(self._inner, httpx.AsyncByteStream)
-        await self._inner.aclose()
-        _check(self._request, self._response, self._data, self._is_whole)
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+            _check(self._request, self._response, self._data, self._is_whole)
+
+    return Checked
+
+
+def _patch(patch: pytest.MonkeyPatch, module: Any) -> None:
+    """Have the transports of `module` check what they read."""
+    made = _checked_type(module)
+    handle, handle_async = module.HTTPTransport.handle_request, module.AsyncHTTPTransport.handle_async_request
+
+    def checked(self: Any, request: Any) -> Any:
+        response = handle(self, request)
+        response.stream = made(request, response)
+        return response
+
+    async def checked_async(self: Any, request: Any) -> Any:
+        response = await handle_async(self, request)
+        response.stream = made(request, response)
+        return response
+
+    patch.setattr(module.HTTPTransport, "handle_request", checked)
+    patch.setattr(module.AsyncHTTPTransport, "handle_async_request", checked_async)
 
 
 @contextlib.contextmanager
 def validated_answers() -> Iterator[None]:
     """While it is open, an answer that OpenAI's schema does not have is an error in the client that gets it."""
-    handle, handle_async = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
-
-    def checked(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-        response = handle(self, request)
-        response.stream = _Checked(request, response)
-        return response
-
-    async def checked_async(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        response = await handle_async(self, request)
-        response.stream = _Checked(request, response)
-        return response
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(httpx.HTTPTransport, "handle_request", checked)
-        patch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", checked_async)
+        for module in TRANSPORTS:
+            _patch(patch, module)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -12,31 +13,75 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.bad_requests import BAD_REQUESTS, CHAT, HELLO, MESSAGES, NAMED, TEXT
-from tests.api.serving import Server
+from tests.api.bad_endpoints import BAD_PATHS, BAD_REQUESTS, RESPONSES
+from tests.api.bad_requests import CHAT, HELLO, MESSAGES, NAMED, TEXT
+from tests.api.serving import PATIENCE_S, Server
 
 LIMIT = 8 * 2**20
 
 
+def good_requests() -> list[tuple[str, dict[str, Any]]]:
+    """Fifty requests to all that generates: whole and streamed, greedy and drawn, one choice and more."""
+    made: list[tuple[str, dict[str, Any]]] = []
+    for i in range(10):
+        text, drawn = f"bystander {i}", {"temperature": 0.1 * i, "seed": i}
+        chat = {"messages": [{"role": "user", "content": text}], "max_tokens": 20 + i, "ignore_eos": True}
+        made += [
+            (TEXT, {"prompt": text, "max_tokens": 40 + i, "n": 1 + i % 3, "logprobs": i % 4, **drawn}),
+            (CHAT, {**chat, **drawn, "stop": ["qz"]}),
+            (CHAT, {**chat, "stream": True, "logprobs": True, "top_logprobs": 2, "seed": i}),
+            (RESPONSES, {"input": text, "max_output_tokens": 20 + i, "store": False, **drawn}),
+            (MESSAGES, {"model": "fake", "messages": chat["messages"], "max_tokens": 20 + i, "temperature": 0}),
+        ]
+    return made
+
+
+def generated(http: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+    """What the model has said, without ids and times."""
+    answer = http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    if body.get("stream"):
+        events = [event for event in answer.text.split("\n\n") if event.startswith("data: {")]
+        return [choice for event in events for choice in json.loads(event[6:])["choices"]]
+    found = answer.json()
+    if path == RESPONSES:
+        return [item["content"] for item in found["output"]]
+    return found["content"] if path == MESSAGES else found["choices"]
+
+
+def joined(said: Any) -> Any:
+    """Chunks of a stream as one, however the tokens were divided among them."""
+    if not isinstance(said, list) or not said or "delta" not in said[0]:
+        return said
+    text = "".join(choice["delta"].get("content", "") for choice in said)
+    tokens = [token for choice in said for token in (choice["logprobs"] or {}).get("content", ())]
+    return text, tokens, said[-1]["finish_reason"]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bystander(server: Server) -> Iterator[None]:
-    """Another client, which asks the same again and again while these tests run and must always get the same."""
-    body = {"prompt": "bystander", "max_tokens": 200, "ignore_eos": True, "return_token_ids": True}
-    answers: list[Any] = []
+    """Another client, whose requests get the same, bit for bit, while these tests run as before them."""
+    good = good_requests()
+    alone: list[Any] = []
+    beside: list[tuple[int, Any]] = []
     is_over = threading.Event()
 
     def ask() -> None:
         with httpx.Client(base_url=server.url, timeout=30) as client:
-            while not is_over.wait(0.05):
-                answers.append(client.post(TEXT, json=body).json()["choices"])
+            for turn in itertools.count():
+                if is_over.wait(0.05) and turn >= len(good):
+                    return
+                beside.append((turn % len(good), joined(generated(client, *good[turn % len(good)]))))
 
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        alone += [joined(generated(client, *each)) for each in good]
     thread = threading.Thread(target=ask)
     thread.start()
     yield
     is_over.set()
-    thread.join(30)
-    assert len(answers) > 3
-    assert all(answer == answers[0] for answer in answers)
+    thread.join(PATIENCE_S)
+    assert len({index for index, _ in beside}) == len(good) == 50
+    assert all(said == alone[index] for index, said in beside)
     assert httpx.get(server.url + "/health/ready").status_code == 200
 
 
@@ -67,6 +112,19 @@ def test_a_bad_request_is_named(
     assert (response.status_code, error["param"], error["type"]) == (status, param, "invalid_request_error")
     if "post" in pages.get(path, {}):
         assert str(status) in pages[path]["post"]["responses"]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "param"), BAD_PATHS)
+def test_a_bad_path_or_parameter_is_named(http: httpx.Client, method: str, path: str, status: int, param: str) -> None:
+    response = http.request(method, path)
+    assert (response.status_code, error_of(response)["param"]) == (status, param)
+
+
+def test_the_table_has_what_every_endpoint_may_be_sent(pages: dict[str, Any]) -> None:
+    taking_bodies = {path for path in pages for kind in pages[path].values() if "requestBody" in kind}
+    forms = {"/v1/files", "/v1/messages/count_tokens", MESSAGES}  # in `test_batches.py`, and NAMED
+    assert taking_bodies - forms <= {bad.path for bad in BAD_REQUESTS}
+    assert len(BAD_REQUESTS) + len(NAMED) + len(BAD_PATHS) >= 400
 
 
 @pytest.mark.parametrize(("body", "param"), NAMED, ids=lambda value: json.dumps(value)[:80])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import openai
@@ -11,10 +12,12 @@ import pytest
 
 from server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server
+from tests.api.test_batches import create, ended, line_of, results
 from tests.encoders import loaded
 
 TEXTS = [" ".join(["the", "little", "red", "hen", "said"] * n) for n in (1, 2, 7, 20, 3)]
 PROMPT = "Once upon a time"
+PATH = "/v1/embeddings"
 
 
 @pytest.fixture
@@ -67,3 +70,19 @@ def test_a_text_must_fit_in_a_step(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="up to 512 tokens") as refused:
         client.embeddings.create(model="fake", input="a " * 2000)
     assert refused.value.param == "input"
+
+
+def test_a_batch_has_the_rows_of_its_endpoint(client: openai.OpenAI) -> None:
+    bodies: list[dict[str, Any]] = [{"input": TEXTS}, {"input": "a hen", "encoding_format": "base64"}]
+    bodies += [{"input": "a hen", "dimensions": 999}]
+    lines = [line_of(f"line {i}", PATH, **body) for i, body in enumerate(bodies)]
+    batch = ended(client, create(client, lines, PATH).id)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 1)
+    answers, errors = results(client, batch.output_file_id), results(client, batch.error_file_id)
+    found = [item["embedding"] for item in answers["line 0"]["response"]["body"]["data"]]
+    np.testing.assert_allclose(np.array(found, np.float32), embedded(client, TEXTS), atol=1e-6)
+    assert isinstance(answers["line 1"]["response"]["body"]["data"][0]["embedding"], str)
+    assert errors["line 2"]["response"]["body"]["error"]["param"] == "dimensions"
+    used = [answer["response"]["body"]["usage"] for answer in answers.values()]
+    assert batch.usage.input_tokens == sum(each["prompt_tokens"] for each in used)
+    assert batch.usage.neuronserve["device_seconds"] > 0

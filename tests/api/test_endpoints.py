@@ -11,7 +11,8 @@ import httpx
 import openai
 import pytest
 
-from tests.api.bad_requests import CHAT, HELLO, INVOKE, TEXT
+from tests.api.bad_endpoints import INVOKE
+from tests.api.bad_requests import CHAT, HELLO, TEXT
 from tests.api.openai_schema import check_payload
 from tests.api.serving import MAX_MODEL_LEN, TEMPLATE, VOCAB_SIZE, Server, running_server
 

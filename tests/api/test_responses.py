@@ -12,7 +12,6 @@ import openai
 import pydantic
 import pytest
 
-from tests.api.bad_requests import BadRequest
 from tests.api.serving import MAX_MODEL_LEN, Server, running_server, until
 
 RESPONSES = "/v1/responses"
@@ -294,75 +293,3 @@ def test_the_clients_helpers_work(client: openai.OpenAI) -> None:
         final = stream.get_final_response()
     assert kinds[-1] == "response.completed"
     assert isinstance(final.output_parsed, Person)
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"input": None}, "input"),
-    ({"input": []}, "input"),
-    ({"input": 5}, "input"),
-    ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
-    ({"input": [{"content": "a"}]}, "input[0].role"),
-    ({"input": [{"role": "user"}]}, "input[0].content"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
-    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
-    ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
-    ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
-    ({"input": "x" * MAX_MODEL_LEN}, "input"),
-    ({"input": "refuse me"}, "input"),
-    ({"max_output_tokens": 0}, "max_output_tokens"),
-    ({"temperature": 3}, "temperature"),
-    ({"top_p": -1}, "top_p"),
-    ({"include": ["nothing"]}, "include[0]"),
-    ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
-    ({"metadata": {"a": 1}}, "metadata.a"),
-    ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
-    ({"conversation": "conv_1"}, "conversation"),
-    ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-    ({"background": True, "store": False}, "store"),
-    ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
-    ({"truncation": "some"}, "truncation"),
-    ({"stream": "yes"}, "stream"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
-    ({"tools": [{"type": "function"}]}, "tools[0].name"),
-    ({"tools": [WEATHER]}, "tools"),  # its chat template knows none
-    ({"tool_choice": "auto"}, "tool_choice"),
-    ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
-    ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
-    ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"not": {}}}}}, "text.format.schema"),
-    ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
-    ({"n": 2}, "n"),
-    ({"messages": []}, "messages"),
-    ({"max_tokens": 5}, "max_tokens"),
-    ({"top_k": -2}, "top_k"),
-    ({"best_of": 0}, "best_of"),
-]
-BAD_RESPONSES = [
-    *(BadRequest(RESPONSES, {"input": "a", "max_output_tokens": 1} | body, 400, param) for body, param in BAD),
-    BadRequest(RESPONSES, {"input": "a", "model": "gpt-9"}, 404, "model"),
-    BadRequest(RESPONSES, {"input": "a", "previous_response_id": "resp_1"}, 404, "previous_response_id"),
-    BadRequest(f"{RESPONSES}/resp_1/cancel", {}, 404, "response_id"),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "status", "param"), BAD_RESPONSES, ids=lambda value: str(value)[:80])
-def test_a_bad_request_is_named(
-    http: httpx.Client, path: str, body: dict[str, Any], status: int, param: str | None
-) -> None:
-    answer = http.post(path, json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
-
-
-@pytest.mark.parametrize(
-    ("path", "param"),
-    [
-        (f"{RESPONSES}/resp_1/input_items?limit=0", "limit"),
-        (f"{RESPONSES}/resp_1?stream=maybe", "stream"),
-        ("/v1/files?order=up", "order"),
-        ("/v1/batches?limit=x", "limit"),
-    ],
-)
-def test_a_bad_parameter_of_a_path_is_named(http: httpx.Client, path: str, param: str) -> None:
-    answer = http.get(path)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -75,6 +75,16 @@ def test_ids_beyond_the_tokenizer_are_never_allowed(store: GrammarStore, grammar
     assert max(tokens) < TOKENIZER.vocab_size
 
 
+@pytest.mark.parametrize("vocab_size", [500, 512, 1000])
+def test_a_model_with_fewer_ids_than_its_tokenizer_gets_its_own_alone(store: GrammarStore, vocab_size: int) -> None:
+    masks = GrammarMasks(store, 1, vocab_size)
+    assert masks.fill([sampled(JSON)]) == {}
+    logits = np.zeros(vocab_size, np.float32)
+    masks.forbid(0, logits)
+    (all_tokens,) = allowed(store, sampled(JSON))
+    assert set(np.flatnonzero(np.isfinite(logits)).tolist()) == {token for token in all_tokens if token < vocab_size}
+
+
 def test_what_was_kept_of_a_matcher_changes_nothing(store: GrammarStore) -> None:
     """Kept, rebuilt after a preemption, or met under the id of another request: the same mask."""
     masks = GrammarMasks(store, 1, PADDED)

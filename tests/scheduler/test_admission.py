@@ -29,7 +29,9 @@ def test_more_than_the_context_has_left_is_cut_to_it() -> None:
 
 def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_numbers() -> None:
     assert resolve(99, None) == 1
-    with pytest.raises(InvalidRequest, match=r"100 tokens.*maximum context length of 100 tokens") as refusal:
+    with pytest.raises(
+        InvalidRequest, match=r"maximum context length is 100 tokens.* may have 99, and this one has 100"
+    ) as refusal:
         resolve(100, 1)
     assert (refusal.value.param, refusal.value.code) == ("messages", "context_length_exceeded")
     assert refusal.value.status == 400

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from server.api.batch.lines import BatchLine
-from server.api.dialects import chat, completions
+from server.api.dialects import chat, completions, embeddings
 from server.api.dialects.responses import run as responses
 from server.api.errors import as_request_error, error_object
 from server.api.http.body import parse
@@ -23,9 +23,10 @@ from server.api.store.records import LineResult
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.generation import INT32
+from server.api.wire.pooling import EmbeddingRequest
 from server.api.wire.response import ResponseUsage
 from server.api.wire.responses import ResponsesRequest
-from server.api.wire.usage import Usage
+from server.api.wire.usage import PoolingUsage, Usage
 from server.errors import EngineLost, InvalidRequest
 
 PRIORITY = INT32  # behind whatever somebody waits for
@@ -48,10 +49,15 @@ async def _response(origin: Origin, body: ResponsesRequest, service: Service) ->
     return await (await responses.prepare(origin, body, service)).finished()
 
 
+async def _embeddings(origin: Origin, body: EmbeddingRequest, service: Service) -> BaseModel:
+    return await asyncio.to_thread((await embeddings.embedded(origin, body, service)).make)
+
+
 ENDPOINTS: dict[str, tuple[type[BaseModel], Answer]] = {
     "/v1/chat/completions": (ChatRequest, _chat),
     "/v1/completions": (CompletionRequest, _completion),
     "/v1/responses": (ResponsesRequest, _response),
+    "/v1/embeddings": (EmbeddingRequest, _embeddings),
 }
 
 
@@ -77,7 +83,7 @@ class Worker:
                     return self._failed(line, request_id, error.status, error_object(error))
                 await asyncio.sleep(RETRY_S)
             else:
-                return self._answered(line, request_id, answer)
+                return await asyncio.to_thread(self._answered, line, request_id, answer)  # vectors are long
 
     def given_up(self, line: BatchLine, code: str, message: str) -> LineResult:
         """The result of a line that nobody will answer."""
@@ -120,7 +126,7 @@ def _encoded(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode() + b"\n"  # in ASCII: some readers of lines take U+2028 for an end
 
 
-def _counts(usage: Usage | ResponseUsage | None) -> dict[str, Any]:
+def _counts(usage: Usage | ResponseUsage | PoolingUsage | None) -> dict[str, Any]:
     """The fields of a result that count."""
     if usage is None:
         return {}
@@ -131,6 +137,8 @@ def _counts(usage: Usage | ResponseUsage | None) -> dict[str, Any]:
             "output_tokens": usage.output_tokens,
             "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
         }
+    elif isinstance(usage, PoolingUsage):
+        counts = {"input_tokens": usage.prompt_tokens}
     else:
         counts = {
             "input_tokens": usage.prompt_tokens,

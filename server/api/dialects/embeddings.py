@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -10,7 +11,7 @@ from server.api.http.body import body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
 from server.api.pipeline.rows import answered, shown
 from server.api.pipeline.texts import given_texts, tokenized
 from server.api.service import Service, ServiceOf
@@ -37,6 +38,19 @@ async def create_embeddings(
 
 
 async def _embed(origin: Origin, body: EmbeddingRequest, service: Service) -> Response:
+    return await answered(*await embedded(origin, body, service))
+
+
+class Embedded(NamedTuple):
+    """Rows of a request's texts, and what makes the answer of them: in a thread where there are many."""
+
+    make: Callable[[], EmbeddingList]
+    rows: list[Float32]
+    facts: PoolingFacts
+
+
+async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> Embedded:
+    """Encode every text. Raises RequestError."""
     name, facts = require_pooling(service, body.model)
     require_kind(service, is_classifier=False)
     params = embedding_params(body, facts)
@@ -52,7 +66,7 @@ async def _embed(origin: Origin, body: EmbeddingRequest, service: Service) -> Re
         ]
         return EmbeddingList.model_construct(data=items, model=name, usage=pooling.usage())
 
-    return await answered(make, rows, facts)
+    return Embedded(make, rows, facts)
 
 
 def embedding_params(body: EmbeddingRequest, facts: PoolingFacts) -> PoolingParams:

@@ -98,8 +98,8 @@ async def encode(model: ServedModel, text: str, add_special_tokens: bool, param:
     most = model.info.max_model_len * MAX_CHARS_PER_TOKEN
     if len(text) > most:
         raise InvalidRequest(
-            f"The prompt has {len(text)} characters, which cannot fit the maximum context length "
-            f"of {model.info.max_model_len} tokens.",
+            f"This model's maximum context length is {model.info.max_model_len} tokens, which a prompt of {len(text)} "
+            "characters cannot fit.",
             param,
             "context_length_exceeded",
         )

@@ -87,7 +87,7 @@ class BatchStore:
         def work(db: sqlite3.Connection) -> list[tuple[StoredBatch, Tally]]:
             before = "" if after is None else "WHERE rowid < (SELECT rowid FROM batches WHERE id = ?)"
             if after is not None:
-                _found(db, after)
+                _found(db, after, "after")
             values = () if after is None else (after,)
             found = list(BATCHES.select(db, f"{before} ORDER BY rowid DESC LIMIT ?", *values, limit))
             return [(each, _tally(db, each)) for each in found]
@@ -151,10 +151,10 @@ class BatchStore:
         await self._database.run(work)
 
 
-def _found(db: sqlite3.Connection, batch_id: str) -> tuple[StoredBatch, Tally]:
+def _found(db: sqlite3.Connection, batch_id: str, param: str = "batch_id") -> tuple[StoredBatch, Tally]:
     batch = BATCHES.get(db, batch_id)
     if batch is None:
-        raise NotFound(f"There is no batch {batch_id[:80]!r}.", "batch_id")
+        raise NotFound(f"There is no batch {batch_id[:80]!r}.", param)
     return batch, _tally(db, batch)
 
 
