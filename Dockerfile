@@ -19,6 +19,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/build \
     && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
+COPY neuronserve ./neuronserve
 COPY server ./server
 COPY loadtests ./loadtests
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
@@ -27,7 +28,7 @@ RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-di
     && mkdir -p /opt/venv/share/neuronserve \
     && /opt/build/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
         --output-file /opt/venv/share/neuronserve/sbom.cdx.json /opt/venv/bin/python \
-    && rm -rf /src/server /src/loadtests \
+    && rm -rf /src/neuronserve /src/server /src/loadtests \
     && find /opt/venv -name tests -path '*/site-packages/*' -type d -prune -exec rm -rf {} + \
     && find /opt/venv -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH}" {} +
 COPY tools/__init__.py tools/precompile.py ./tools/

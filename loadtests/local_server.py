@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from loadtests.errors import StartError
+from neuronserve import COMMAND
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 40.0
@@ -21,7 +22,7 @@ _READY = re.compile(r'ready: (http://[^\s"]+)[\s"]')
 
 def neuronserve_command(arguments: Sequence[str]) -> list[str]:
     """`neuronserve serve ...` on a free port, with this interpreter."""
-    return [sys.executable, "-m", "server", "serve", *arguments, "--port", "0", "--disable-access-log"]
+    return [*COMMAND, "serve", *arguments, "--port", "0", "--disable-access-log"]
 
 
 def mock_command(ttft_ms: float, itl_ms: float, max_model_len: int = 8192) -> list[str]:

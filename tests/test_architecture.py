@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "server"
 FILES = sorted(SERVER.rglob("*.py"))
+APPLICATIONS = sorted((ROOT / "neuronserve").rglob("*.py"))  # what applications import
 AROUND = sorted(path for folder in ("loadtests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 
 COMPILER = {"numba", "llvmlite"}
@@ -186,7 +187,13 @@ def test_only_settings_reads_argv_and_environment(path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("path", [*FILES, *AROUND], ids=module_name)
+@pytest.mark.parametrize("path", [p for p in APPLICATIONS if p.name != "__main__.py"], ids=module_name)
+def test_applications_never_get_our_other_packages(path: Path) -> None:
+    """A module named `server` may be their own."""
+    assert not {name.split(".")[0] for name in imports(path)} & {"server", "loadtests", "tools", "tests", "benchmarks"}
+
+
+@pytest.mark.parametrize("path", [*FILES, *APPLICATIONS, *AROUND], ids=module_name)
 def test_limits_of_taste(path: Path) -> None:
     assert path.read_text().count("\n") <= MAX_FILE_LINES, path
     most = MAX_KERNEL_ARGUMENTS if "kernels" in path.parts else MAX_ARGUMENTS

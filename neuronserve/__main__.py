@@ -1,0 +1,38 @@
+"""The `neuronserve` command, and `python -m neuronserve`: puts its own packages first, then runs `server.cli`."""
+
+from __future__ import annotations
+
+import site
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent  # where `server` and `loadtests` are, in a wheel and in a checkout
+STANDARD = Path(site.__file__).parent  # where the standard library is
+
+
+def main() -> int:
+    """Run the command; returns the exit code."""
+    if str(ROOT) not in sys.path:  # as when an editable installation is found by a hook
+        sys.path.append(str(ROOT))
+    sys.path[:] = sorted(sys.path, key=_rank)  # processes that are spawned get this list too
+
+    from server.cli import main as run
+
+    return run()
+
+
+def _rank(entry: str) -> int:
+    """Place of an entry of sys.path: the standard library, ourselves, what is installed, and what the caller added.
+
+    Python itself puts PYTHONPATH first, and with it an application's own `server` or `tokenizers`.
+    """
+    path = Path(entry)
+    if path.resolve() == ROOT:
+        return 1
+    if any(path.is_relative_to(each) for each in site.getsitepackages()):
+        return 2
+    return 0 if path.is_relative_to(STANDARD) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
