@@ -48,9 +48,11 @@ def neuronserve_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.Tem
 def _started(config: pytest.Config) -> contextlib.AbstractContextManager[Server]:
     from neuronserve.testing import running_server  # not before a test needs it
 
-    found = {name: config.getoption(f"neuronserve_{name}") or config.getini(f"neuronserve_{name}") for name in OPTIONS}
-    args = shlex.split(found.pop("args"))
-    return running_server(**{name: value or None for name, value in found.items()}, args=args)
+    def option(name: str) -> str:
+        return str(config.getoption(f"neuronserve_{name}") or config.getini(f"neuronserve_{name}"))
+
+    model, device, pace = (option(name) or None for name in ("model", "device", "pace"))
+    return running_server(model, device=device, pace=pace, args=shlex.split(option("args")))
 
 
 @contextlib.contextmanager

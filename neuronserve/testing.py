@@ -78,6 +78,13 @@ def running_server(
 
 
 @contextlib.contextmanager
+def replaying(cassette: str | Path, args: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S) -> Iterator[Server]:
+    """`neuronserve replay` of a file that `neuronserve record` wrote, until the block is left. Raises ServerFailed."""
+    with running([*COMMAND, "replay", str(cassette), "--port", "0", *args], timeout_s) as ready:
+        yield Server(ready["url"], ready["model"], ready["pid"])
+
+
+@contextlib.contextmanager
 def running(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) -> Iterator[dict[str, Any]]:
     """What any command that takes `--ready-file` writes there once it is ready. Raises ServerFailed."""
     with tempfile.TemporaryDirectory(prefix="neuronserve-test-") as directory:

@@ -66,6 +66,9 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
+    "record": (commands.record, "pass requests on to an OpenAI endpoint, and keep its answers as a cassette"),
+    "replay": (commands.replay, "answer from a cassette, without a model"),
+    "survive": (commands.survive, "run a client through all faults, and say what it did not survive"),
     "version": (commands.version, "print the version"),
 }
 

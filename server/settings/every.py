@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
+from server.settings.cassette import RecordSettings, ReplaySettings
 from server.settings.compile import CompileSettings
 from server.settings.embed import EmbedSettings
 from server.settings.models import ModelsSettings
@@ -16,6 +17,7 @@ from server.settings.planner import CalibrateSettings, PlanSettings, SimulateSet
 from server.settings.run_batch import RunBatchSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
+from server.settings.survive import SurviveSettings
 
 KINDS: tuple[type[Settings], ...] = (
     ServeSettings,
@@ -33,6 +35,9 @@ KINDS: tuple[type[Settings], ...] = (
     LsSettings,
     TopSettings,
     MonitorSettings,
+    RecordSettings,
+    ReplaySettings,
+    SurviveSettings,
 )
 
 
