@@ -20,7 +20,7 @@ from server.api.faults.rule_file import header_rule, read_rules
 from server.api.faults.rules import KINDS, FaultConfig, Injections, Latency, Rule, ServerError
 from server.api.faults.sse import EventSplitter, has_output
 from server.errors import InvalidRequest, SettingsError
-from tests.api.serving import Server, run_command, running_server
+from tests.api.serving import ROOT, Server, run_command, running_server
 from tests.api.telemetry.scraping import scrape
 
 RULES = """
@@ -289,6 +289,17 @@ def test_events_are_the_same_however_their_bytes_come(parts: list[str], data: st
         found += splitter.feed(whole[begin:end])
     assert [event.decode() for event in found] == [f"{part}\n\n" for part in parts]
     assert splitter.rest() == b""
+
+
+def test_the_page_has_every_fault_with_its_keys_and_rules_that_can_be_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    for kind, rule in KINDS.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{kind}` |"))
+        own = set(rule.__struct_fields__) - set(Rule.__struct_fields__)
+        assert {name for name in own if f"`{name}`" in row} == own
+    file = tmp_path / "rules.yaml"
+    file.write_text(page.split("```yaml\nseed")[1].split("```")[0].join(("seed", "")))
+    assert [rule.kind for rule in read_rules(file).rules] == ["rate_limit", "cut", "slow", "server_error"]
 
 
 def test_every_fault_can_be_wished_for_and_none_shows_a_pattern() -> None:

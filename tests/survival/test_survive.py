@@ -77,7 +77,7 @@ def test_a_careless_client_is_told_what_it_did_not_survive(tmp_path: Path, kerne
 
 
 def test_a_client_that_does_not_end_is_ended(tmp_path: Path, kernel_cache: str) -> None:
-    hangs = f"CAREFUL = False\n{CLIENT.replace('    raise\n', '    time.sleep(3600)\n')}"
+    hangs = "CAREFUL = False\n" + CLIENT.replace("    raise\n", "    time.sleep(3600)\n")
     code, verdicts, said = survive(tmp_path, kernel_cache, hangs, *only("server-error"), "--timeout", "20")
     assert (code, verdicts) == (1, {"server-error": "hung"}), said
 
