@@ -10,10 +10,9 @@ import sys
 from openai import OpenAI
 
 PASSAGES = (
-    "Nora is a baker. One day Nora lost a key and looked for it everywhere. In the end it was in the garden, and Nora "
-    "was happy.",
-    "Marek is a pilot. One day Marek found a small cat under the bridge. He gave it milk, and it stayed with him.",
-    "Lena is a doctor. One day Lena missed the train to the city. She walked all day, and came home in the evening.",
+    "Nora is a baker. One day Nora lost a key and looked for it everywhere. In the end it was in the garden.",
+    "Marek is a pilot. One day Marek lost a hammer and looked for it everywhere. In the end it was in the valley.",
+    "Lena is a doctor. One day Lena lost a coat and looked for it everywhere. In the end it was under the bridge.",
 )
 
 

@@ -39,9 +39,9 @@ def printed(server: Server, name: str, *args: str) -> str:
 
 
 def test_retrieval_finds_the_passage_and_the_model_writes_from_it(server: Server) -> None:
-    passage, answer = printed(server, "rag", "Which pilot found a cat?").splitlines()
+    passage, answer = printed(server, "rag", "Which pilot lost a hammer?").splitlines()
     assert passage.startswith("passage: Marek is a pilot.")
-    assert "Marek" in answer
+    assert "hammer" in answer
 
 
 def test_the_agent_calls_and_answers_with_what_it_was_told(server: Server) -> None:
@@ -66,10 +66,10 @@ def test_a_batch_is_answered_line_by_line(server: Server) -> None:
 def test_ci_fails_when_a_token_costs_a_tenth_more(server: Server, tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     printed(server, "cost_gate", str(baseline), "--update", "--max-tokens", "16")
-    assert "+0.0%" in printed(server, "cost_gate", str(baseline), "--max-tokens", "16")
+    assert "to the baseline's $" in printed(server, "cost_gate", str(baseline), "--max-tokens", "16")
     assert run(server, "cost_gate", str(baseline), "--max-tokens", "2").returncode == 1  # prompts over fewer tokens
     before = json.loads(baseline.read_text())
-    before["usd_per_million_output_tokens"] *= 0.85
+    before["usd_per_million_output_tokens"] *= 0.8
     baseline.write_text(json.dumps(before))
     assert run(server, "cost_gate", str(baseline), "--max-tokens", "16").returncode == 1
 
