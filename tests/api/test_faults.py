@@ -196,6 +196,8 @@ def test_a_slow_answer_is_the_same_answer(faulty: Server) -> None:
         ("cut; after_token=3", "after_token: there is no such key (did you mean after_tokens?)"),
         ("cut; how=politely", "how is 'politely': expected 'end' or 'close' or 'reset'"),
         ("slow; first_token=-1", "first_token is -1"),
+        ("slow; first_token=nan", "first_token is nan"),
+        ("slow; first_token=[[[", "first_token is '[[['"),
     ],
 )
 def test_a_wish_that_names_no_fault_is_refused(faulty: Server, fault: str, words: str) -> None:
@@ -236,6 +238,8 @@ def test_without_the_flags_nothing_looks_at_the_header(server: Server) -> None:
         ),
         ("rules: [{fault: slow, token: {medain: 1}}]", "rules[0].token.medain: there is no such key"),
         ("rules: [", "is not YAML"),
+        ("seed: 2024-13-45", "is not YAML"),
+        ("seed: 2024-12-24", "seed is datetime.date(2024, 12, 24)"),
     ],
 )
 def test_a_file_with_mistakes_is_refused_by_its_key(tmp_path: Path, text: str, words: str) -> None:

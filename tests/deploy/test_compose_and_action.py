@@ -167,6 +167,7 @@ def start(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([script], env=env, capture_output=True, text=True, timeout=limit, check=False)
 
 
+@pytest.mark.thorough
 def test_the_action_leaves_a_server_to_the_job(tmp_path: Path, kernel_cache: str) -> None:
     ran = start(tmp_path, ARGS=f"--max-num-seqs 2 --kernel-cache-dir {kernel_cache}", NEURONSERVE_DEVICE="inf2.8xlarge")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -183,6 +184,7 @@ def test_the_action_leaves_a_server_to_the_job(tmp_path: Path, kernel_cache: str
         until(lambda: not is_running(pid))
 
 
+@pytest.mark.thorough
 def test_the_action_fails_with_the_log_of_a_server_that_does_not_start(tmp_path: Path) -> None:
     ran = start(tmp_path, NEURONSERVE_DEVICE="inf9.xlarge")
     assert ran.returncode == 1

@@ -38,12 +38,14 @@ def printed(server: Server, name: str, *args: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.thorough
 def test_retrieval_finds_the_passage_and_the_model_writes_from_it(server: Server) -> None:
     passage, answer = printed(server, "rag", "Which pilot lost a hammer?").splitlines()
     assert passage.startswith("passage: Marek is a pilot.")
     assert "hammer" in answer
 
 
+@pytest.mark.thorough
 def test_the_agent_calls_and_answers_with_what_it_was_told(server: Server) -> None:
     ran = run(server, "tool_agent", "What is the weather in Oslo?")
     assert ran.returncode == 0, ran.stderr
@@ -51,18 +53,21 @@ def test_the_agent_calls_and_answers_with_what_it_was_told(server: Server) -> No
     assert "17" in ran.stdout
 
 
+@pytest.mark.thorough
 def test_sentences_become_records(server: Server) -> None:
     people = [json.loads(line) for line in printed(server, "json_extraction").splitlines()]
     assert people[0] == {"name": "Marek", "age": 42, "city": "Prague"}
     assert [set(person) for person in people] == [{"name", "age", "city"}] * 2
 
 
+@pytest.mark.thorough
 def test_a_batch_is_answered_line_by_line(server: Server) -> None:
     lines = printed(server, "batch_job", "7+5", "12+30").splitlines()
     assert sorted(line.partition(":")[0] for line in lines) == ["12+30", "7+5"]
     assert any("12" in line.partition(":")[2] for line in lines)
 
 
+@pytest.mark.thorough
 def test_ci_fails_when_a_token_costs_a_tenth_more(server: Server, tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     printed(server, "cost_gate", str(baseline), "--update", "--max-tokens", "16")

@@ -61,6 +61,7 @@ def only(*names: str) -> list[str]:
     return [word for name in names for word in ("--only", name)]
 
 
+@pytest.mark.thorough
 def test_a_careful_client_survives_and_is_equal(tmp_path: Path, kernel_cache: str) -> None:
     names = ("rate-limit", "reset", "cut-end", "cut-close", "malformed-chunk", "error-event", "outage")
     code, verdicts, said = survive(tmp_path, kernel_cache, f"CAREFUL = True\n{CLIENT}", *only(*names))
@@ -76,12 +77,14 @@ def test_a_careless_client_is_told_what_it_did_not_survive(tmp_path: Path, kerne
     assert "HTTP Error 500" in said
 
 
+@pytest.mark.thorough
 def test_a_client_that_does_not_end_is_ended(tmp_path: Path, kernel_cache: str) -> None:
     hangs = "CAREFUL = False\n" + CLIENT.replace("    raise\n", "    time.sleep(3600)\n")
     code, verdicts, said = survive(tmp_path, kernel_cache, hangs, *only("server-error"), "--timeout", "20")
     assert (code, verdicts) == (1, {"server-error": "hung"}), said
 
 
+@pytest.mark.thorough
 def test_a_command_that_fails_by_itself_is_no_trial(tmp_path: Path, kernel_cache: str) -> None:
     code, verdicts, said = survive(tmp_path, kernel_cache, "raise SystemExit('no such thing')", *only("reset"))
     assert (code, verdicts) == (2, {})

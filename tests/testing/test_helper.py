@@ -37,6 +37,7 @@ def test_a_server_is_ready_in_the_block_and_gone_behind_it() -> None:
     assert not is_running(server.pid)
 
 
+@pytest.mark.thorough
 def test_a_server_that_cannot_start_says_why() -> None:
     with (
         pytest.raises(ServerFailed, match=r"ended with code 2:\n(.|\n)*no-such-device"),
@@ -45,6 +46,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
         pass
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_never_ready_is_ended(checkpoint: Path) -> None:
     hanging = [*command("serve", str(checkpoint), "--device", "hang", "--port", "0")]
     with pytest.raises(ServerFailed, match="was not ready in 3 s"), running(hanging, timeout_s=3):
@@ -70,6 +72,7 @@ def test_the_file_is_whole_says_where_and_goes_with_the_server(checkpoint: Path,
         process.wait()
 
 
+@pytest.mark.thorough
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_loaded(checkpoint: Path, tmp_path: Path) -> None:
     ran = run_command("serve", str(checkpoint), "--port", "0", "--ready-file", str(tmp_path / "none" / "ready.json"))
     assert ran.returncode == 2

@@ -70,6 +70,7 @@ def test_a_session_has_one_server_beside_a_package_of_the_same_name(project: pyt
     assert not is_running(pid)
 
 
+@pytest.mark.thorough
 def test_workers_share_one_server(project: pytest.Pytester) -> None:
     project.makepyfile(**{f"test_{name}": USES for name in "abcd"})
     flags = ("-n", "2", "--dist", "loadfile", "--neuronserve-args=--max-num-seqs 4")
@@ -86,6 +87,7 @@ def test_without_the_fixture_nothing_is_imported_or_started(project: pytest.Pyte
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.thorough
 def test_a_server_that_does_not_start_is_an_error_with_its_last_lines(project: pytest.Pytester) -> None:
     project.makepyfile(USES)
     result = project.runpytest_subprocess("-p", "no:cacheprovider", "--neuronserve-device", "inf9.xlarge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,10 +28,10 @@ def read_rules(path: Path) -> FaultConfig:
         return FaultConfig(tuple(_rule(rule, f"rules[{place}].") for place, rule in enumerate(rules)), seed)
     except OSError as error:
         raise SettingsError(f"--inject-faults: cannot read {str(path)!r}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--inject-faults: {path} is not YAML: {str(error).splitlines()[0]}") from error
     except JsonError as error:
         raise SettingsError(f"--inject-faults: {path}: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, or a date that there is not
+        raise SettingsError(f"--inject-faults: {path} is not YAML: {str(error).splitlines()[0]}") from error
 
 
 def header_rule(text: str) -> Rule:
@@ -38,9 +39,16 @@ def header_rule(text: str) -> Rule:
     kind, *fields = (part.strip() for part in text.split(";"))
     try:
         pairs = [field.partition("=") for field in fields if field]
-        return _rule({"fault": kind} | {name.strip(): yaml.safe_load(value) for name, _, value in pairs}, "")
-    except (JsonError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{FAULT_HEADER}: {str(error).splitlines()[0]}", FAULT_HEADER) from error
+        return _rule({"fault": kind} | {name.strip(): _scalar(value.strip()) for name, _, value in pairs}, "")
+    except JsonError as error:
+        raise InvalidRequest(f"{FAULT_HEADER}: {error}", FAULT_HEADER) from error
+
+
+def _scalar(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _rule(content: dict[str, Any], path: str) -> Rule:
