@@ -17,6 +17,7 @@ from server.api.endpoints import adapters, admin, batches, docs, files, inventor
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
+from server.api.faults.injector import FaultInjector
 from server.api.http.load_report import LoadReports, load_of
 from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
@@ -64,6 +65,8 @@ def build_app(service: Service) -> FastAPI:
     errors.install(app, sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path)))
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
+    if config.faults is not None:
+        app.add_middleware(FaultInjector, config=config.faults, count=service.telemetry.count_fault)
     app.add_middleware(HeadAsGet)
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from server.api.faults.rules import FaultConfig
 from server.device.prices import PriceBasis
 from server.link.restarts import NO_HEALING, Healing
 from server.text.parsers.formats import ReasoningParserName, ToolParserName
@@ -76,3 +77,5 @@ class ApiConfig:
     price_basis: PriceBasis = "on_demand"  # of modelled device time
     usd_per_hour: float | None = None  # of the whole instance, over the catalogue's
     store: StoreConfig = StoreConfig()
+    faults: FaultConfig | None = None  # that are injected on purpose; None = none, and nothing looks for them
+    ready_file: Path | None = None  # says where the server is while it is ready

@@ -23,6 +23,7 @@ from server.api.dialects.responses.background import Background
 from server.api.endpoints.inventory import inventory
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
+from server.api.ready_file import ReadyFile
 from server.api.service import Service
 from server.api.start_screen import show_way_in, start_screen
 from server.device.open_files import REFUSED_CONNECTIONS
@@ -85,6 +86,7 @@ class ApiServer:
         app = build_app(self.service)
         mount(app, self.service)
         self._listener = listener
+        self._ready_file = ReadyFile(config.ready_file)
         count_refusal = self.service.telemetry.refused_connections.inc
         connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
         self._background: Background = app.state.background
@@ -123,6 +125,7 @@ class ApiServer:
             await serving
         finally:
             self._uvicorn.should_exit = True
+            self._ready_file.remove()
             loading.cancel()
             logging_stats.cancel()
             giving_up.cancel()
@@ -162,6 +165,7 @@ class ApiServer:
         )
         if self.service.store.is_durable:
             self._batches = asyncio.create_task(BatchRunner(self.service).run())
+        self._ready_file.write(address(self._listener), model=self.service.config.model_names[0], device=info.device)
         log.info("ready: %s", address(self._listener))
         show_way_in(address(self._listener))
 

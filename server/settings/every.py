@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from server.errors import SettingsError
 from server.settings.base import ENV_PREFIX, Settings
 from server.settings.bench import AccuracySettings, LatencySettings, ThroughputSettings
+from server.settings.cassette import RecordSettings, ReplaySettings
 from server.settings.chat import ChatSettings
 from server.settings.compile import CompileSettings
 from server.settings.doctor import DoctorSettings
@@ -18,6 +19,7 @@ from server.settings.planner import CalibrateSettings, PlanSettings, SimulateSet
 from server.settings.run_batch import RunBatchSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
+from server.settings.survive import SurviveSettings
 
 BY_COMMAND: Mapping[str, type[Settings]] = {
     "serve": ServeSettings,
@@ -37,6 +39,9 @@ BY_COMMAND: Mapping[str, type[Settings]] = {
     "top": TopSettings,
     "monitor": MonitorSettings,
     "doctor": DoctorSettings,
+    "record": RecordSettings,
+    "replay": ReplaySettings,
+    "survive": SurviveSettings,
 }
 KINDS = tuple(BY_COMMAND.values())
 

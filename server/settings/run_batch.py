@@ -10,7 +10,7 @@ from server.settings.serve import ServeSettings
 
 OF_HTTP = frozenset(  # without effect where nothing listens
     {"host", "port", "api_key", "api_key_file", "allowed_origins", "shutdown_timeout", "disable_access_log"}
-    | {"data_dir", "max_file_bytes", "max_data_bytes"}
+    | {"data_dir", "max_file_bytes", "max_data_bytes", "ready_file", "inject_faults", "allow_fault_header"}
 )
 
 

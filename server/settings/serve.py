@@ -24,6 +24,7 @@ from server.link.handle import EngineMode
 from server.link.restarts import Healing
 from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
+from server.settings.faults import FaultSettings
 from server.settings.logs import LogFormat, log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.pooling import PoolingSettings
@@ -39,7 +40,7 @@ def _not_empty(keys: Any) -> Any:
     return keys
 
 
-class ServeSettings(EngineSettings, PoolingSettings):
+class ServeSettings(EngineSettings, PoolingSettings, FaultSettings):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
@@ -112,6 +113,9 @@ class ServeSettings(EngineSettings, PoolingSettings):
     )
     reasoning_parser: ReasoningParser = Field(
         "auto", description="form in which the model writes its reasoning; auto is as the chat template has it"
+    )
+    ready_file: File = Field(
+        None, description="file that says where the server is, as JSON, from when it is ready until it ends"
     )
     log_format: LogFormat = Field("text", description="lines to read, or one JSON object a line")
     disable_access_log: CliToggleFlag[bool] = Field(False, description="write no line per request")
@@ -258,6 +262,7 @@ class ServeSettings(EngineSettings, PoolingSettings):
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
             store=slice_of(StoreConfig, self),
+            faults=self.fault_config,
             healing=self._healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
             has_device_traces=self.trace_dir is not None,

@@ -130,7 +130,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 def _help(field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%")
-    if "(default: " in text or field.default in (None, (), False, ""):
+    if field.is_required() or "(default: " in text or field.default in (None, (), False, ""):
         return text
     default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
     return f"{text} (default: {default})"
@@ -203,6 +203,11 @@ def runtime_cores() -> RuntimeCores:
 def neuron_variables() -> dict[str, str]:
     """The variables of Neuron's compiler, runtime and libraries; an empty one counts as not set."""
     return {name: value for name, value in os.environ.items() if name.startswith(NEURON_PREFIXES) and value}
+
+
+def process_environment() -> dict[str, str]:
+    """All variables, for a command of the user's own that is run with them."""
+    return dict(os.environ)
 
 
 def cache_home() -> Path:

@@ -63,6 +63,7 @@ def inventory(service: Service) -> dict[str, Any]:
         "parsers": _parsers(service),
         "time": {"pace": facts.pace, "calibration": facts.calibration, "extrapolated": list(facts.extrapolated)},
         "price": _price(model),
+        "faults": None if service.config.faults is None else service.config.faults.as_json(),
         "versions": _versions(),
     }
 

@@ -9,17 +9,16 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from server.api.config import MAX_HEADER_BYTES
 from server.api.errors import RETRY_AFTER_S, HeadersTooLarge, TooManyConnections, error_bytes
+from server.api.http.connection_end import EndableProtocol
 from server.api.http.connections import Connections
 from server.errors import RequestError
 
 SURPLUS_S = 5.0  # that a refused connection may take for its request
 
 
-class LimitedHttpProtocol(HttpToolsProtocol):
+class LimitedHttpProtocol(EndableProtocol):
     """Answers 431 and closes as soon as request line and headers together pass `MAX_HEADER_BYTES`.
 
     A connection above the server's number gets 429 for its first request, or is closed when none comes.

@@ -87,6 +87,14 @@ REJECTIONS = MetricFamily(
     "host_memory_gib, or max_connections (open files)",
     ("model_name", "reason"),
 )
+INJECTED_FAULTS = MetricFamily(
+    "neuronserve:injected_faults",
+    "counter",
+    "requests",
+    "Requests that got a fault on purpose (`--inject-faults`, `--allow-fault-header`), by the fault and the rule's "
+    "name or place; `header` is a request's own wish",
+    ("model_name", "fault", "rule"),
+)
 LIMITS = ("max_num_queued_reqs", "max_queue_delay", "ttft_slo_ms", "host_memory_gib")  # that an HTTP request can meet
 REQUEST_PROMPT_TOKENS = MetricFamily("vllm:request_prompt_tokens", "histogram", "tokens", "Prompt tokens of a sequence")
 REQUEST_GENERATION_TOKENS = MetricFamily(

@@ -14,7 +14,7 @@ from server.api.telemetry import device_families as f
 from server.api.telemetry import phases_log
 from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
 from server.api.telemetry.engine_metrics import EngineMetrics
-from server.api.telemetry.families import ALIASES, REJECTIONS
+from server.api.telemetry.families import ALIASES, INJECTED_FAULTS, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
 from server.api.telemetry.overload import show_admission, show_memory
@@ -70,6 +70,10 @@ class Telemetry:
         self._show_keys(requests, rate, counters)
         Aliases(self.registry, ALIASES)
         return requests
+
+    def count_fault(self, kind: str, rule: str) -> None:
+        """Count a fault that a rule has injected."""
+        self._instruments.counter(INJECTED_FAULTS, fault=kind, rule=rule).inc()
 
     def show(self, admission: Admission, memory: HostMemory) -> None:
         """Show what decides who is taken."""

@@ -1,0 +1,119 @@
+"""A server for tests, whatever runs them: started as a process, waited for, and ended by its id.
+
+    with running_server(pace="device") as server:
+        client = openai.OpenAI(base_url=server.base_url, api_key=server.api_key)
+
+Needs the standard library alone, and imports nothing of the server into the tests' process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neuronserve import COMMAND
+
+START_TIMEOUT_S = 300.0  # compiling kernels for a new host takes a minute
+STOP_TIMEOUT_S = 40.0
+NO_KEY = "none"  # what clients send who must send something
+LOG_LINES = 20  # of a server that did not start
+_POLL_S = 0.05
+
+
+class ServerFailed(Exception):
+    """The server has ended, or was not ready in time; with the last lines of its log."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that is ready."""
+
+    url: str  # http://HOST:PORT
+    model: str
+    pid: int
+    api_key: str = NO_KEY
+
+    @property
+    def base_url(self) -> str:
+        """What OpenAI's clients call by this name."""
+        return f"{self.url}/v1"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables by which clients of OpenAI and Anthropic find the server."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": self.api_key,
+        }
+
+
+@contextlib.contextmanager
+def running_server(
+    model: str | None = None,
+    *,
+    device: str | None = None,
+    pace: str | None = None,
+    api_key: str | None = None,
+    args: Sequence[str] = (),
+    timeout_s: float = START_TIMEOUT_S,
+) -> Iterator[Server]:
+    """`neuronserve serve` on a free port, until the block is left. Without a `model` it is the one that is shipped.
+
+    `args` are further flags. Raises ServerFailed.
+    """
+    flags = {"--device": device, "--pace": pace, "--api-key": api_key}
+    given = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+    arguments = ["serve", *([model] if model else []), *given, *args]
+    with running([*COMMAND, *arguments, "--port", "0"], timeout_s) as ready:
+        yield Server(ready["url"], ready["model"], ready["pid"], api_key or NO_KEY)
+
+
+@contextlib.contextmanager
+def replaying(cassette: str | Path, args: Sequence[str] = (), timeout_s: float = START_TIMEOUT_S) -> Iterator[Server]:
+    """`neuronserve replay` of a file that `neuronserve record` wrote, until the block is left. Raises ServerFailed."""
+    with running([*COMMAND, "replay", str(cassette), "--port", "0", *args], timeout_s) as ready:
+        yield Server(ready["url"], ready["model"], ready["pid"])
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], timeout_s: float = START_TIMEOUT_S) -> Iterator[dict[str, Any]]:
+    """What any command that takes `--ready-file` writes there once it is ready. Raises ServerFailed."""
+    with tempfile.TemporaryDirectory(prefix="neuronserve-test-") as directory:
+        log, ready = Path(directory) / "server.log", Path(directory) / "ready.json"
+        with log.open("wb") as stream:  # a pipe would have to be read all the time
+            process = subprocess.Popen([*command, "--ready-file", str(ready)], stdout=stream, stderr=stream)
+        try:
+            yield _wait_until_ready(process, ready, log, timeout_s)
+        finally:
+            _stop(process)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], ready: Path, log: Path, timeout_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_s
+    while not ready.exists():
+        has_ended = process.poll() is not None
+        if has_ended or time.monotonic() > deadline:
+            what = f"ended with code {process.returncode}" if has_ended else f"was not ready in {timeout_s:g} s"
+            last = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
+            raise ServerFailed("\n".join([f"the server {what}:", *last]))
+        time.sleep(_POLL_S)
+    found: dict[str, Any] = json.loads(ready.read_text("utf-8"))
+    return found
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,56 @@
+"""Events of a stream as bytes: where one ends, and whether it brings a part of the output, in any dialect."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_END = re.compile(rb"\r?\n\r?\n")
+_DATA = re.compile(rb"^data: ?(.*)$", re.MULTILINE)
+
+
+class EventSplitter:
+    """Puts events together again, however their bytes come."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that are complete now, each with the empty line that ends it."""
+        self._rest += data
+        events, begin = [], 0
+        for end in _END.finditer(self._rest):
+            events.append(self._rest[begin : end.end()])
+            begin = end.end()
+        self._rest = self._rest[begin:]
+        return events
+
+    def rest(self) -> bytes:
+        """What has come of an event that never ended."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def is_comment(event: bytes) -> bool:
+    """Whether the event keeps the connection alive and says nothing."""
+    return event.startswith(b":")
+
+
+def has_output(event: bytes) -> bool:
+    """Whether the event has text, reasoning or a part of a tool call: with this server, a token, rarely more."""
+    try:
+        payload = json.loads(b"\n".join(_DATA.findall(event)))
+    except ValueError:  # [DONE], or nothing
+        return False
+    if not isinstance(payload, dict):
+        return False
+    kind = payload.get("type")
+    if isinstance(kind, str):  # Responses and Messages name their events
+        return kind.endswith(".delta") or kind == "content_block_delta"
+    return any(_has_output(choice) for choice in payload.get("choices") or ())
+
+
+def _has_output(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta") or {}
+    return bool(choice.get("text")) or any(value for name, value in delta.items() if name != "role")

@@ -1,0 +1,35 @@
+"""Ends of a connection that HTTP has no words for: closed, or reset, in the middle of an answer."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from typing import Literal, cast
+
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+End = Literal["close", "reset"]
+EXTENSION = "neuronserve.end_connection"
+
+
+class EndableProtocol(HttpToolsProtocol):
+    """Lets an application end the connection of its request, by an extension of the scope."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: {"end": self._end}}
+
+    def _end(self, how: End) -> None:
+        if how == "close":
+            self.transport.close()  # once what was written is on its way
+            return
+        own: socket.socket = self.transport.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST rather than FIN
+        self.transport.abort()
+
+
+def end_connection(scope: Scope, how: End) -> None:
+    """End the connection of a request; its application then sees the client disconnect."""
+    cast(Callable[[End], None], scope["extensions"][EXTENSION]["end"])(how)

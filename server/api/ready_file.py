@@ -1,0 +1,46 @@
+"""The file that says where a server is while it is ready, so that who has started it need not read its log."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from server import __version__
+from server.errors import StartError
+
+
+class ReadyFile:
+    """One file, written whole or not at all. Without a path nothing is written."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Takes away what a server that was killed has left. Raises StartError when the file could not be written."""
+        self._path = path
+        if path is None:
+            return
+        try:
+            path.unlink(missing_ok=True)
+            self._partial.write_text("")
+            self._partial.unlink()
+        except OSError as error:
+            raise StartError(f"--ready-file: cannot write {str(path)!r}: {error.strerror}") from error
+
+    @property
+    def _partial(self) -> Path:
+        assert self._path is not None
+        return self._path.with_name(f"{self._path.name}.{os.getpid()}")
+
+    def write(self, url: str, **facts: Any) -> None:
+        """Say that the server is ready at `url` (`http://HOST:PORT`)."""
+        if self._path is None:
+            return
+        port = int(url.rpartition(":")[2])
+        content = {"url": url, "port": port, "pid": os.getpid(), "version": __version__, **facts}
+        self._partial.write_text(json.dumps(content) + "\n")
+        self._partial.replace(self._path)
+
+    def remove(self) -> None:
+        """Say that the server is ready no more."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
