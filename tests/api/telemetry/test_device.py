@@ -13,7 +13,7 @@ import pytest
 from loadtests.bench import measure
 from loadtests.cost import modelled
 from loadtests.plan import make_plan
-from server.api.http.origin import NO_KEY
+from server.api.keys.ring import NO_KEY
 from server.api.telemetry.device_account import DeviceAccount, KeyAccount
 from server.api.telemetry.stats_log import INTERVAL_S, PaceLog
 from server.clock import NS, ManualClock
