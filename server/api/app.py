@@ -13,7 +13,19 @@ from server.api.dialects import chat, completions, embeddings, pooling, rerank, 
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import routes as responses
 from server.api.dialects.responses.background import Background
-from server.api.endpoints import adapters, admin, batches, docs, files, inventory, models, status, tokenize, usage
+from server.api.endpoints import (
+    adapters,
+    admin,
+    batches,
+    docs,
+    files,
+    inventory,
+    models,
+    render,
+    status,
+    tokenize,
+    usage,
+)
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
@@ -35,7 +47,7 @@ RATE_LIMIT_HEADERS = [
 ]
 GENERATING = (chat, completions, responses, messages, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
-ABOUT = (models, tokenize, status, admin, inventory, usage, docs)
+ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
 BODIES = (
     ChatRequest,

@@ -202,7 +202,7 @@ def ls(call: Call) -> None:
     from server.settings.monitor import LsSettings
 
     settings = call.settings(LsSettings)
-    run_ls(settings.url, settings.device, settings.json_output)
+    run_ls(settings.endpoint, settings.device, settings.json_output)
 
 
 def top(call: Call) -> None:
@@ -211,7 +211,7 @@ def top(call: Call) -> None:
     from server.settings.monitor import TopSettings
 
     settings = call.settings(TopSettings)
-    run_top(settings.url, settings.interval, settings.once)
+    run_top(settings.endpoint, settings.interval, settings.once)
 
 
 def monitor(call: Call) -> None:
@@ -220,7 +220,7 @@ def monitor(call: Call) -> None:
     from server.settings.monitor import MonitorSettings
 
     settings = call.settings(MonitorSettings)
-    run_monitor(settings.url, settings.interval, settings.once)
+    run_monitor(settings.endpoint, settings.interval, settings.once)
 
 
 def version(call: Call) -> None:

@@ -49,6 +49,7 @@ class BeamGeneration:
         service.engine.check_rank(origin.data_parallel_rank)
         self._service, self._origin, self._body = service, origin, body
         self._adapter = service.adapters.get(body.model)
+        self._planned = sequences
         self._prompts = [sequence.prompt for sequence in sequences]
         self._sampling = sequences[0].sampling
         self._searches = [BeamSearch(_params(self._width, body, each.sampling)) for each in sequences]
@@ -62,6 +63,11 @@ class BeamGeneration:
     def prompts(self) -> list[Prompt]:
         """One prompt for each choice index."""
         return [prompt for prompt in self._prompts for _ in range(self._width)]
+
+    @property
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling that beams are made of."""
+        return self._planned
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """One batch with all choices. Raises GenerationFailed, Unavailable, or RequestTimeout after the time limit."""

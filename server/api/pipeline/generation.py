@@ -58,6 +58,10 @@ class AnyGeneration(Protocol):
     def prompts(self) -> list[Prompt]:
         """One prompt for each choice index."""
 
+    @property
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling of its first choice."""
+
     def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """Batches of output as it comes; ends when every choice has ended."""
 
@@ -171,6 +175,7 @@ class Generation:
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
         self._n = body.n or 1
+        self._num_prompt_tokens = sum(len(each.prompt.token_ids) for each in self.planned)
         self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage
         tokenizer = service.served.tokenizer
@@ -242,9 +247,9 @@ class Generation:
         return self._watch.times if is_shown else None
 
     @property
-    def _num_prompt_tokens(self) -> int:
-        """Of all prompts, each counted once however many choices it has."""
-        return sum(len(sequence.prompt.token_ids) for sequence in self._sequences[:: self._n])
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling of its first choice."""
+        return self._sequences[:: self._n]
 
     def _require_welcome(self) -> None:
         model = self._service.served
