@@ -32,7 +32,7 @@ from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.http.load_report import LoadReports, load_of
 from server.api.http.middleware import BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
-from server.api.keys.guard import Guard
+from server.api.keys.guard import Guard, refusals
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
@@ -73,6 +73,7 @@ def build_app(service: Service) -> FastAPI:
     """Build the ASGI application of one service."""
     app = Application(title="neuronserve", version=__version__, docs_url=None, redoc_url=None)
     app.bodies = BODIES
+    app.refusals = refusals
     app.state.service = service
     app.state.background = Background()
     for module in MODULES:

@@ -40,12 +40,3 @@ def test_nothing_is_generated_and_what_would_be_refused_is(http: httpx.Client) -
         ("/v1/chat/completions/render", {"messages": MESSAGES, "top_p": 2}),
     ):
         assert http.post(path, json=body).status_code == 400
-
-
-def test_the_tokenizers_page_needs_its_flag(checkpoint: Any) -> None:
-    from tests.api.serving import running_server
-
-    with running_server(checkpoint) as server:
-        answer = httpx.get(f"{server.url}/tokenizer_info")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
-    assert "--enable-tokenizer-info-endpoint" in answer.json()["error"]["message"]

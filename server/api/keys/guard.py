@@ -51,7 +51,7 @@ class Guard:
         try:
             if self._ring.is_guarded and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
                 caller = _require(caller, scope["path"])
-                if scope["method"] == "POST" and scopes_of(scope["path"]) == INFERENCE:
+                if _is_counted(scope["path"], scope["method"]):
                     caller.use.let_in()
         except RequestError as error:
             await error_response(error, scope["path"])(
@@ -70,6 +70,17 @@ def scopes_of(path: str) -> frozenset[key.Scope]:
     """The scopes of which a key must have one, to open a path."""
     below = (scopes for prefix, scopes in OPENED_BELOW.items() if path.startswith(prefix))
     return OPENED_BY.get(path) or next(below, INFERENCE)
+
+
+def refusals(path: str, method: str) -> tuple[int, ...]:
+    """Statuses with which the guard of a server with keys may answer."""
+    if path in PUBLIC or path.startswith(PUBLIC_BELOW):
+        return ()
+    return (401, 403, 429) if _is_counted(path, method) else (401, 403)
+
+
+def _is_counted(path: str, method: str) -> bool:
+    return method == "POST" and scopes_of(path) == INFERENCE
 
 
 def _require(caller: Caller | None, path: str) -> Caller:

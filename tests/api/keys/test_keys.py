@@ -82,6 +82,12 @@ def test_each_path_opens_for_its_scopes(keyed: Server, method: str, path: str, o
             assert (answer.status_code, answer.json()["error"]["code"]) == (401 if key is None else 403, code)
 
 
+def test_the_tokenizers_page_needs_its_flag(keyed: Server) -> None:
+    answer = ask(keyed, "GET", "/tokenizer_info", "a")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert "--enable-tokenizer-info-endpoint" in answer.json()["error"]["message"]
+
+
 def test_openais_client_reads_what_is_left_and_when_to_come_back(keyed: Server) -> None:
     with openai.OpenAI(base_url=f"{keyed.url}/v1", api_key="few-key", max_retries=0, timeout=60) as client:
         raw = client.completions.with_raw_response.create(model="fake", prompt="abcdef", max_tokens=4)
