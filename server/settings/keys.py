@@ -11,6 +11,7 @@ from server.errors import SettingsError
 from server.settings.base import File, Settings, Texts
 
 CLIENTS: frozenset[Scope] = frozenset({"inference", "metrics"})
+OPERATORS: frozenset[Scope] = frozenset({"admin"})
 
 
 def _not_empty(keys: Any) -> Any:
@@ -45,7 +46,7 @@ class KeySettings(Settings):
         has_operators = self.admin_api_key or self.api_keys_file is not None
         scopes = CLIENTS if has_operators else SCOPES
         given = [(key, scopes) for key in dict.fromkeys((*self.api_key, *self._keys_of_file()))]
-        given += [(key, SCOPES) for key in dict.fromkeys(self.admin_api_key)]
+        given += [(key, OPERATORS) for key in dict.fromkeys(self.admin_api_key)]
         fixed = tuple(Key(str(i), digest_of(key), opened) for i, (key, opened) in enumerate(given, 1))
         return KeysConfig(fixed, self.api_keys_file, self.public_paths)
 

@@ -94,8 +94,3 @@ def test_nobody_need_read_it(checkpoint: Path) -> None:
         assert process.wait(PATIENCE_S) == 0
         assert process.stderr is not None
         process.stderr.close()
-
-
-def test_a_server_that_asks_for_keys_asks_for_none_here(checkpoint: Path) -> None:
-    with running_server(checkpoint, "--api-key", "k") as keyed:
-        assert httpx.get(keyed.url + "/inventory").status_code == 200

@@ -16,6 +16,8 @@ from server.errors import SettingsError
 MAX_KEYS = 1000
 MAX_BYTES = 2**20
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@/-]{0,63}$"
+NO_KEY = "none"  # the name where no key is sent
+OTHERS = "others"  # the label of all names beyond those that are remembered
 _Limit = Annotated[int, Meta(ge=1, le=10**12)] | None
 _Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -96,6 +98,10 @@ def _key(line: int, content: object) -> Key:
         problem, _, place = str(error).partition(" - at `$.")
         field = f"{place.removesuffix('`')}: " if place else ""
         raise SettingsError(f"line {line}: {field}{problem[0].lower()}{problem[1:]}") from None
+    if row.name in {NO_KEY, OTHERS}:
+        raise SettingsError(
+            f"line {line}: name: {row.name!r} is no key's: it stands for requests without one, or for many"
+        )
     if (row.key is None) == (row.sha256 is None):
         raise SettingsError(f"line {line}: {row.name!r} must have either `key` or `sha256`")
     digest = bytes.fromhex(row.sha256) if row.sha256 is not None else digest_of(row.key or "")

@@ -47,9 +47,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        caller = self._ring.find(_given(scope)) if self._ring.is_guarded else None
+        caller = self._ring.find(_given(scope)) if self._ring.has_keys else None
         try:
-            if self._ring.is_guarded and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
+            if self._ring.has_keys and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
                 caller = _require(caller, scope["path"])
                 if _is_counted(scope["path"], scope["method"]):
                     caller.use.let_in()
@@ -63,7 +63,8 @@ class Guard:
         await self._app(scope, receive, _counted(send, caller))
 
     def _is_public(self, path: str) -> bool:
-        return path in self._public or path.startswith(self._public_below)
+        is_open = not self._ring.asks_clients and scopes_of(path) != ADMIN
+        return is_open or path in self._public or path.startswith(self._public_below)
 
 
 def scopes_of(path: str) -> frozenset[key.Scope]:

@@ -12,15 +12,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from server.api.keys.file import MAX_KEYS, read_keys, require_distinct
+from server.api.keys.file import MAX_KEYS, NO_KEY, OTHERS, read_keys, require_distinct
 from server.api.keys.key import NO_LIMITS, Key, KeyLimits, KeysConfig
 from server.api.keys.limiter import Limiter
 from server.clock import Clock, MonotonicClock
 from server.errors import SettingsError
 
 log = logging.getLogger("neuronserve.keys")
-NO_KEY = "none"  # the name where no key is sent
-OTHERS = "others"  # the label of all names beyond those that are remembered
 MAX_NAMES = 2 * MAX_KEYS  # since the start
 
 
@@ -138,17 +136,20 @@ class KeyRing:
         self._uses: dict[str, KeyUse] = {}
         self._callers: list[Caller] = []
         self._set(self._read())
-        self.anyone = Caller(NO_KEY, self._use(NO_KEY), is_admin=not self._callers)
+        # Whether clients need a key; with operators' flags alone only what is theirs asks for one. Never changes.
+        self.asks_clients = config.file is not None or any("inference" in key.scopes for key in config.fixed)
+        self.anyone = Caller(NO_KEY, self._use(NO_KEY), is_admin=not self.asks_clients)
 
     @property
-    def is_guarded(self) -> bool:
+    def has_keys(self) -> bool:
         """Whether there are keys at all; that never changes."""
         return bool(self._callers)
 
     @property
     def has_operators(self) -> bool:
         """Whether operators have keys that clients do not."""
-        return len({each.is_admin for each in self._callers}) > 1
+        kinds = {each.is_admin for each in self._callers}
+        return True in kinds and (False in kinds or not self.asks_clients)
 
     @property
     def uses(self) -> Mapping[str, KeyUse]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from server.api.keys.file import read_keys
+from server.api.keys.file import OTHERS, read_keys
 from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
-from server.api.keys.ring import MAX_NAMES, OTHERS, KeyRing
+from server.api.keys.ring import MAX_NAMES, KeyRing
 from server.clock import ManualClock
 from server.errors import SettingsError
 
@@ -58,6 +58,7 @@ def test_json_is_read_too(tmp_path: Path) -> None:
         (f"keys:\n  - name: a\n    key: *{SECRET}", "line 3: is not YAML"),
         (f"keys:\n  - name: a\n  - name: b\n    key: {SECRET}", "line 2: 'a' must have either `key` or `sha256`"),
         (f"keys:\n  - name: a b\n    key: {SECRET}", "line 2: name: "),
+        (f"keys:\n  - name: none\n    key: {SECRET}", "line 2: name: 'none' is no key's"),
         (f"keys:\n  - key: {SECRET}", "line 2: object missing required field `name`"),
         (f"keys:\n  - name: a\n    key: {SECRET} {SECRET}", "line 2: key: "),
         ("keys:\n  - name: a\n    key: 12345", "line 2: key: expected `str | null`, got `int`"),
