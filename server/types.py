@@ -65,6 +65,7 @@ class Request:
     lora: str = ""  # digest of the adapter to compute with, under which it shares prefix-cache blocks; "" = none
     generated_token_ids: tuple[int, ...] = ()  # by an engine that has ended; this one goes on after them
     pooling: PoolingParams | None = None  # None: it is continued
+    tenant: str = ""  # who shares the engine fairly with others that wait; "" = nobody in particular
 
 
 class TokenizedText(NamedTuple):

@@ -196,7 +196,8 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"host_memory_gib", "max_engine_restarts", "engine_restart_window", "engine_hang_timeout", "spare_engine"}
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
-    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "inject_faults", "allow_fault_header"},
+    | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "inject_faults", "allow_fault_header"}
+    | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
     | {"calibration", "check", "emit", "emit_row", "gpus", "picture", "wide", "serve", "host", "port"},

@@ -97,6 +97,10 @@ config: other values
 host: server.host
 port: server.port
 api-key: auth
+api-keys-file: auth.keysFileSecret
+public-paths: auth.metricsSecret
+ssl-certfile: tls.existingSecret
+ssl-keyfile: tls.existingSecret
 model: model.name
 revision: model.revision
 served-model-name: model.servedNames

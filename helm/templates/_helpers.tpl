@@ -56,6 +56,15 @@ app.kubernetes.io/component: server
 {{- ternary .Values.auth.existingSecretKey "api-keys" (ne .Values.auth.existingSecret "") }}
 {{- end }}
 
+{{- define "neuronserve.scheme" -}}
+{{- ternary "https" "http" (ne .Values.tls.existingSecret "") }}
+{{- end }}
+
+{{/* The host by which the server is called in the cluster, and for which its certificate must be. */}}
+{{- define "neuronserve.serviceHost" -}}
+{{ include "neuronserve.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
 {{- define "neuronserve.modelName" -}}
 {{- if .Values.model.servedNames }}{{ first .Values.model.servedNames }}{{ else }}{{ default "default" .Values.model.name }}{{ end }}
 {{- end }}
@@ -106,6 +115,14 @@ app.kubernetes.io/component: server
 {{- if $v.tracing.otlpEndpoint }}
 {{- $_ := set $settings "otlp_traces_endpoint" $v.tracing.otlpEndpoint }}
 {{- $_ := set $settings "otlp_traces_protocol" $v.tracing.otlpProtocol }}
+{{- end }}
+{{- if $v.auth.keysFileSecret }}{{ $_ := set $settings "api_keys_file" "/etc/neuronserve-keys/keys.yaml" }}{{ end }}
+{{- if and (or (include "neuronserve.authSecret" .) $v.auth.keysFileSecret) (not $v.auth.metricsSecret) }}
+{{- $_ := set $settings "public_paths" (list "/metrics") }}
+{{- end }}
+{{- if $v.tls.existingSecret }}
+{{- $_ := set $settings "ssl_certfile" "/etc/neuronserve-tls/tls.crt" }}
+{{- $_ := set $settings "ssl_keyfile" "/etc/neuronserve-tls/tls.key" }}
 {{- end }}
 {{- if $v.server.allowedOrigins }}{{ $_ := set $settings "allowed_origins" $v.server.allowedOrigins }}{{ end }}
 {{- toYaml $settings }}

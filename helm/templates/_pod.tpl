@@ -67,6 +67,9 @@ ports:
   httpGet:
     path: /health/{{ $path }}
     port: http
+    {{- if $v.tls.existingSecret }}
+    scheme: HTTPS
+    {{- end }}
   {{- toYaml (get $v.probes (trimSuffix "Probe" $probe)) | nindent 2 }}
 {{- end }}
 lifecycle:
@@ -100,6 +103,16 @@ volumeMounts:
 {{- if .Values.model.existingClaim }}
 - name: models
   mountPath: /models
+  readOnly: true
+{{- end }}
+{{- if .Values.auth.keysFileSecret }}
+- name: keys
+  mountPath: /etc/neuronserve-keys
+  readOnly: true
+{{- end }}
+{{- if .Values.tls.existingSecret }}
+- name: tls
+  mountPath: /etc/neuronserve-tls
   readOnly: true
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
@@ -192,6 +205,24 @@ volumeMounts:
   persistentVolumeClaim:
     claimName: {{ . | quote }}
     readOnly: true
+{{- end }}
+{{- with $v.auth.keysFileSecret }}
+- name: keys
+  secret:
+    secretName: {{ . | quote }}
+    items:
+      - key: keys.yaml
+        path: keys.yaml
+{{- end }}
+{{- with $v.tls.existingSecret }}
+- name: tls
+  secret:
+    secretName: {{ . | quote }}
+    items:
+      - key: tls.crt
+        path: tls.crt
+      - key: tls.key
+        path: tls.key
 {{- end }}
 {{- with $v.extraVolumes }}
 {{ toYaml . }}

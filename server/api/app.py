@@ -13,14 +13,27 @@ from server.api.dialects import chat, completions, embeddings, pooling, rerank, 
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import routes as responses
 from server.api.dialects.responses.background import Background
-from server.api.endpoints import adapters, admin, batches, docs, files, inventory, models, status, tokenize
+from server.api.endpoints import (
+    adapters,
+    admin,
+    batches,
+    docs,
+    files,
+    inventory,
+    models,
+    render,
+    status,
+    tokenize,
+    usage,
+)
 from server.api.endpoints.adapters import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from server.api.endpoints.admin import AbortRequest
 from server.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
 from server.api.faults.injector import FaultInjector
 from server.api.http.load_report import LoadReports, load_of
-from server.api.http.middleware import ApiKeys, BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
+from server.api.http.middleware import BodyLimit, CloseWhileDraining, HeadAsGet, RequestIds
 from server.api.http.openapi import EVERYWHERE, Application, errors_of
+from server.api.keys.guard import Guard, refusals
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
@@ -30,9 +43,12 @@ from server.api.wire.messages import CountTokensRequest, MessagesRequest
 from server.api.wire.pooling import ClassifyRequest, EmbeddingRequest, RerankRequest, ScoreRequest, TextPoolingRequest
 from server.api.wire.responses import ResponsesRequest
 
+RATE_LIMIT_HEADERS = [
+    f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
+]
 GENERATING = (chat, completions, responses, messages, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
-ABOUT = (models, tokenize, status, admin, inventory, docs)
+ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
 BODIES = (
     ChatRequest,
@@ -58,6 +74,7 @@ def build_app(service: Service) -> FastAPI:
     """Build the ASGI application of one service."""
     app = Application(title="neuronserve", version=__version__, docs_url=None, redoc_url=None)
     app.bodies = BODIES
+    app.refusals = refusals
     app.state.service = service
     app.state.background = Background()
     for module in MODULES:
@@ -71,15 +88,14 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}
     app.add_middleware(BodyLimit, max_bytes=config.max_body_bytes, of_paths=uploads)
-    if config.api_keys or config.admin_api_keys:
-        app.add_middleware(ApiKeys, keys=config.api_keys, admin_keys=config.admin_api_keys)
+    app.add_middleware(Guard, ring=service.keys, public_paths=config.keys.public_paths)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(config.allowed_origins),
             allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id"],
+            expose_headers=["X-Request-Id", *RATE_LIMIT_HEADERS],
         )
     app.add_middleware(CloseWhileDraining, is_draining=lambda: service.is_draining)
     app.add_middleware(RequestIds)

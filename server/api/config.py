@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from server.api.faults.rules import FaultConfig
+from server.api.http.tls import TlsConfig
+from server.api.keys.key import NO_KEYS, KeysConfig
 from server.device.prices import PriceBasis
 from server.link.restarts import NO_HEALING, Healing
 from server.text.parsers.formats import ReasoningParserName, ToolParserName
@@ -51,12 +53,13 @@ class ApiConfig:
     tokenizer_path: Path
     chat_template: str | None = None  # a file or a template, over the checkpoint's
     trust_request_chat_template: bool = False  # render templates that requests bring along
-    api_keys: tuple[str, ...] = ()
-    admin_api_keys: tuple[str, ...] = ()  # of operators, for /admin; () = any API key
+    keys: KeysConfig = NO_KEYS
+    tls: TlsConfig | None = None  # None = plain HTTP
     allowed_origins: tuple[str, ...] = ()
     max_connections: int = 1024  # open at once; the process must have files left for some more
     max_body_bytes: int = 8 * 2**20
     max_logprobs: int = 20
+    enable_tokenizer_info_endpoint: bool = False
     enable_per_request_metrics: bool = False  # answers say how long they took
     context_overflow: ContextOverflow = "refuse"  # what becomes of max_tokens beyond the context that is left
     enable_auto_tool_choice: bool = True

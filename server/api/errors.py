@@ -51,6 +51,25 @@ class Unauthorized(RequestError):
     code = "invalid_api_key"
 
 
+class Forbidden(RequestError):
+    """The request's API key is valid, and does not open this."""
+
+    status = 403
+    kind = "permission_error"
+    code = "insufficient_permissions"
+
+
+class RateLimited(QueueFull):
+    """The request's API key has used what it may for now. `limit` is which: OpenAI has it in `type`."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, limit: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.kind = self.limit = limit
+        self.retry_after_s = max(1, retry_after_s)
+
+
 class RequestTimeout(RequestError):
     """The time that the request gave itself is over, and nothing of its answer is there."""
 

@@ -23,6 +23,8 @@ from server.api.dialects.responses.background import Background
 from server.api.endpoints.inventory import inventory
 from server.api.http.connections import Connections
 from server.api.http.header_limit import LimitedHttpProtocol
+from server.api.http.tls import Tls
+from server.api.http.watched_files import WatchedFiles
 from server.api.ready_file import ReadyFile
 from server.api.service import Service
 from server.api.start_screen import show_way_in, start_screen
@@ -82,13 +84,15 @@ class ApiServer:
         self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing
     ) -> None:
         """`mount` adds what stands above the API to its application."""
+        self._watched = list(self._files_of(config))  # before they are read
         self.service = Service(config, EngineGroups(engines, config.healing))
         app = build_app(self.service)
         mount(app, self.service)
         self._listener = listener
         self._ready_file = ReadyFile(config.ready_file)
         count_refusal = self.service.telemetry.refused_connections.inc
-        connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal)
+        self._tls = None if config.tls is None else Tls(config.tls)
+        connections = Connections(listener, config.max_connections, REFUSED_CONNECTIONS, count_refusal, self._tls)
         self._background: Background = app.state.background
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
@@ -115,9 +119,8 @@ class ApiServer:
         """
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
-        logging_stats = asyncio.create_task(self._log_stats())
-        giving_up = asyncio.create_task(self._end_when_dead())
-        watching_memory = asyncio.create_task(self.service.memory.watch())
+        watching = [self.service.memory.watch(), *(files.watch() for files in self._watched)]
+        others = [asyncio.create_task(work) for work in (self._log_stats(), self._end_when_dead(), *watching)]
         try:
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
@@ -126,12 +129,9 @@ class ApiServer:
         finally:
             self._uvicorn.should_exit = True
             self._ready_file.remove()
-            loading.cancel()
-            logging_stats.cancel()
-            giving_up.cancel()
-            watching_memory.cancel()
-            background = (loading, logging_stats, giving_up, watching_memory)
-            await asyncio.gather(*background, serving, return_exceptions=True)
+            for task in (loading, *others):
+                task.cancel()
+            await asyncio.gather(loading, *others, serving, return_exceptions=True)
             await self._stop_batches()
             self.service.abort_all()
             await self._background.close()
@@ -145,6 +145,20 @@ class ApiServer:
             self._draining = asyncio.create_task(self._drain())
         else:
             self._abort_now.set()
+
+    def _files_of(self, config: ApiConfig) -> Iterator[WatchedFiles]:
+        """Files that are read again when they change."""
+        if config.keys.file is not None:
+            yield WatchedFiles([config.keys.file], self._reload_keys)
+        if config.tls is not None:
+            yield WatchedFiles(config.tls.files, self._reload_certificate)
+
+    def _reload_keys(self) -> None:
+        self.service.keys.reload()
+
+    def _reload_certificate(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
 
     def restart_engines(self) -> None:
         """Start each engine anew, one after the other; while none serves nothing happens."""
@@ -165,9 +179,10 @@ class ApiServer:
         )
         if self.service.store.is_durable:
             self._batches = asyncio.create_task(BatchRunner(self.service).run())
-        self._ready_file.write(address(self._listener), model=self.service.config.model_names[0], device=info.device)
-        log.info("ready: %s", address(self._listener))
-        show_way_in(address(self._listener))
+        url = address(self._listener, "http" if self._tls is None else "https")
+        self._ready_file.write(url, model=self.service.config.model_names[0], device=info.device)
+        log.info("ready: %s", url)
+        show_way_in(url)
 
     async def _log_stats(self) -> None:
         if self._log_interval_s is not None:
@@ -219,10 +234,10 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address(listener: socket.socket) -> str:
+def address(listener: socket.socket, scheme: str = "http") -> str:
     """The URL of a listening socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing) -> None:

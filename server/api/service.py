@@ -21,6 +21,7 @@ from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.host_memory import HostMemory
+from server.api.keys.ring import KeyRing
 from server.api.sentences import Sentences
 from server.api.store.store import Store
 from server.api.telemetry.request_observer import RequestObserver
@@ -96,6 +97,7 @@ class Service:
         self.memory = HostMemory(config.host_memory_bytes, self._release_memory)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
+        self.keys = KeyRing(config.keys, self.clock)
         self.store = Store(config.store)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
@@ -155,7 +157,7 @@ class Service:
         num_engines = len(self.engine.infos)
         rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
         requests, admission = self.telemetry.attach(self.engine, rate), Admission(self.config, self.engine)
-        self.telemetry.show(admission, self.memory)
+        self.telemetry.show(admission, self.memory, self.keys)
         self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from server import __version__
-from server.cli import commands
+from server.cli import client_tests, commands
 from server.cli.call import Call, Parser
 from server.errors import StartError
 
@@ -68,9 +68,9 @@ COMMANDS: dict[str, tuple[Run, str]] = {
     "ls": (commands.ls, "list the emulated devices and who uses them, as neuron-ls does"),
     "top": (commands.top, "watch a running server: cores, device memory, requests, tokens"),
     "monitor": (commands.monitor, "report on a running server as neuron-monitor does: JSON lines"),
-    "record": (commands.record, "pass requests on to an OpenAI endpoint, and keep its answers as a cassette"),
-    "replay": (commands.replay, "answer from a cassette, without a model"),
-    "survive": (commands.survive, "run a client through all faults, and say what it did not survive"),
+    "record": (client_tests.record, "pass requests on to an OpenAI endpoint, and keep its answers as a cassette"),
+    "replay": (client_tests.replay, "answer from a cassette, without a model"),
+    "survive": (client_tests.survive, "run a client through all faults, and say what it did not survive"),
     "doctor": (commands.doctor, "say how this host would serve, what makes it slow, and what to do about it"),
     "completion": (commands.completion, "print what completes commands and flags in a shell: bash, zsh or fish"),
     "version": (commands.version, "print the version"),

@@ -213,7 +213,7 @@ def ls(call: Call) -> None:
     from server.settings.monitor import LsSettings
 
     settings = call.settings(LsSettings)
-    run_ls(settings.url, settings.device, settings.json_output)
+    run_ls(settings.endpoint, settings.device, settings.json_output)
 
 
 def top(call: Call) -> None:
@@ -222,7 +222,7 @@ def top(call: Call) -> None:
     from server.settings.monitor import TopSettings
 
     settings = call.settings(TopSettings)
-    run_top(settings.url, settings.interval, settings.once)
+    run_top(settings.endpoint, settings.interval, settings.once)
 
 
 def monitor(call: Call) -> None:
@@ -231,42 +231,7 @@ def monitor(call: Call) -> None:
     from server.settings.monitor import MonitorSettings
 
     settings = call.settings(MonitorSettings)
-    run_monitor(settings.url, settings.interval, settings.once)
-
-
-def record(call: Call) -> None:
-    """A proxy that records what an endpoint answers."""
-    from server.settings.cassette import RecordSettings
-
-    settings = call.settings(RecordSettings)
-    from server.cassette.command import Place, run_record
-    from server.settings.base import slice_of
-
-    run_record(settings.upstream, settings.cassette, settings.append, slice_of(Place, settings))
-
-
-def replay(call: Call) -> None:
-    """A server that answers as recorded."""
-    from server.settings.cassette import ReplaySettings
-
-    settings = call.settings(ReplaySettings)
-    from server.cassette.command import Place, run_replay
-    from server.settings.base import slice_of
-
-    run_replay(settings.cassette, settings.timings, settings.fault_config, slice_of(Place, settings))
-
-
-def survive(call: Call) -> int:
-    """Run a client's command through all faults. What is behind -- is the command."""
-    from dataclasses import replace
-
-    from server.settings.survive import SurviveSettings
-
-    end = call.argv.index("--") if "--" in call.argv else len(call.argv)
-    settings = replace(call, argv=call.argv[:end]).settings(SurviveSettings)
-    from server.survival.command import run_survive
-
-    return run_survive(settings.plan(call.argv[end + 1 :]), settings.json_file)
+    run_monitor(settings.endpoint, settings.interval, settings.once)
 
 
 def doctor(call: Call) -> None:

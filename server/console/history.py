@@ -186,7 +186,7 @@ def request_row(life: RequestLife, rate: ChargeRate) -> dict[str, Any]:
     return {
         "id": life.origin.request_id,
         "sequences": list(life.sequences),
-        "key": life.origin.api_key,
+        "key": life.origin.caller.name,
         "engine": lives[0].engine,
         "arrival": life.origin.arrival_time,
         "end": life.end_time,

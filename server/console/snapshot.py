@@ -70,7 +70,7 @@ class Recorder:
             "version": __version__,
             "phase": service.phase,
             "models": [*service.config.model_names, *service.adapters.names],
-            "has_admin_key": bool(service.config.admin_api_keys),
+            "has_admin_key": service.keys.has_operators,
             "inventory": found,
             "part": _part(infos[0]) if infos else None,
             "cores": [core for rank, info in enumerate(infos) for core in _cores(rank, info)],

@@ -20,19 +20,18 @@ from server.monitor.scrape import Endpoint
 from server.monitor.server_state import ServerState, command_of, local_process
 
 
-def run_ls(url: str, device: str | None, as_json: bool) -> None:
-    """Print the chips of instance `device`, or of the one that the server at `url` emulates.
+def run_ls(endpoint: Endpoint, device: str | None, as_json: bool) -> None:
+    """Print the chips of instance `device`, or of the one that the server at `endpoint` emulates.
 
     Raises Unreachable, or DeviceError for a part that this catalogue does not know.
     """
-    endpoint = Endpoint(url)
     state = None if device else ServerState.of(endpoint.scrape())
     part = instance(device or "") if state is None else state.part
     devices = list_devices(part, state, endpoint.is_local) if part else []
     if as_json:
         print(json.dumps(devices, indent=4))
     elif part is None:
-        print(f"the server at {url} is {state.phase if state else ''}: it has taken no device yet")
+        print(f"the server at {endpoint.url} is {state.phase if state else ''}: it has taken no device yet")
     else:
         Console().print(_table(part, devices))
 

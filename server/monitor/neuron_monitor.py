@@ -52,10 +52,14 @@ class Monitor:
 
 @ends_quietly()
 def run_monitor(
-    url: str, interval_s: float, is_once: bool, out: TextIO = sys.stdout, sleep: Callable[[float], None] = time.sleep
+    endpoint: Endpoint,
+    interval_s: float,
+    is_once: bool,
+    out: TextIO = sys.stdout,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Write reports to `out` until interrupted, or one. Raises Unreachable when the server does not answer at first."""
-    monitor = Monitor(Endpoint(url))
+    monitor = Monitor(endpoint)
     while True:
         sleep(interval_s)
         out.write(json.dumps(monitor.report()) + "\n")

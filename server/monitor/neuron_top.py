@@ -28,20 +28,19 @@ STEP_SECONDS = "neuronserve:engine_step_seconds"
 
 
 @ends_quietly()
-def run_top(url: str, interval_s: float, is_once: bool) -> None:
+def run_top(endpoint: Endpoint, interval_s: float, is_once: bool) -> None:
     """Show frames until q is pressed or it is interrupted, or print one.
 
     Raises Unreachable when the server does not answer at first.
     """
-    endpoint = Endpoint(url)
     last = endpoint.scrape()
     console = Console()
     if is_once:
         time.sleep(interval_s)
         console = console if console.is_terminal else Console(width=WIDTH, height=HEIGHT)
-        console.print(frame(url, Window(last, endpoint.scrape()), console.height))
+        console.print(frame(endpoint.url, Window(last, endpoint.scrape()), console.height))
         return
-    first = frame(url, Window(last, last), console.height)
+    first = frame(endpoint.url, Window(last, last), console.height)
     with key_presses() as wait, Live(first, console=console, screen=True, auto_refresh=False) as live:
         while wait(interval_s) not in {"q", "Q"}:
             try:
@@ -50,7 +49,7 @@ def run_top(url: str, interval_s: float, is_once: bool) -> None:
                 live.update(Panel(f"{gone}\nwaiting for it to come back", title="neuronserve top"), refresh=True)
                 continue
             window, last = Window(last, scrape), scrape
-            live.update(frame(url, window, console.height), refresh=True)
+            live.update(frame(endpoint.url, window, console.height), refresh=True)
 
 
 def frame(url: str, window: Window, height: int = HEIGHT) -> Group:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, build_opener
+from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -79,9 +79,9 @@ class Window:
 
 
 class Endpoint:
-    """Address of a server. Raises SettingsError when `url` cannot be one."""
+    """Address of a server, and the API key that it may ask for. Raises SettingsError when `url` cannot be one."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
         parts = urlsplit(url)
         try:
             is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -91,6 +91,7 @@ class Endpoint:
             raise SettingsError(f"--url is {url[:200]!r}: it must look like http://HOST:PORT")
         self.url = url.rstrip("/")
         self._host = parts.hostname or ""
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.opener = build_opener(*([ProxyHandler({})] if self.is_local else []))  # no proxy can reach this host
 
     @property
@@ -123,11 +124,15 @@ class Endpoint:
     def _get(self, path: str) -> tuple[int, str]:
         """Status and body; a server that is not ready answers 503 with its phase."""
         try:
-            with self.opener.open(self.url + path, timeout=TIMEOUT_S) as answer:  # http or https only, by __init__
+            asking = Request(self.url + path, headers=self._headers)  # http or https only, by __init__
+            with self.opener.open(asking, timeout=TIMEOUT_S) as answer:
                 return answer.status, answer.read().decode("utf-8", "replace")
         except HTTPError as error:
             if error.code == 503:
                 return error.code, error.read().decode("utf-8", "replace")
+            if error.code in {401, 403}:
+                why = "asks for an API key" if error.code == 401 else "needs a key of scope metrics"
+                raise Unreachable(f"{self.url}{path} {why}: give --api-key or NEURONSERVE_API_KEY") from error
             raise Unreachable(f"{self.url}{path} answers {error.code}: is this a neuronserve server?") from error
         except (URLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)

@@ -13,7 +13,7 @@ from server.device.instances import Instance
 from server.device.ledger import core_name
 from server.monitor.scrape import Scrape
 
-SECRET_FLAGS = frozenset({"--api-key"})
+SECRET_FLAGS = frozenset({"--api-key", "--admin-api-key"})
 
 # Memory by use and core: the second name is read where the first is not there.
 MEMORY = ("neuronserve:hbm_bytes", "neuronserve:device_memory_bytes")

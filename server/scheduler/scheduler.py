@@ -1,10 +1,10 @@
 """Who computes what in the next step. Pure decisions over sequences and the KV books: no clock, no chance, no IO.
 
-One order of service rules everything: priority, then arrival, then id. Running sequences are placed in that order,
-waiting ones are admitted in that order with no overtaking, and whoever must give up blocks is the last in it. A
-sequence is admitted only with blocks for all its known tokens, so half-prefilled prompts cannot block each other, and
-only decode can run out of blocks. Hence a victim is never placed yet. What a step may hold together is the batching
-policy's: under "continuous" the first that runs advances in every step, under the others in every one without a prompt.
+One order of service rules: priority, then arrival, then id. Running sequences are placed in it, waiting ones admitted
+in it (fair_queue.py: tenants in turns) with no overtaking, and whoever must give up blocks is its last. A sequence is
+admitted only with blocks for all its known tokens, so half-prefilled prompts cannot block each other, and only decode
+can run out of blocks. Hence a victim is never placed yet. What a step may hold together is the batching policy's: under
+"continuous" the first that runs advances in every step, under the others in every one without a prompt.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from server.kv_cache.manager import NO_PREFIX, KVCacheManager
 from server.scheduler import decode_run
 from server.scheduler.audit import audit
 from server.scheduler.batching import POLICIES, PromptGate
+from server.scheduler.fair_queue import FairQueue
 from server.scheduler.finish import check_finish
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
@@ -40,7 +41,7 @@ class Scheduler:
         self._cache = cache
         self._open: dict[str, Sequence] = {}
         self._running = OrderedQueue()
-        self._waiting = OrderedQueue()
+        self._waiting = FairQueue()
         self._step_id = 0
         self._pending_events: list[TokenEvent] = []  # of ends that schedule decided, until apply returns them
         self._stuck: tuple[Sequence, int] | None = None  # the last refused admission; see _fits
@@ -78,8 +79,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id} has an empty prompt")
         if request.request_id in self._open:
             raise ValueError(f"request {request.request_id} is open already")
-        seq = Sequence(request, self._cache.open(request.cache_salt, request.lora))
-        self._open[request.request_id] = seq
+        seq = self._open[request.request_id] = Sequence(request, self._cache.open(request.cache_salt, request.lora))
         self._waiting.add(seq)
 
     def abort(self, request_id: str, now: float) -> TokenEvent | None:
@@ -124,7 +124,7 @@ class Scheduler:
         length does. What waits is stuck meanwhile.
         """
         do_all_decode = 0 < len(plan.decode) == len(self._running)
-        if not do_all_decode or plan.preempted or self._pending_events:
+        if not do_all_decode or plan.preempted or self._pending_events or self._waiting.takes_turns:
             return 0
         has_slot = len(self._running) < self._config.max_num_seqs
         stuck = self._waiting.first if self._waiting and has_slot else None
@@ -256,6 +256,7 @@ class Scheduler:
             seq.was_admitted = True
             seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
             cache.count_lookup(seq.num_prompt_tokens, seq.num_cached_tokens)
+            self._waiting.serve(seq, seq.num_pending)
         return True
 
     def _is_underway(self, seq: Sequence, block: int) -> bool:
@@ -275,6 +276,7 @@ class Scheduler:
         if sampled.error is not None:
             self._cache.discard(seq.blocks)
             return self._end(seq, now, "error", sampled.error)
+        self._waiting.serve(seq, 1)
         token_ids, request, token_id = seq.token_ids, seq.request, sampled.token_id
         token_ids.append(token_id)
         num_generated = len(token_ids) - seq.num_prompt_tokens

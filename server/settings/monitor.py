@@ -5,11 +5,19 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 
+from server.monitor.scrape import Endpoint
+from server.settings.base import Texts
 from server.settings.catalog import CatalogSettings
 
 
 class _UrlSettings(CatalogSettings):
     url: str = Field("http://127.0.0.1:8000", description="address of the server")
+    api_key: Texts = Field((), description="key to send, the first of them; better given as a variable than a flag")
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Raises SettingsError for what is no address."""
+        return Endpoint(self.url, next(iter(self.api_key), None))
 
 
 class LsSettings(_UrlSettings):

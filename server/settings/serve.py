@@ -6,9 +6,9 @@ import logging
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Self, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import CliToggleFlag
 
 from server.api.config import ApiConfig, ContextOverflow, OtlpProtocol, ReasoningParser, StoreConfig, ToolCallParser
@@ -19,28 +19,23 @@ from server.device.host import available_bytes
 from server.device.ledger import GIB
 from server.device.open_files import max_connections, raise_open_files
 from server.device.prices import DEFAULT_REGION, PriceBasis
-from server.errors import SettingsError
 from server.link.handle import EngineMode
 from server.link.restarts import Healing
 from server.settings.base import File, Texts, slice_of
 from server.settings.engine import EngineSettings
 from server.settings.faults import FaultSettings
+from server.settings.keys import KeySettings
 from server.settings.logs import LogFormat, log_to_stderr
 from server.settings.model import DEFAULT_MODEL
 from server.settings.pooling import PoolingSettings
 from server.settings.sources import traces_protocol
+from server.settings.tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
-def _not_empty(keys: Any) -> Any:
-    if keys == "":  # as a variable of a secret without a value; other lists take it for no item
-        raise ValueError("must be a key: an empty one would let everybody in")
-    return keys
-
-
-class ServeSettings(EngineSettings, PoolingSettings, FaultSettings):
+class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, FaultSettings):
     """Settings of `neuronserve serve`."""
 
     data_parallel_size: int = Field(
@@ -61,13 +56,6 @@ class ServeSettings(EngineSettings, PoolingSettings, FaultSettings):
     )
     trust_request_chat_template: CliToggleFlag[bool] = Field(
         False, description="render the chat_template of a request, in a limited process"
-    )
-    api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
-        (), description="key that clients must send to /v1; may be repeated"
-    )
-    api_key_file: File = Field(None, description="file with such keys, one a line, which no list of processes shows")
-    admin_api_key: Annotated[Texts, BeforeValidator(_not_empty)] = Field(
-        (), description="key that /admin asks for instead, and that opens everything else; may be repeated"
     )
     console: bool = Field(True, description="serve a console for browsers at /")
     allowed_origins: Texts = Field((), description="web origin that browsers may call from, * for any; may be repeated")
@@ -101,6 +89,9 @@ class ServeSettings(EngineSettings, PoolingSettings, FaultSettings):
     max_file_bytes: int = Field(200 * 2**20, ge=1024, le=2**34, description="largest file of /v1/files")
     max_data_bytes: int = Field(10 * 2**30, ge=1024, le=2**50, description="bytes that files may take together")
     max_logprobs: int = Field(20, ge=0, le=1024, description="most alternatives per token a request may ask for")
+    enable_tokenizer_info_endpoint: CliToggleFlag[bool] = Field(
+        False, description="serve the tokenizer's configuration and the chat template at /tokenizer_info"
+    )
     enable_per_request_metrics: CliToggleFlag[bool] = Field(
         False, description="answers say how long they took, in `metrics`, as vLLM's do"
     )
@@ -236,18 +227,6 @@ class ServeSettings(EngineSettings, PoolingSettings, FaultSettings):
     def _host_memory_bytes(self) -> int | None:
         return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
-    def _keys_of_file(self) -> tuple[str, ...]:
-        """Raises SettingsError when there is none in the file, or no such file: that would let everybody in."""
-        if self.api_key_file is None:
-            return ()
-        try:
-            lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"--api-key-file: cannot read {str(self.api_key_file)!r}: {error}") from error
-        if keys := tuple(line.strip() for line in lines if line.strip()):
-            return keys
-        raise SettingsError(f"--api-key-file: {self.api_key_file} has no key: that would let everybody in")
-
     def api_config(self, model_path: Path) -> ApiConfig:
         """The API's slice."""
         return slice_of(
@@ -256,8 +235,8 @@ class ServeSettings(EngineSettings, PoolingSettings, FaultSettings):
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            api_keys=(*self.api_key, *self._keys_of_file()),
-            admin_api_keys=self.admin_api_key,
+            keys=self.keys_config,
+            tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,

@@ -37,7 +37,11 @@ def hold(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(
-        checkpoint, "--disable-access-log", "--data-dir", str(tmp_path_factory.mktemp("data"))
+        checkpoint,
+        "--disable-access-log",
+        "--enable-tokenizer-info-endpoint",
+        "--data-dir",
+        str(tmp_path_factory.mktemp("data")),
     ) as running:
         yield running
 

@@ -157,7 +157,7 @@ def _finished(choice: dict[str, Any]) -> dict[str, Any]:
 
 def _check(request: Any, response: Any, data: bytes, is_whole: bool) -> None:
     path = request.url.path
-    if not path.startswith(PATHS) or path.endswith("/content") or request.method in {"HEAD", "OPTIONS"}:
+    if not path.startswith(PATHS) or path.endswith(("/content", "/render")) or request.method in {"HEAD", "OPTIONS"}:
         return
     kind = response.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):

@@ -254,9 +254,9 @@ def running_server(
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, LOG_BYTES)
     try:
         log = read_until(
-            process, rb"ready: (http://[^\s\"]+)", PATIENCE_S if program == "tests.api.serve_fake" else 600
+            process, rb"ready: (https?://[^\s\"]+)", PATIENCE_S if program == "tests.api.serve_fake" else 600
         )
-        found = re.search(r"ready: (http://[^\s\"]+)", log)
+        found = re.search(r"ready: (https?://[^\s\"]+)", log)
         assert found is not None, log
         yield Server(process, found[1], log)
     finally:

@@ -75,8 +75,3 @@ def test_the_log_has_it_as_a_field_and_nothing_of_it_as_text(checkpoint: Path) -
         assert serving["inventory"] == httpx.get(server.url + "/inventory").json()
     with running_server(checkpoint) as server:
         assert "instance" not in server.log
-
-
-def test_a_server_that_asks_for_keys_asks_for_none_here(checkpoint: Path) -> None:
-    with running_server(checkpoint, "--api-key", "k") as keyed:
-        assert httpx.get(keyed.url + "/inventory").status_code == 200

@@ -126,7 +126,7 @@ def test_only_the_api_port_listens(server: Server) -> None:
     assert listening == {f"0100007F:{server.port:04X}"}
 
 
-def test_keys_guard_v1_and_nothing_else(checkpoint: Path) -> None:
+def test_keys_guard_all_but_probes(checkpoint: Path) -> None:
     with running_server(checkpoint, "--api-key", "first", "--api-key", "second") as server:
         for key in ("first", "second"):
             header = {"Authorization": f"Bearer {key}"}
@@ -138,8 +138,10 @@ def test_keys_guard_v1_and_nothing_else(checkpoint: Path) -> None:
                 assert response.json()["error"]["code"] == "invalid_api_key"
         assert httpx.post(server.url + TEXT, json=LONG).status_code == 401
         assert httpx.post(server.url + "/admin/restart-engine").status_code == 401
-        assert status(server.url, "/health/ready") == 200
-        assert status(server.url, "/version") == 200
+        for path in ("/metrics", "/inventory", "/docs", "/openapi.json", "/tokenizer_info", "/console/events"):
+            assert status(server.url, path) == 401
+        for path in ("/health/ready", "/health/live", "/version", "/load", "/", "/static/js/console.js"):
+            assert status(server.url, path) == 200
 
 
 def test_keys_of_a_file_are_keys_too(checkpoint: Path, tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ import pytest
 from tests.api.serving import Server, children, command_line, environment, run_command, running_server, until
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
-PAGES = ("/inventory", "/server_info", "/metrics", "/openapi.json", "/health", "/version", "/v1/models", "/load")
+PAGES = (
+    "/inventory",
+    "/server_info",
+    "/metrics",
+    "/openapi.json",
+    "/health",
+    "/version",
+    "/v1/models",
+    "/v1/usage",
+    "/load",
+)
 GIVEN, OF_FILE, WRONG, PROMPT = "s3cret-given", "s3cret-of-a-file", "s3cret-and-wrong", "pr0mpt-of-a-person"
 
 
@@ -44,7 +54,9 @@ def written(server: Server, traces: Path) -> Iterator[tuple[str, str]]:
             answer = client.get(page, headers=bearer(GIVEN))
             assert answer.status_code == 200
             yield page, answer.text
-    yield "ls", run_command("ls", "--url", server.url, "--json").stdout
+    found = run_command("ls", "--url", server.url, "--json", env=environment(NEURONSERVE_API_KEY=GIVEN))
+    assert found.returncode == 0, found.stderr
+    yield "ls", found.stdout
     for pid in children(server.process.pid):
         yield f"process {pid}", command_line(pid).decode()
     files = [file for file in traces.rglob("*") if file.is_file()]

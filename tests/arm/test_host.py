@@ -1,4 +1,4 @@
-"""What `make arm-test` stands on: an emulated ARM host with every path, which finds kernels that another host compiled."""
+"""What `make arm-test` stands on: an emulated ARM host, and kernels that another host compiled for it."""
 
 from __future__ import annotations
 

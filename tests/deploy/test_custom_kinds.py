@@ -35,6 +35,7 @@ def some(item: Schema) -> Schema:
     return {"type": "array", "items": item, "minItems": 1}
 
 
+SECRET_KEY = of({"name": NAME, "key": TEXT})
 POLICIES = of(
     {},
     stabilizationWindowSeconds={**COUNT, "maximum": 3600},
@@ -102,6 +103,9 @@ SPECS: dict[tuple[str, str], Schema] = {
                     path=TEXT,
                     interval=DURATION,
                     scrapeTimeout=DURATION,
+                    scheme={"enum": ["http", "https"]},
+                    tlsConfig=of({}, serverName=TEXT, ca=of({}, secret=SECRET_KEY)),
+                    authorization=of({}, type=TEXT, credentials=SECRET_KEY),
                     relabelings=some(RELABELING),
                     metricRelabelings=some(RELABELING),
                 )

@@ -297,4 +297,4 @@ def test_the_test_pod_is_a_hook_with_the_servers_image(case: str) -> None:
         compile(test["spec"]["containers"][0]["command"][2], "chat.py", "exec")
         service = only(tuple(s for s in of_kind(documents, "Service") if "clusterIP" not in s["spec"]), "Service")
         (base,) = (e["value"] for e in test["spec"]["containers"][0]["env"] if e["name"] == "BASE_URL")
-        assert base == f"http://{service['metadata']['name']}.ns.svc:{service['spec']['ports'][0]['port']}"
+        assert base.split(":", 1)[1] == f"//{service['metadata']['name']}.ns.svc:{service['spec']['ports'][0]['port']}"

@@ -49,9 +49,12 @@ def test_a_server_of_this_host_is_asked_past_a_proxy(server: Server) -> None:
 
 def test_ls_shows_no_key_of_the_servers_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server(write_checkpoint(tmp_path), "--api-key", "s3cret", "--api-key=s3cret2") as server:
-        (device,) = json.loads(output(capsys, "ls", "--url", server.url, "--json"))
+        refused = run_command("ls", "--url", server.url)
+        assert refused.returncode != 0
+        assert "asks for an API key: give --api-key" in refused.stderr
+        (device,) = json.loads(output(capsys, "ls", "--url", server.url, "--json", "--api-key", "s3cret"))
         assert device["neuron_processes"][0]["command"].endswith("--served-model-name fake --api-key *** --api-key=***")
-        assert "s3cret" not in output(capsys, "ls", "--url", server.url)
+        assert "s3cret" not in output(capsys, "ls", "--url", server.url, "--api-key", "s3cret")
 
 
 def test_ls_has_the_fields_of_neuron_ls(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from server.api.dialects.responses import run as responses
 from server.api.errors import as_request_error, error_object
 from server.api.http.body import parse
 from server.api.http.origin import Origin
+from server.api.keys.ring import Caller
 from server.api.pipeline.respond import whole_answer
 from server.api.service import Service
 from server.api.store.records import LineResult
@@ -67,7 +68,7 @@ class Worker:
 
     service: Service
     batch_id: str
-    api_key: str
+    caller: Caller
 
     async def answer(self, line: BatchLine) -> LineResult:
         """The result of a line: what it is answered, or refused with. Raises EngineLost when no engine is left."""
@@ -102,7 +103,7 @@ class Worker:
             if getattr(body, name, None):
                 raise InvalidRequest(f"{name} is not possible in a batch.", name)
         arrival = self.service.clock.now()
-        origin = Origin(request_id, arrival, api_key=self.api_key, has_device_usage=True)
+        origin = Origin(request_id, arrival, caller=self.caller, has_device_usage=True)
         return await answer(origin, body.model_copy(update={"priority": PRIORITY}), self.service)
 
     def _answered(self, line: BatchLine, request_id: str, answer: BaseModel) -> LineResult:

@@ -24,7 +24,6 @@ from server.api.batch.answer import ENDPOINTS, Worker
 from server.api.batch.lines import BatchLine, LineRules, check_file, read_requests
 from server.api.batch.slots import Slots
 from server.api.config import ApiConfig
-from server.api.http.origin import NO_KEY
 from server.api.service import Service
 from server.api.store.batches import Tally
 from server.errors import EngineLost, SettingsError
@@ -93,7 +92,7 @@ class _Run:
     def __init__(self, service: Service, output: BinaryIO, progress: Progress, total: int) -> None:
         self.tally = Tally()
         self._slots = Slots(service, share=1.0)
-        self._worker = Worker(service, "", NO_KEY)
+        self._worker = Worker(service, "", service.keys.anyone)
         self._output = output
         self._progress = progress
         self._task = progress.add_task("lines", total=total, tokens=0, cost="")

@@ -21,7 +21,7 @@ from server.api.batch.slots import Slots
 from server.api.errors import StorageFull
 from server.api.service import Service
 from server.api.store.batches import BatchStore
-from server.api.store.files import FileStore
+from server.api.store.files import FileLabel, FileStore
 from server.api.store.records import LineResult, StoredBatch, StoredFile
 
 log = logging.getLogger("neuronserve.batch")
@@ -106,7 +106,7 @@ class BatchRunner:
             await self._give_up(batch, reason)
 
     async def _answer_all(self, batch: StoredBatch) -> None:
-        worker = Worker(self._service, batch.id, batch.api_key)
+        worker = Worker(self._service, batch.id, self._service.keys.named(batch.api_key))
         done = await self._stored(lambda: self._batches.done_lines(batch.id))
 
         async def answer(line: BatchLine) -> None:
@@ -137,7 +137,7 @@ class BatchRunner:
         return "expired" if time.time() >= batch.expires_at else None
 
     async def _give_up(self, batch: StoredBatch, reason: Reason) -> None:
-        worker = Worker(self._service, batch.id, batch.api_key)
+        worker = Worker(self._service, batch.id, self._service.keys.named(batch.api_key))
         done = await self._stored(lambda: self._batches.done_lines(batch.id))
         for line in read_requests(self._files.path(batch.input_file_id), self._rules(batch)):
             if line.number not in done:
@@ -157,11 +157,9 @@ class BatchRunner:
 
     async def _write(self, batch: StoredBatch, is_error: bool) -> StoredFile | None:
         name = f"{batch.id}_{'error' if is_error else 'output'}.jsonl"
-        lifetime_s = batch.output_lifetime_s or OUTPUT_LIFETIME_S
+        label = FileLabel(name, PURPOSE, batch.output_lifetime_s or OUTPUT_LIFETIME_S, batch.api_key)
         lines = self._batches.lines_of(batch.id, is_error)
-        file = await self._stored(
-            lambda: self._files.write(lambda out: out.writelines(lines()), name, PURPOSE, lifetime_s)
-        )
+        file = await self._stored(lambda: self._files.write(lambda out: out.writelines(lines()), label))
         if file.num_bytes:
             return file
         self._files.path(file.id).unlink(missing_ok=True)

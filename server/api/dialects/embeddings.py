@@ -56,7 +56,7 @@ async def embedded(origin: Origin, body: EmbeddingRequest, service: Service) -> 
     params = embedding_params(body, facts)
     given = given_texts(body.input, service.model.sentences.prompt(body.prompt_name))
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
-    pooling = Pooling(service, origin, Work(texts, params, body.priority or 0))
+    pooling = Pooling(service, origin, Work(texts, params, body.priority))
     rows = await pooling.rows()
 
     def make() -> EmbeddingList:

@@ -91,7 +91,7 @@ async def _pooling(origin: Origin, body: InputBody, service: Service, params: Po
         what = f"input has {len(given)} texts; of at most {MAX_TOKEN_WISE} the states of tokens can be asked for."
         raise InvalidRequest(what, "input")
     texts = await tokenized(service.model, given, body.truncate_prompt_tokens)
-    return Pooling(service, origin, Work(texts, params, body.priority or 0))
+    return Pooling(service, origin, Work(texts, params, body.priority))
 
 
 def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> PoolingParams:

@@ -145,7 +145,7 @@ class _Scorer:
     """Scores pairs for one request."""
 
     def __init__(self, service: Service, origin: Origin, body: PoolingBody) -> None:
-        self._service, self._origin, self._priority = service, origin, body.priority or 0
+        self._service, self._origin, self._priority = service, origin, body.priority
         is_whole = body.truncate_prompt_tokens is None and isinstance(body, RerankRequest)
         self._truncate = WHOLE if is_whole else body.truncate_prompt_tokens
 

@@ -7,12 +7,12 @@ import time
 import uuid
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 
 from server.api.batch.answer import ENDPOINTS
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, documented, errors_of
-from server.api.http.origin import origin_of
+from server.api.http.origin import CallerOf
 from server.api.service import ServiceOf
 from server.api.store.batches import Tally
 from server.api.store.records import StoredBatch
@@ -38,7 +38,7 @@ router = APIRouter()
 
 @router.post("/v1/batches", responses=errors_of(401, 429, 507, *OF_BODIES), openapi_extra=documented(BatchRequest))
 async def create_batch(
-    request: Request, body: Annotated[BatchRequest, Depends(body_of(BatchRequest))], service: ServiceOf
+    body: Annotated[BatchRequest, Depends(body_of(BatchRequest))], service: ServiceOf, caller: CallerOf
 ) -> Batch:
     """Begin a batch. Its input is checked line by line before anything is answered."""
     batches, files = service.store.batches, service.store.files
@@ -48,7 +48,7 @@ async def create_batch(
     window_s = int(body.completion_window[:-1]) * SECONDS[body.completion_window[-1]]
     if window_s > MAX_WINDOW_S:
         raise InvalidRequest(f"completion_window is {body.completion_window}; it may be 30d.", "completion_window")
-    source = await files.get(body.input_file_id, "input_file_id")
+    source = await files.get(body.input_file_id, caller.sees, "input_file_id")
     if source.purpose != "batch":
         raise InvalidRequest(f"The purpose of {source.id!r} is {source.purpose!r}, not 'batch'.", "input_file_id")
     files.require_space(source.num_bytes)
@@ -63,7 +63,7 @@ async def create_batch(
         completion_window=body.completion_window,
         metadata=None if body.metadata is None else json.dumps(body.metadata),
         output_lifetime_s=body.output_expires_after.seconds if body.output_expires_after else None,
-        api_key=origin_of(request).api_key,
+        api_key=caller.name,
     )
     await batches.create(batch)
     return _shown(batch, Tally())
@@ -71,24 +71,28 @@ async def create_batch(
 
 @router.get("/v1/batches", responses=STORED)
 async def list_batches(
-    service: ServiceOf, after: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20
+    service: ServiceOf,
+    caller: CallerOf,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
 ) -> BatchList:
     """Batches, the newest first."""
-    found = await service.store.batches.page(after, limit + 1)
+    found = await service.store.batches.page(caller.sees, after, limit + 1)
     data = [_shown(*each) for each in found[:limit]]
     ends = {"first_id": data[0].id, "last_id": data[-1].id} if data else {}
     return BatchList(data=data, has_more=len(found) > limit, **ends)
 
 
 @router.get("/v1/batches/{batch_id}", responses=STORED)
-async def get_batch(batch_id: str, service: ServiceOf) -> Batch:
+async def get_batch(batch_id: str, service: ServiceOf, caller: CallerOf) -> Batch:
     """How far a batch is, and what it came to."""
-    return _shown(*await service.store.batches.get(batch_id))
+    return _shown(*await service.store.batches.get(batch_id, caller.sees))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", responses=STORED)
-async def cancel_batch(batch_id: str, service: ServiceOf) -> Batch:
+async def cancel_batch(batch_id: str, service: ServiceOf, caller: CallerOf) -> Batch:
     """Answer no more of its lines. One that has ended stays as it is."""
+    await service.store.batches.get(batch_id, caller.sees)
     open_states, now = ("validating", "in_progress"), int(time.time())
     await service.store.batches.update(batch_id, open_states, status="cancelling", cancelling_at=now)
     return _shown(*await service.store.batches.get(batch_id))

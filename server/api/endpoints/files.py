@@ -13,8 +13,9 @@ from starlette.responses import FileResponse
 from server.api.errors import StorageFull, invalid_body
 from server.api.http.body import content_type
 from server.api.http.openapi import TEXT, Responses, errors_of
+from server.api.http.origin import CallerOf
 from server.api.service import ServiceOf
-from server.api.store.files import copy_of
+from server.api.store.files import FileLabel, copy_of
 from server.api.store.records import StoredFile
 from server.api.wire.batches import DeletedFile, ExpiresAfter, FileList, FileObject
 from server.errors import InvalidRequest, PayloadTooLarge
@@ -35,7 +36,7 @@ router = APIRouter()
 
 
 @router.post(PATH, responses=errors_of(400, 401, 415, 507), openapi_extra=_BODY)
-async def upload_file(request: Request, service: ServiceOf) -> FileObject:
+async def upload_file(request: Request, service: ServiceOf, caller: CallerOf) -> FileObject:
     """Store a file of a form."""
     files = service.store.files
     content_type(request, "multipart/form-data")
@@ -47,7 +48,7 @@ async def upload_file(request: Request, service: ServiceOf) -> FileObject:
                 most = service.store.limits.max_file_bytes
                 raise PayloadTooLarge(f"The file has {upload.size} bytes; --max-file-bytes is {most}.", "file")
             name = (upload.filename or "file")[:MAX_FILENAME]
-            return _shown(await files.create(copy_of(upload.file), name, purpose, lifetime_s))
+            return _shown(await files.create(copy_of(upload.file), FileLabel(name, purpose, lifetime_s, caller.name)))
     except HTTPException as error:
         raise InvalidRequest(f"The form cannot be read: {error.detail}") from error
     except OSError as error:
@@ -57,22 +58,23 @@ async def upload_file(request: Request, service: ServiceOf) -> FileObject:
 @router.get(PATH, responses=STORED)
 async def list_files(
     service: ServiceOf,
+    caller: CallerOf,
     purpose: str | None = None,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
     order: Literal["asc", "desc"] = "desc",
 ) -> FileList:
     """Files that have not expired."""
-    found = await service.store.files.page(purpose, after, limit + 1, order == "desc")
+    found = await service.store.files.page(caller.sees, purpose, after, limit + 1, order == "desc")
     data = [_shown(each) for each in found[:limit]]
     ends = {"first_id": data[0].id, "last_id": data[-1].id} if data else {}
     return FileList(data=data, has_more=len(found) > limit, **ends)
 
 
 @router.get(PATH + "/{file_id}", responses=STORED)
-async def get_file(file_id: str, service: ServiceOf) -> FileObject:
+async def get_file(file_id: str, service: ServiceOf, caller: CallerOf) -> FileObject:
     """What a file is, without its content."""
-    return _shown(await service.store.files.get(file_id))
+    return _shown(await service.store.files.get(file_id, caller.sees))
 
 
 @router.get(
@@ -80,17 +82,17 @@ async def get_file(file_id: str, service: ServiceOf) -> FileObject:
     response_class=FileResponse,
     responses=_CONTENT | STORED,
 )
-async def get_content(file_id: str, service: ServiceOf) -> Response:
+async def get_content(file_id: str, service: ServiceOf, caller: CallerOf) -> Response:
     """The content of a file."""
     files = service.store.files
-    found = await files.get(file_id)
+    found = await files.get(file_id, caller.sees)
     return FileResponse(files.path(found.id), media_type="application/octet-stream", filename=found.filename)
 
 
 @router.delete(PATH + "/{file_id}", responses=STORED)
-async def delete_file(file_id: str, service: ServiceOf) -> DeletedFile:
+async def delete_file(file_id: str, service: ServiceOf, caller: CallerOf) -> DeletedFile:
     """Delete a file, unless it is the input of a batch that has not ended."""
-    await service.store.files.delete(file_id)
+    await service.store.files.delete(file_id, caller.sees)
     return DeletedFile(id=file_id)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field
 
+from server.api.errors import NotFound
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.pipeline.prompts import Prompt, chat_prompt, check_ids, encode, template_source
@@ -85,10 +86,12 @@ async def detokenize(
     return DetokenizeResponse(prompt=model.tokenizer.decode(body.tokens, skip_special_tokens=False))
 
 
-@router.get("/tokenizer_info", responses=errors_of(401, 503))
+@router.get("/tokenizer_info", responses=errors_of(401, 404, 503))
 async def tokenizer_info(service: ServiceOf) -> dict[str, Any]:
-    """The checkpoint's tokenizer_config.json, and the chat template that is in use."""
+    """The checkpoint's tokenizer_config.json, and the chat template that is in use; with a flag, as vLLM has it."""
     model = service.model
+    if not service.config.enable_tokenizer_info_endpoint:
+        raise NotFound("This server shows no tokenizer: start it with --enable-tokenizer-info-endpoint.")
     config = read_json(service.config.tokenizer_path / "tokenizer_config.json", dict[str, Any])
     template = model.template.source if model.template else None
     return {**config, "vocab_size": model.tokenizer.vocab_size, "chat_template": template}

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from server.api.http.tls import HANDSHAKE_TIMEOUT_S, Tls
+
 log = logging.getLogger("neuronserve")
 LOG_INTERVAL_S = 10.0
 MAX_ACCEPTS = 64  # in one turn of the event loop
@@ -22,11 +24,15 @@ MAX_ACCEPTS = 64  # in one turn of the event loop
 class Connections:
     """Those of one listening socket: at most `limit` that are served and `spare` that are being refused."""
 
-    def __init__(self, listener: socket.socket, limit: int, spare: int, count_refusal: Callable[[], None]) -> None:
+    def __init__(
+        self, listener: socket.socket, limit: int, spare: int, count_refusal: Callable[[], None], tls: Tls | None = None
+    ) -> None:
+        """With `tls` a connection is its protocol's once it has shaken hands."""
         self.limit = limit
         self._most = limit + spare
         self._listener = listener
         self._count_refusal = count_refusal
+        self._tls = tls
         self._num_open = 0
         self._num_unlogged, self._logged_s = 0, -LOG_INTERVAL_S
         self._make: Callable[[bool], asyncio.Protocol] | None = None  # None while nothing is accepted
@@ -91,7 +97,12 @@ class Connections:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             assert self._make is not None
-            await asyncio.get_running_loop().connect_accepted_socket(partial(self._make, is_surplus), accepted)
-        except OSError:  # the client has gone
+            make, loop = partial(self._make, is_surplus), asyncio.get_running_loop()
+            if self._tls is None:
+                await loop.connect_accepted_socket(make, accepted)
+            else:
+                context, limit_s = self._tls.context, HANDSHAKE_TIMEOUT_S
+                await loop.connect_accepted_socket(make, accepted, ssl=context, ssl_handshake_timeout=limit_s)
+        except OSError:  # the client has gone, or speaks no TLS
             accepted.close()
             self.closed()

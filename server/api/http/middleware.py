@@ -1,9 +1,7 @@
-"""ASGI middleware around the whole application: request ids, API keys, body sizes, draining. Parses no body."""
+"""ASGI middleware around the whole application: request ids, body sizes, draining. Parses no body."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,16 +9,11 @@ from collections.abc import Callable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.config import MAX_ID_CHARS
-from server.api.errors import Unauthorized, error_response
+from server.api.errors import error_response
 from server.errors import PayloadTooLarge
 
 # A client that sends somewhat too much is read to the end, so that it can read the refusal.
 POLITE_FACTOR = 4
-GUARDED = frozenset(
-    {"/invocations", "/reset_prefix_cache", "/server_info", "/start_profile", "/stop_profile", "/tokenizer_info"}
-    | {"/pooling", "/classify", "/score", "/rerank", "/v2/rerank"}
-)
-GUARDED_PREFIXES = ("/v1/", "/admin/", "/console/")
 _REQUEST_ID = re.compile(rb"[!-~]{1,%d}" % MAX_ID_CHARS)
 
 
@@ -80,57 +73,6 @@ class CloseWhileDraining:
             await send(message)
 
         await self._app(scope, receive, closing)
-
-
-class ApiKeys:
-    """Requires an API key under /v1 and /console and for the operations in `GUARDED`, an operator's under /admin.
-
-    Digests are compared in constant time, and with every key even after a match.
-    """
-
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], admin_keys: tuple[str, ...] = ()) -> None:
-        """`admin_keys` open everything; without any, `keys` open /admin too. Without `keys` all but /admin is open."""
-        self._app = app
-        self._keys, self._admin_keys = _digests(keys), _digests(admin_keys)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known, kind = self._opening(scope)
-        if known:
-            number = _number(scope, known)
-            if number is None:
-                error = Unauthorized(
-                    f"A valid {kind} key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-                )
-                await error_response(error, scope["path"])(scope, receive, send)
-                return
-            scope.setdefault("state", {})["api_key"] = str(number)
-        await self._app(scope, receive, send)
-
-    def _opening(self, scope: Scope) -> tuple[list[bytes], str]:
-        """Digests of the keys of which one must be sent, none where the path is open; and what they are called."""
-        if scope["type"] != "http" or scope["method"] == "OPTIONS":
-            return [], ""
-        path: str = scope["path"]
-        if path.startswith("/admin/") and self._admin_keys:
-            return self._admin_keys, "admin"
-        is_guarded = path == "/v1" or path.startswith(GUARDED_PREFIXES) or path in GUARDED
-        return (self._keys + self._admin_keys if is_guarded and self._keys else []), "API"
-
-
-def _digests(keys: tuple[str, ...]) -> list[bytes]:
-    return [hashlib.sha256(key.encode()).digest() for key in keys]
-
-
-def _number(scope: Scope, known: list[bytes]) -> int | None:
-    """Position of the request's key among the `known` ones, from 1; None when it is not one of them.
-
-    Anthropic's clients send it in a header of its own.
-    """
-    scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
-    given = key if scheme.lower() == b"bearer" else header(scope, b"x-api-key")
-    digest = hashlib.sha256((given or b"").strip()).digest()
-    matches = [hmac.compare_digest(digest, each) for each in known]
-    return matches.index(True) + 1 if given is not None and any(matches) else None
 
 
 class BodyLimit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -9,17 +10,18 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 Responses = dict[int | str, dict[str, Any]]
+Refusals = Callable[[str, str], tuple[int, ...]]  # by path and method
 
 STATUSES = {
     400: "The request is malformed, out of range or not supported; `param` names the field",
     401: "No valid API key, where the server has keys",
-    403: "The server does not offer this",
+    403: "The server does not offer this, or the API key does not open it",
     404: "No such model, or nothing stored under this id",
     408: "The request's own timeout has passed and there is no output",
     409: "Not possible in the present state",
     413: "The body is larger than --max-body-bytes",
     415: "The body is not declared as application/json",
-    429: "The queue is full; try again after Retry-After seconds",
+    429: "The queue is full, or a limit of the API key is reached; try again after Retry-After seconds",
     431: "Request line and headers are too large",
     500: "The model failed on this request, or the server has a bug, which is logged",
     507: "The disk is full, or a limit of what is stored is reached",
@@ -74,10 +76,18 @@ def documented(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+def _add_refusals(responses: dict[str, Any], statuses: tuple[int, ...]) -> None:
+    """Document statuses in the shape of the other errors of a route."""
+    shape = next(answer["content"] for status, answer in responses.items() if status.startswith(("4", "5")))
+    for status in statuses:
+        responses.setdefault(str(status), {"description": STATUSES[status], "content": shape})
+
+
 class Application(FastAPI):
     """FastAPI whose OpenAPI page has the schemas of the bodies that `body_of` reads, and no status that never comes."""
 
     bodies: tuple[type[BaseModel], ...] = ()
+    refusals: Refusals | None = None  # of what stands before all routes
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -86,7 +96,9 @@ class Application(FastAPI):
                 [(model, "validation") for model in self.bodies], ref_template="#/components/schemas/{model}"
             )
             page["components"]["schemas"] |= found["$defs"]
-            for operations in page["paths"].values():
-                for operation in operations.values():
+            for path, operations in page["paths"].items():
+                for method, operation in operations.items():
                     operation["responses"].pop("422", None)  # FastAPI's own for parameters: `errors.py` makes it 400
+                    if self.refusals is not None:
+                        _add_refusals(operation["responses"], self.refusals(path, method.upper()))
         return super().openapi()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from server.api.http.access_log import Served
+from server.api.keys.ring import Caller, anyone
 from server.errors import InvalidRequest
 from server.link.groups import RANK_HEADER
 
-NO_KEY = "none"  # the label where no API key is set; otherwise a key's place among those that are, from 1
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6
 _YES_NO = {"": False, "false": False, "0": False, "true": True, "1": True}
@@ -25,7 +26,7 @@ class Origin:
     arrival_time: float
     trace_headers: dict[str, str] = field(default_factory=dict)
     data_parallel_rank: int | None = None  # the engine it names; None = the server chooses
-    api_key: str = NO_KEY  # a label that distinguishes keys without revealing them
+    caller: Caller = field(default_factory=anyone)
     has_device_usage: bool = False
     served: Served = field(default_factory=Served)  # filled as tokens are given
 
@@ -37,7 +38,7 @@ def origin_of(request: Request) -> Origin:
         request.state.arrival_time,
         {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers},
         _rank(request),
-        getattr(request.state, "api_key", NO_KEY),
+        caller_of(request),
         _has_device_usage(request),
         request.state.served,
     )
@@ -58,3 +59,17 @@ def _has_device_usage(request: Request) -> bool:
     if value is None:
         raise InvalidRequest(f"{DEVICE_USAGE_HEADER} must be true or false, not {given[:80]!r}.", DEVICE_USAGE_HEADER)
     return value
+
+
+def caller_of(request: Request) -> Caller:
+    """Who the request is from, as the middleware of `server/api/app.py` found out."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def the_caller(request: Request) -> Caller:
+    """FastAPI dependency: `caller_of`. Async, as FastAPI calls others in a thread."""
+    return caller_of(request)
+
+
+CallerOf = Annotated[Caller, Depends(the_caller)]

@@ -49,6 +49,7 @@ class BeamGeneration:
         service.engine.check_rank(origin.data_parallel_rank)
         self._service, self._origin, self._body = service, origin, body
         self._adapter = service.adapters.get(body.model)
+        self._planned = sequences
         self._prompts = [sequence.prompt for sequence in sequences]
         self._sampling = sequences[0].sampling
         self._searches = [BeamSearch(_params(self._width, body, each.sampling)) for each in sequences]
@@ -63,13 +64,21 @@ class BeamGeneration:
         """One prompt for each choice index."""
         return [prompt for prompt in self._prompts for _ in range(self._width)]
 
+    @property
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling that beams are made of."""
+        return self._planned
+
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """One batch with all choices. Raises GenerationFailed, Unavailable, or RequestTimeout after the time limit."""
-        with self._service.adapters.using(self._adapter):
+        num_prompt = sum(len(prompt.token_ids) for prompt in self._prompts)
+        with self._origin.caller.use.generating(num_prompt) as use, self._service.adapters.using(self._adapter):
             while any(not search.is_done for search in self._searches):
                 await self._step()
-        ended = [(i, beam) for i, search in enumerate(self._searches) for beam in search.ended]
-        self._num_generated = sum(len(beam.token_ids) for _, beam in ended)
+            ended = [(i, beam) for i, search in enumerate(self._searches) for beam in search.ended]
+            self._num_generated = sum(len(beam.token_ids) for _, beam in ended)
+            use.generated(self._num_generated)
+            use.found_cached(sum(self._num_cached))
         yield [self._delta(index, *each) for index, each in enumerate(ended)]
 
     def usage(self, has_output: bool = True) -> Usage:
@@ -130,10 +139,11 @@ class BeamGeneration:
             prompt_token_ids=(*self._prompts[i].token_ids, *beam.token_ids),
             sampling=sampling,
             arrival_time=self._arrival_time,  # a beam keeps its place in the queue from step to step
-            priority=body.priority or 0,
+            priority=self._origin.caller.priority(body.priority),
             cache_salt=body.cache_salt or "",
             received_time=self._origin.arrival_time,
             lora=self._adapter.digest if self._adapter is not None else "",
+            tenant=self._origin.caller.tenant,
         )
 
     def _delta(self, index: int, i: int, beam: EndedBeam) -> Delta:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from server.api.pipeline.generation import Delta, Generation
+from server.api.pipeline.generation import Delta, Generation, PlannedSequence
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.respond import collect
 from server.api.wire.usage import Usage
@@ -27,6 +27,11 @@ class BestOf:
         """One prompt for each choice index."""
         prompts = self._generation.prompts
         return [prompts[i] for i in range(len(prompts)) if i % self._best_of < self._n]
+
+    @property
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling of its first choice."""
+        return self._generation.planned
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """One batch with all that are kept."""

@@ -58,6 +58,10 @@ class AnyGeneration(Protocol):
     def prompts(self) -> list[Prompt]:
         """One prompt for each choice index."""
 
+    @property
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling of its first choice."""
+
     def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """Batches of output as it comes; ends when every choice has ended."""
 
@@ -167,9 +171,11 @@ class Generation:
         service.engine.check_rank(origin.data_parallel_rank)
         self._service = service
         self._rank = origin.data_parallel_rank
+        self._use = origin.caller.use
         self._adapter = service.adapters.get(body.model)
         self._sequences = sequences
         self._n = body.n or 1
+        self._num_prompt_tokens = sum(len(each.prompt.token_ids) for each in self.planned)
         self._deadline = Deadline.of(origin, body.timeout)
         self._has_device_usage = origin.has_device_usage
         tokenizer = service.served.tokenizer
@@ -182,10 +188,11 @@ class Generation:
                 prompt_token_ids=seq.prompt.token_ids,
                 sampling=seq.sampling,
                 arrival_time=service.clock.now(),
-                priority=body.priority or 0,
+                priority=origin.caller.priority(body.priority),
                 cache_salt=body.cache_salt or "",
                 received_time=origin.arrival_time,
                 lora=self._adapter.digest if self._adapter is not None else "",
+                tenant=origin.caller.tenant,
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
@@ -199,11 +206,12 @@ class Generation:
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended.
 
-        Raises Overloaded before anything when it would wait too long.
+        Raises Overloaded before anything when it would wait too long, and RateLimited when the key's limits say so.
         """
         engine, adapters = self._service.engine, self._service.adapters
         self._require_welcome()
         with (
+            self._use.generating(self._num_prompt_tokens),
             adapters.using(self._adapter),
             engine.submit(self._requests, self._rank) as stream,
             self._watch as watch,
@@ -223,7 +231,7 @@ class Generation:
         """Token counts and device time so far; without output, as it was before the first token was sent."""
         choices = list(self._choices.values())
         firsts = range(0, len(choices), self._n)
-        num_prompt = sum(len(self._sequences[i].prompt.token_ids) for i in firsts)
+        num_prompt = self._num_prompt_tokens
         num_generated = sum(choice.num_tokens for choice in choices) if has_output else 0
         return Usage(
             prompt_tokens=num_prompt,
@@ -237,6 +245,11 @@ class Generation:
         """How long it took, where the server says so and it is one sequence."""
         is_shown = self._service.config.enable_per_request_metrics and len(self._choices) == 1
         return self._watch.times if is_shown else None
+
+    @property
+    def planned(self) -> Sequence[PlannedSequence]:
+        """Each prompt once, with the sampling of its first choice."""
+        return self._sequences[:: self._n]
 
     def _require_welcome(self) -> None:
         model = self._service.served
@@ -270,10 +283,13 @@ class Generation:
                 continue  # a stop string came first
             watch.take(event, charge)
             choice.take(event, charge, delta)
+            if event.index == 0 and choice.index % self._n == 0:
+                self._use.found_cached(event.num_cached_tokens)
             if delta.finish_reason is not None:
                 choice.has_ended = True
                 watch.end(event.request_id, delta.finish_reason)
                 stream.abort(event.request_id)
+        self._use.generated(sum(len(delta.token_ids) for delta in deltas.values()))
         return list(deltas.values())
 
 

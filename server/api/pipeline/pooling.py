@@ -55,7 +55,7 @@ class Work:
 
     texts: Sequence[TokenizedText]
     params: PoolingParams = AS_IT_IS
-    priority: int = 0
+    priority: int | None = None
 
 
 class Pooling:
@@ -74,7 +74,7 @@ class Pooling:
                 prompt_token_ids=text.token_ids,
                 sampling=NO_SAMPLING,
                 arrival_time=now,
-                priority=work.priority,
+                priority=origin.caller.priority(work.priority),
                 received_time=origin.arrival_time,
                 pooling=replace(work.params, token_types=text.token_types, group=prefix),
             )
@@ -90,7 +90,8 @@ class Pooling:
         """The row of each text, in their order."""
         engine, rank = self._service.engine, self._origin.data_parallel_rank
         found: dict[str, Float32] = {}
-        with self._service.served.requests.watch(self._origin, 1, self._requests) as watch:
+        use = self._origin.caller.use.generating(sum(self.lengths))
+        with use, self._service.served.requests.watch(self._origin, 1, self._requests) as watch:
             for first in range(0, len(self._requests), MAX_OPEN):
                 with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
                     watch.placed(stream.engines)

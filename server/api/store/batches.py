@@ -57,7 +57,10 @@ _SUMS = (
 
 
 class BatchStore:
-    """Batches by id. Every method may raise StorageFull. `changed` is set by whatever the runner must look at."""
+    """Batches by id. Every method may raise StorageFull. `changed` is set by whatever the runner must look at.
+
+    `sees` is whose batches there are; None = everybody's.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,19 +80,19 @@ class BatchStore:
         await self._database.run(work)
         self.changed.set()
 
-    async def get(self, batch_id: str) -> tuple[StoredBatch, Tally]:
+    async def get(self, batch_id: str, sees: str | None = None) -> tuple[StoredBatch, Tally]:
         """Raises NotFound."""
-        return await self._database.run(lambda db: _found(db, batch_id))
+        return await self._database.run(lambda db: _found(db, batch_id, sees))
 
-    async def page(self, after: str | None, limit: int) -> list[tuple[StoredBatch, Tally]]:
+    async def page(self, sees: str | None, after: str | None, limit: int) -> list[tuple[StoredBatch, Tally]]:
         """The newest first, those behind the batch `after`. Raises NotFound when there is none."""
 
         def work(db: sqlite3.Connection) -> list[tuple[StoredBatch, Tally]]:
-            before = "" if after is None else "WHERE rowid < (SELECT rowid FROM batches WHERE id = ?)"
+            clause = "WHERE api_key = coalesce(?1, api_key)"
             if after is not None:
-                _found(db, after, "after")
-            values = () if after is None else (after,)
-            found = list(BATCHES.select(db, f"{before} ORDER BY rowid DESC LIMIT ?", *values, limit))
+                _found(db, after, sees, "after")
+                clause += " AND rowid < (SELECT rowid FROM batches WHERE id = ?2)"
+            found = list(BATCHES.select(db, f"{clause} ORDER BY rowid DESC LIMIT ?3", sees, after, limit))
             return [(each, _tally(db, each)) for each in found]
 
         return await self._database.run(work)
@@ -151,9 +154,11 @@ class BatchStore:
         await self._database.run(work)
 
 
-def _found(db: sqlite3.Connection, batch_id: str, param: str = "batch_id") -> tuple[StoredBatch, Tally]:
+def _found(
+    db: sqlite3.Connection, batch_id: str, sees: str | None = None, param: str = "batch_id"
+) -> tuple[StoredBatch, Tally]:
     batch = BATCHES.get(db, batch_id)
-    if batch is None:
+    if batch is None or sees not in (None, batch.api_key):
         raise NotFound(f"There is no batch {batch_id[:80]!r}.", param)
     return batch, _tally(db, batch)
 

@@ -20,7 +20,7 @@ from server.errors import SettingsError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LOCK_TIMEOUT_S = 10.0  # in which the server before this one may still end
 _COLUMNS = {"str": "TEXT", "int": "INTEGER", "float": "REAL", "bytes": "BLOB", "bool": "INTEGER"}
 
@@ -43,6 +43,15 @@ class Table(Generic[R]):
         keys = ", ".join(name for name, _ in columns[: self.num_keys])
         typed = [f"{name} {_COLUMNS[kinds[0]]}{'' if 'None' in kinds else ' NOT NULL'}" for name, kinds in columns]
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(typed)}, PRIMARY KEY ({keys}))"
+
+    def add_columns(self, db: sqlite3.Connection) -> None:
+        """Add the fields that an older server's table lacks, which are the last ones and have defaults."""
+        known = {row[1] for row in db.execute(f"PRAGMA table_info({self.name})")}
+        for each in fields(self.record):
+            if each.name not in known:
+                kind, *others = str(each.type).split(" | ")
+                default = "" if others else f" NOT NULL DEFAULT {each.default!r}"
+                db.execute(f"ALTER TABLE {self.name} ADD COLUMN {each.name} {_COLUMNS[kind]}{default}")
 
     def put(self, db: sqlite3.Connection, record: R, is_new: bool = False) -> bool:
         """Insert a record or replace the one with its key; with `is_new` one that exists stays. Whether it is there."""
@@ -108,11 +117,12 @@ def _opened(path: Path | None, tables: Sequence[Table[Any]]) -> sqlite3.Connecti
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("BEGIN EXCLUSIVE")
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version not in (0, SCHEMA_VERSION):
+    if not 0 <= version <= SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"it has version {version} of another server's tables, not {SCHEMA_VERSION}")
-    if version == 0:  # a new file; an old one is opened without a write, as the disk may be full
+    if version != SCHEMA_VERSION:  # new, or an older server's; else it is opened without a write: a disk may be full
         for table in tables:
             db.execute(table.schema)
+            table.add_columns(db)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     db.execute("COMMIT")
     return db

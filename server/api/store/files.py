@@ -13,6 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,8 +28,18 @@ ENDED = ("failed", "completed", "expired", "cancelled")  # states of a batch tha
 COPY_BYTES = 2**20
 
 
+@dataclass(frozen=True, slots=True)
+class FileLabel:
+    """What a file is to be called, how long it is kept, and whose it is."""
+
+    filename: str
+    purpose: str
+    lifetime_s: int | None
+    owner: str
+
+
 class FileStore:
-    """Files by id. Every method may raise StorageFull."""
+    """Files by id. Every method may raise StorageFull. `sees` is whose files there are; None = everybody's."""
 
     def __init__(self, database: Database, directory: Path, limits: StoreConfig) -> None:
         self._database = database
@@ -48,12 +59,10 @@ class FileStore:
         kept = await self._database.run(lambda db: {each.id for each in FILES.select(db)})
         await asyncio.to_thread(self._remove, lambda file_id: file_id not in kept)
 
-    async def create(
-        self, write: Callable[[BinaryIO], None], filename: str, purpose: str, lifetime_s: int | None = None
-    ) -> StoredFile:
+    async def create(self, write: Callable[[BinaryIO], None], label: FileLabel) -> StoredFile:
         """Store what `write`, called in a thread, writes into a file."""
         await self._expire()
-        file = await self.write(write, filename, purpose, lifetime_s)
+        file = await self.write(write, label)
         try:
             await self._database.run(lambda db: self._insert(db, file))
         except BaseException:
@@ -61,9 +70,7 @@ class FileStore:
             raise
         return file
 
-    async def write(
-        self, write: Callable[[BinaryIO], None], filename: str, purpose: str, lifetime_s: int | None = None
-    ) -> StoredFile:
+    async def write(self, write: Callable[[BinaryIO], None], label: FileLabel) -> StoredFile:
         """The content alone; the file is there once its record, which this returns, is in the database."""
         file_id = f"file-{uuid.uuid4().hex}"
         try:
@@ -72,29 +79,33 @@ class FileStore:
             self.path(file_id).unlink(missing_ok=True)
             raise StorageFull(f"The server cannot write to its data directory: {error.strerror}.") from error
         now = int(time.time())
-        return StoredFile(file_id, now, None if lifetime_s is None else now + lifetime_s, filename, purpose, size)
+        expires_at = None if label.lifetime_s is None else now + label.lifetime_s
+        return StoredFile(file_id, now, expires_at, label.filename, label.purpose, size, label.owner)
 
-    async def page(self, purpose: str | None, after: str | None, limit: int, is_newest_first: bool) -> list[StoredFile]:
+    async def page(
+        self, sees: str | None, purpose: str | None, after: str | None, limit: int, is_newest_first: bool
+    ) -> list[StoredFile]:
         """Files behind the file `after`. Raises NotFound when there is none."""
-        wanted, values = ["coalesce(expires_at, ?1) >= ?1"], [int(time.time()), purpose, after]
-        if purpose is not None:
-            wanted.append("purpose = ?2")
+        wanted = ["coalesce(expires_at, ?1) >= ?1", "purpose = coalesce(?2, purpose)", "owner = coalesce(?4, owner)"]
+        values = [int(time.time()), purpose, after, sees]
         if after is not None:
-            await self.get(after, "after")
+            await self.get(after, sees, "after")
             wanted.append(f"rowid {'<' if is_newest_first else '>'} (SELECT rowid FROM files WHERE id = ?3)")
         order = "DESC" if is_newest_first else "ASC"
-        clause = f"WHERE {' AND '.join(wanted)} ORDER BY rowid {order} LIMIT ?4"
+        clause = f"WHERE {' AND '.join(wanted)} ORDER BY rowid {order} LIMIT ?5"
         return await self._database.run(lambda db: [*FILES.select(db, clause, *values, limit)])
 
-    async def get(self, file_id: str, param: str = "file_id") -> StoredFile:
+    async def get(self, file_id: str, sees: str | None, param: str = "file_id") -> StoredFile:
         """Raises NotFound."""
         record = await self._database.run(lambda db: FILES.get(db, file_id))
-        if record is None or (record.expires_at or time.time()) < int(time.time()):
+        is_there = record is not None and (record.expires_at or time.time()) >= int(time.time())
+        if record is None or not is_there or sees not in (None, record.owner):
             raise NotFound(f"There is no file {file_id[:80]!r}.", param)
         return record
 
-    async def delete(self, file_id: str) -> None:
+    async def delete(self, file_id: str, sees: str | None) -> None:
         """Raises NotFound, or InvalidRequest for the input of a batch that has not ended."""
+        await self.get(file_id, sees)
 
         def work(db: sqlite3.Connection) -> int:
             clause = "WHERE input_file_id = ? AND status NOT IN (?, ?, ?, ?)"

@@ -19,6 +19,7 @@ class StoredResponse:
     num_bytes: int  # of `body` and `input_items`
     body: bytes  # JSON, as answers have it
     input_items: bytes  # JSON list
+    owner: str = ""  # name of the API key that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class StoredFile:
     filename: str
     purpose: str
     num_bytes: int
+    owner: str = ""  # name of the API key that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class StoredBatch:
     completion_window: str
     metadata: str | None = None  # JSON
     output_lifetime_s: int | None = None
-    api_key: str = ""  # label of who created it, for metrics
+    api_key: str = ""  # name of the one that created it, whose it is
     total: int = 0
     errors: str | None = None  # JSON list, of an input that is no batch
     output_file_id: str | None = None

@@ -20,7 +20,7 @@ MAX_CHAIN = 1000  # responses that follow each other
 
 
 class ResponseStore:
-    """Responses by id. Every method may raise StorageFull."""
+    """Responses by id. Every method may raise StorageFull. `sees` is whose there are; None = everybody's."""
 
     def __init__(self, database: Database, limits: StoreConfig) -> None:
         self._database = database
@@ -35,11 +35,17 @@ class ResponseStore:
 
         await self._database.run(work)
 
-    async def get(self, response_id: str) -> StoredResponse:
+    async def get(self, response_id: str, sees: str | None) -> StoredResponse:
         """Raises NotFound."""
-        return (await self.chain(response_id, "response_id"))[-1]
+        return (await self.chain(response_id, sees, "response_id"))[-1]
 
-    async def chain(self, response_id: str, param: str) -> list[StoredResponse]:
+    async def require(self, response_id: str, sees: str | None) -> None:
+        """Raises NotFound, whatever has become of those before it."""
+        response = await self._database.run(lambda db: RESPONSES.get(db, response_id))
+        if response is None or sees not in (None, response.owner):
+            raise _missing(response_id, response_id, "response_id")
+
+    async def chain(self, response_id: str, sees: str | None, param: str) -> list[StoredResponse]:
         """The response and those that it follows, oldest first; all count as used now. Raises NotFound."""
 
         def work(db: sqlite3.Connection) -> list[StoredResponse]:
@@ -47,7 +53,7 @@ class ResponseStore:
             next_id: str | None = response_id
             while next_id is not None and len(found) < MAX_CHAIN:
                 response = RESPONSES.get(db, next_id)
-                if response is None or response.created_at < self._oldest:
+                if response is None or response.created_at < self._oldest or sees not in (None, response.owner):
                     raise _missing(response_id, next_id, param)
                 found.append(response)
                 next_id = response.previous_id

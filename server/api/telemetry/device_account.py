@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from server.api.http.origin import NO_KEY
+from server.api.keys.file import NO_KEY
 from server.api.telemetry import device_families as f
 from server.api.telemetry.instruments import Instruments, ReadCounters
 from server.clock import NS, Clock

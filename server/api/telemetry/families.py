@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from server.api.telemetry.device_families import DEVICE_FAMILIES
 from server.api.telemetry.instruments import MetricFamily
+from server.api.telemetry.key_metrics import KEY_FAMILIES
 from server.api.telemetry.overload import OVERLOAD_FAMILIES
 from server.api.telemetry.recovery import RECOVERY_FAMILIES
 
@@ -257,7 +258,7 @@ HTTP_DURATION_HIGHR = MetricFamily(
 )
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, MetricFamily)]
-FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *DEVICE_FAMILIES)
+FAMILIES = (*_OWN, *RECOVERY_FAMILIES, *OVERLOAD_FAMILIES, *KEY_FAMILIES, *DEVICE_FAMILIES)
 # Older names of vLLM's that routers and dashboards still read.
 ALIASES: dict[str, MetricFamily] = {
     "vllm:gpu_cache_usage_perc": KV_USAGE,

@@ -132,7 +132,7 @@ class RequestWatch:
     def __enter__(self) -> RequestWatch:
         self._observer.open.update(self._life.sequences)
         self._observer.opened(self._key, self._life)
-        self._observer.keys.open(self._life.sequences, self._life.origin.api_key)
+        self._observer.keys.open(self._life.sequences, self._life.origin.caller.use.label)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.host_memory import HostMemory
+from server.api.keys.ring import KeyRing
 from server.api.telemetry import device_families as f
 from server.api.telemetry import phases_log
 from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
@@ -17,6 +18,7 @@ from server.api.telemetry.engine_metrics import EngineMetrics
 from server.api.telemetry.families import ALIASES, INJECTED_FAULTS, REJECTIONS
 from server.api.telemetry.http_metrics import HttpMetrics
 from server.api.telemetry.instruments import Aliases, Instruments, ReadCounters
+from server.api.telemetry.key_metrics import show_keys
 from server.api.telemetry.overload import show_admission, show_memory
 from server.api.telemetry.recovery import show_recovery
 from server.api.telemetry.request_metrics import RequestMetrics
@@ -75,9 +77,10 @@ class Telemetry:
         """Count a fault that a rule has injected."""
         self._instruments.counter(INJECTED_FAULTS, fault=kind, rule=rule).inc()
 
-    def show(self, admission: Admission, memory: HostMemory) -> None:
+    def show(self, admission: Admission, memory: HostMemory, keys: KeyRing) -> None:
         """Show what decides who is taken."""
         show_admission(admission, self._instruments)
+        show_keys(keys, ReadCounters(self.registry), self._instruments)
         show_memory(memory, self._instruments)
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:

@@ -13,7 +13,7 @@ import pytest
 from loadtests.bench import measure
 from loadtests.cost import modelled
 from loadtests.plan import make_plan
-from server.api.http.origin import NO_KEY
+from server.api.keys.file import NO_KEY
 from server.api.telemetry.device_account import DeviceAccount, KeyAccount
 from server.api.telemetry.stats_log import INTERVAL_S, PaceLog
 from server.clock import NS, ManualClock
@@ -34,7 +34,9 @@ PRICE = 0.7582  # inf2.xlarge on demand; one of its two cores is used
 
 @pytest.fixture(scope="module")
 def keyed(checkpoint: Path) -> Iterator[Server]:
-    with running_server(checkpoint, "--api-key", "k1", "--api-key", "k2", "--max-num-seqs", "4") as server:
+    with running_server(
+        checkpoint, "--api-key", "k1", "--api-key", "k2", "--max-num-seqs", "4", "--public-paths", "/metrics"
+    ) as server:
         yield server
 
 

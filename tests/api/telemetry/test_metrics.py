@@ -247,7 +247,7 @@ def test_after_its_engines_death_a_server_tells_the_end_and_no_stale_load(checkp
 
 
 def test_http_answers_are_counted_by_route_method_and_class(checkpoint: Path) -> None:
-    with running_server(checkpoint, "--api-key", "k") as server:
+    with running_server(checkpoint, "--api-key", "k", "--public-paths", "/metrics") as server:
         key = {"Authorization": "Bearer k"}
         with httpx.Client(base_url=server.url, headers=key) as http:
             for path in ("/v1/models/fake", "/v1/models/other", "/made/up", "/health", "/load", "/version"):

@@ -13,7 +13,7 @@ from server.api.dialects.responses.run import prepare
 from server.api.http.body import JSON, body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
-from server.api.http.origin import origin_of
+from server.api.http.origin import CallerOf, caller_of, origin_of
 from server.api.pipeline.respond import stream
 from server.api.service import ServiceOf
 from server.api.wire.response import DeletedResponse, ItemList, Response
@@ -59,7 +59,7 @@ async def get_response(
     starting_after: Annotated[int, Query(ge=-1)] = -1,
 ) -> HttpResponse:
     """A stored response; with `stream` the events of one that was created in the background with stream."""
-    stored = await service.store.responses.get(response_id)
+    stored = await service.store.responses.get(response_id, caller_of(request).sees)
     if is_stream:
         return await stream(request.receive, background.follow(response_id, starting_after), end=b"")
     run = background.get(response_id)
@@ -67,18 +67,24 @@ async def get_response(
 
 
 @router.delete("/v1/responses/{response_id}", responses=STORED)
-async def delete_response(response_id: str, service: ServiceOf, background: BackgroundOf) -> DeletedResponse:
+async def delete_response(
+    response_id: str, service: ServiceOf, caller: CallerOf, background: BackgroundOf
+) -> DeletedResponse:
     """Forget a response, which is ended if it has not."""
+    await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
     await service.store.responses.delete(response_id)
     return DeletedResponse(id=response_id)
 
 
 @router.post("/v1/responses/{response_id}/cancel", response_model=Response, responses=STORED)
-async def cancel_response(response_id: str, service: ServiceOf, background: BackgroundOf) -> HttpResponse:
+async def cancel_response(
+    response_id: str, service: ServiceOf, caller: CallerOf, background: BackgroundOf
+) -> HttpResponse:
     """End a response in the background; one that has ended stays as it is."""
+    await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
-    stored = await service.store.responses.get(response_id)
+    stored = await service.store.responses.get(response_id, caller.sees)
     response = Response.model_validate_json(stored.body)
     if not response.background:
         raise InvalidRequest(f"{response_id!r} was not created with background.", "response_id")
@@ -89,12 +95,13 @@ async def cancel_response(response_id: str, service: ServiceOf, background: Back
 async def list_input_items(
     response_id: str,
     service: ServiceOf,
+    caller: CallerOf,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
     order: Literal["asc", "desc"] = "desc",
 ) -> ItemList:
     """The items that a response was asked with, without those of the responses before it."""
-    return page(await service.store.responses.get(response_id), after, limit, order)
+    return page(await service.store.responses.get(response_id, caller.sees), after, limit, order)
 
 
 def _json(response: Response) -> HttpResponse:

@@ -35,13 +35,16 @@ class ResponseRun:
     def __init__(
         self,
         service: Service,
+        origin: Origin,
         conversation: chat.Conversation,
         response: Response,
-        items: list[dict[str, Any]],
-        body: ResponsesRequest,
+        asked: tuple[list[dict[str, Any]], ResponsesRequest],
     ) -> None:
+        """`asked` are the items of the request, as they are listed, and its body."""
+        items, body = asked
         self.response = response
         self._service = service
+        self._owner = origin.caller.name
         self._generation = generation = conversation.generation
         self._items = json.dumps(items, ensure_ascii=False).encode()
         names = TokenNames(service.model.tokenizer, False) if LOGPROBS in (body.include or ()) else None
@@ -117,6 +120,7 @@ class ResponseRun:
             num_bytes=len(body) + len(self._items),
             body=body,
             input_items=self._items,
+            owner=self._owner,
         )
 
 
@@ -126,7 +130,9 @@ async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> R
     name = service.require_name(body.model)
     before: Sequence[InputItem] = ()
     if body.previous_response_id is not None:
-        chain = await service.store.responses.chain(body.previous_response_id, "previous_response_id")
+        chain = await service.store.responses.chain(
+            body.previous_response_id, origin.caller.sees, "previous_response_id"
+        )
         if chain[-1].status not in {"completed", "incomplete"}:
             raise InvalidRequest(
                 f"The response {chain[-1].id!r} is {chain[-1].status}: nothing can follow it.", "previous_response_id"
@@ -136,7 +142,7 @@ async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> R
     messages = messages_of(body, before, items)
     conversation = await _conversation(origin, body, service, messages)
     response = _response(body, name, service.model)
-    return ResponseRun(service, conversation, response, listed(items), body)
+    return ResponseRun(service, origin, conversation, response, (listed(items), body))
 
 
 def _check(body: ResponsesRequest) -> None:

@@ -19,6 +19,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether the key is none of the server's, or does not open what was asked for. */
+export const isKeyRefused = (status) => status === 401 || status === 403;
+
 /** The answer to a request that succeeded. Throws ApiError; a wrong key is also reported to `onKeyNeeded`. */
 export async function ask(path, { body, headers = {}, signal, isAdmin = false } = {}) {
   const key = (isAdmin && keys.getAdmin()) || keys.get();
@@ -37,7 +40,7 @@ export async function ask(path, { body, headers = {}, signal, isAdmin = false } 
   }
   if (answer.ok) return answer;
   const found = await answer.json().catch(() => ({}));
-  if (answer.status === 401 && !isAdmin) keyNeeded.listeners.forEach((listener) => listener());
+  if (isKeyRefused(answer.status) && !isAdmin) keyNeeded.listeners.forEach((listener) => listener());
   throw new ApiError(answer.status, found.error?.message ?? `HTTP status ${answer.status}`, found.error?.param);
 }
 

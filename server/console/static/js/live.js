@@ -1,6 +1,6 @@
 // The stream of live records, and what the pages know by it. Open while the tab is seen, and opened again when it ends.
 
-import { ask, eventsOf } from "./api.js";
+import { ask, eventsOf, isKeyRefused } from "./api.js";
 import { useEffect, useState } from "../vendor/htm-preact.js";
 
 const NUM_BINS = 600;
@@ -61,8 +61,8 @@ async function open() {
       change({ status: "lost" });
     } catch (error) {
       if (own.signal.aborted) return;
-      change({ status: error.status === 401 ? "refused" : "lost" });
-      if (error.status === 401) {
+      change({ status: isKeyRefused(error.status) ? "refused" : "lost" });
+      if (isKeyRefused(error.status)) {
         close();
         return;
       }

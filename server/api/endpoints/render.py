@@ -1,0 +1,116 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: what would be generated of, and nothing is.
+
+The shapes are vLLM's (`GenerateRequest`): token ids of a prompt, and how its continuation would be sampled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict
+
+from server.api.dialects import chat, completions
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, documented, errors_of
+from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.generation import AnyGeneration
+from server.api.service import ServiceOf
+from server.api.wire.chat import ChatRequest
+from server.api.wire.completions import CompletionRequest
+from server.api.wire.generation import GenerationRequest
+from server.types import SamplingParams
+
+RESPONSES = errors_of(401, 403, 429, *OF_BODIES)
+router = APIRouter()
+
+
+class RenderedSampling(BaseModel):
+    """How each choice would be sampled, with what the checkpoint has for what the request leaves out."""
+
+    n: int
+    max_tokens: int
+    min_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int  # 0 = all
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    seed: int | None  # null: one would be drawn
+    stop: list[str]
+    stop_token_ids: list[int]
+    ignore_eos: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
+    logit_bias: dict[int, float] | None
+    skip_special_tokens: bool
+    include_stop_str_in_output: bool
+
+
+class RenderedRequest(BaseModel):
+    """One prompt as the engine would get it."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    request_id: str
+    token_ids: list[int]
+    sampling_params: RenderedSampling
+    model: str
+    stream: bool
+    cache_salt: str | None
+    priority: int
+    features: None = None  # of images: there are none
+
+
+@router.post("/v1/chat/completions/render", responses=RESPONSES, openapi_extra=documented(ChatRequest))
+async def render_chat(
+    request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf
+) -> RenderedRequest:
+    """The prompt of a conversation."""
+    origin = origin_of(request)
+    conversation = await chat.prepare_conversation(origin, body, service)
+    return _rendered(origin, conversation.name, body, conversation.generation)[0]
+
+
+@router.post("/v1/completions/render", responses=RESPONSES, openapi_extra=documented(CompletionRequest))
+async def render_completion(
+    request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
+) -> list[RenderedRequest]:
+    """The prompts of a request, in their order."""
+    origin = origin_of(request)
+    adapter = await completions.prepare(origin, body, service)
+    return _rendered(origin, service.require_name(body.model), body, adapter.generation)
+
+
+def _rendered(origin: Origin, name: str, body: GenerationRequest, generation: AnyGeneration) -> list[RenderedRequest]:
+    shared: dict[str, Any] = {
+        "request_id": origin.request_id,
+        "model": name,
+        "stream": bool(body.stream),
+        "cache_salt": body.cache_salt,
+        "priority": origin.caller.priority(body.priority),
+    }
+    return [
+        RenderedRequest(
+            token_ids=list(each.prompt.token_ids),
+            sampling_params=_sampling(body, each.sampling),
+            **shared,
+        )
+        for each in generation.planned
+    ]
+
+
+def _sampling(body: GenerationRequest, params: SamplingParams) -> RenderedSampling:
+    same = {name: getattr(params, name) for name in RenderedSampling.model_fields if hasattr(params, name)}
+    others: dict[str, Any] = {
+        "n": body.n or 1,
+        "max_tokens": 0 if body.max_tokens == 0 else params.max_tokens,
+        "seed": body.seed,
+        "stop": list(body.stop_strings),
+        "logit_bias": dict(params.logit_bias) or None,
+        "skip_special_tokens": body.skip_special_tokens is not False,
+        "include_stop_str_in_output": bool(body.include_stop_str_in_output),
+    }
+    return RenderedSampling(**same | others)

@@ -1,0 +1,67 @@
+"""GET /v1/usage: what API keys have used since the start; to a key what is its own, to an operator's all."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from server.api.http.openapi import errors_of
+from server.api.http.origin import CallerOf
+from server.api.keys.ring import KeyUse
+from server.api.service import ServedModel, ServiceOf
+from server.clock import NS
+
+router = APIRouter()
+
+
+class UsageLimits(BaseModel):
+    """What a key may use; null = as much as there is."""
+
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    max_concurrent: int | None
+
+
+class UsageOfKey(BaseModel):
+    """Sums of one key. Device time and dollars are those of the modelled part."""
+
+    object: Literal["usage"] = "usage"
+    api_key: str  # its name; `none` where no key is sent
+    requests: int  # generated or encoded; each line of a batch is one
+    prompt_tokens: int
+    cached_tokens: int  # of the prompts'
+    completion_tokens: int
+    total_tokens: int
+    rate_limited: int  # requests that were refused for a limit of the key
+    device_seconds: float
+    cost_usd: float | None  # null where no price is known
+    limits: UsageLimits
+
+
+class UsageList(BaseModel):
+    object: Literal["list"] = "list"
+    since: int  # Unix seconds: the model was ready
+    data: list[UsageOfKey]
+
+
+@router.get("/v1/usage", responses=errors_of(401, 403, 503))
+async def usage(service: ServiceOf, caller: CallerOf) -> UsageList:
+    """Requests, tokens, modelled device time and dollars by API key."""
+    model = service.model
+    uses = [use for use in service.keys.uses.values() if caller.is_admin or use is caller.use]
+    return UsageList(since=model.created, data=[_shown(use, model) for use in uses])
+
+
+def _shown(use: KeyUse, model: ServedModel) -> UsageOfKey:
+    totals, device_ns = use.totals, model.requests.keys.device_ns[use.label]
+    return UsageOfKey(
+        api_key=use.label,
+        **asdict(totals),
+        total_tokens=totals.prompt_tokens + totals.completion_tokens,
+        device_seconds=device_ns / NS,
+        cost_usd=model.rate.usd(device_ns),
+        limits=UsageLimits(**asdict(use.limits)),
+    )

@@ -1,0 +1,113 @@
+"""Middleware that finds out who calls, opens what their key opens, and counts their requests. The only such place."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api.errors import Forbidden, Unauthorized, error_response
+from server.api.http.middleware import header
+from server.api.keys import key
+from server.api.keys.ring import Caller, KeyRing
+from server.errors import RequestError
+
+# Probes, what load balancers poll, and the files of the console, which hold nothing of this server.
+PUBLIC = frozenset({"/", "/health", "/health/live", "/health/ready", "/load", "/ping", "/version"})
+PUBLIC_BELOW = ("/static/",)
+# Which scopes open a path; whatever is not here is opened by that of inference.
+ADMIN: frozenset[key.Scope] = frozenset({"admin"})
+METRICS: frozenset[key.Scope] = frozenset({"metrics"})
+INFERENCE: frozenset[key.Scope] = frozenset({"inference"})
+OPENED_BY: dict[str, frozenset[key.Scope]] = {
+    "/reset_prefix_cache": ADMIN,
+    "/start_profile": ADMIN,
+    "/stop_profile": ADMIN,
+    "/v1/load_lora_adapter": ADMIN,
+    "/v1/unload_lora_adapter": ADMIN,
+    "/metrics": METRICS,
+    "/inventory": key.SCOPES,
+    "/server_info": key.SCOPES,
+    "/openapi.json": key.SCOPES,
+    "/docs": key.SCOPES,
+    "/v1/models": key.SCOPES,
+    "/v1/usage": key.SCOPES,
+}
+OPENED_BELOW = {"/admin/": ADMIN, "/console/": METRICS, "/docs/": key.SCOPES, "/v1/models/": key.SCOPES}
+
+
+class Guard:
+    """Sets `caller` of each request's state; answers 401, 403 and 429 itself."""
+
+    def __init__(self, app: ASGIApp, ring: KeyRing, public_paths: tuple[str, ...] = ()) -> None:
+        """`public_paths` are open beside `PUBLIC`; one with a slash at its end opens all that is below."""
+        self._app, self._ring = app, ring
+        self._public = PUBLIC.union(path for path in public_paths if path == "/" or not path.endswith("/"))
+        self._public_below = PUBLIC_BELOW + tuple(path for path in public_paths if path.endswith("/") and path != "/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        caller = self._ring.find(_given(scope)) if self._ring.has_keys else None
+        try:
+            if self._ring.has_keys and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
+                caller = _require(caller, scope["path"])
+                if _is_counted(scope["path"], scope["method"]):
+                    caller.use.let_in()
+        except RequestError as error:
+            await error_response(error, scope["path"])(
+                scope, receive, send if caller is None else _counted(send, caller)
+            )
+            return
+        caller = caller or self._ring.anyone
+        scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, _counted(send, caller))
+
+    def _is_public(self, path: str) -> bool:
+        is_open = not self._ring.asks_clients and scopes_of(path) != ADMIN
+        return is_open or path in self._public or path.startswith(self._public_below)
+
+
+def scopes_of(path: str) -> frozenset[key.Scope]:
+    """The scopes of which a key must have one, to open a path."""
+    below = (scopes for prefix, scopes in OPENED_BELOW.items() if path.startswith(prefix))
+    return OPENED_BY.get(path) or next(below, INFERENCE)
+
+
+def refusals(path: str, method: str) -> tuple[int, ...]:
+    """Statuses with which the guard of a server with keys may answer."""
+    if path in PUBLIC or path.startswith(PUBLIC_BELOW):
+        return ()
+    return (401, 403, 429) if _is_counted(path, method) else (401, 403)
+
+
+def _is_counted(path: str, method: str) -> bool:
+    return method == "POST" and scopes_of(path) == INFERENCE
+
+
+def _require(caller: Caller | None, path: str) -> Caller:
+    """Raises Unauthorized or Forbidden."""
+    if caller is None or caller.key is None:
+        raise Unauthorized("A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
+    needed = scopes_of(path)
+    if not caller.key.opens(needed):
+        scopes = " or ".join(sorted(needed))
+        raise Forbidden(f"This API key does not open {path[:200]}: that needs one of scope {scopes}.")
+    return caller
+
+
+def _given(scope: Scope) -> bytes | None:
+    """The key that a request brings; Anthropic's clients have a header of their own for it."""
+    scheme, _, given = (header(scope, b"authorization") or b"").partition(b" ")
+    found = given if scheme.lower() == b"bearer" else header(scope, b"x-api-key")
+    return None if found is None else found.strip()
+
+
+def _counted(send: Send, caller: Caller) -> Send:
+    """Sends what the caller may still use, as it is when the answer begins."""
+
+    async def counted(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *caller.use.headers()]
+        await send(message)
+
+    return counted

@@ -1,0 +1,42 @@
+"""Metrics of API keys: what the requests of each were given. Device time and price are beside the device's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+
+from server.api.keys.ring import KeyRing, Totals
+from server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
+
+LABELS = ("model_name", "api_key")
+REQUESTS = MetricFamily(
+    "neuronserve:api_key_requests",
+    "counter",
+    "requests",
+    "Requests that were generated or encoded, by the name of their [API key](keys.md); each line of a batch is one",
+    LABELS,
+)
+PROMPT_TOKENS = MetricFamily(
+    "neuronserve:api_key_prompt_tokens", "counter", "tokens", "Tokens of their prompts, each prompt once", LABELS
+)
+CACHED_TOKENS = MetricFamily(
+    "neuronserve:api_key_cached_tokens", "counter", "tokens", "Of these, in the prefix cache", LABELS
+)
+COMPLETION_TOKENS = MetricFamily(
+    "neuronserve:api_key_completion_tokens", "counter", "tokens", "Tokens that they were given", LABELS
+)
+RATE_LIMITED = MetricFamily(
+    "neuronserve:api_key_rate_limited", "counter", "requests", "Requests over a limit of their key", LABELS
+)
+KEY_FAMILIES = (REQUESTS, PROMPT_TOKENS, CACHED_TOKENS, COMPLETION_TOKENS, RATE_LIMITED)
+FIELDS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "rate_limited")  # of Totals, in that order
+
+
+def show_keys(ring: KeyRing, counters: ReadCounters, instruments: Instruments) -> None:
+    """Show what each key has used."""
+    for family, name in zip(KEY_FAMILIES, FIELDS, strict=True):
+        counters.add(family, _reader(ring, attrgetter(name)), **instruments.common)
+
+
+def _reader(ring: KeyRing, count: Callable[[Totals], int]) -> Callable[[], dict[str, float]]:
+    return lambda: {label: count(use.totals) for label, use in ring.uses.items()}

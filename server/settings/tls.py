@@ -1,0 +1,40 @@
+"""Settings of HTTPS, under the names that uvicorn and vLLM have for them."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from server.api.http.tls import TlsConfig
+from server.settings.base import File, Settings
+
+
+class TlsSettings(Settings):
+    """The server's certificate, and those of clients."""
+
+    ssl_certfile: File = Field(None, description="PEM file with the server's certificate and its chain: serve HTTPS")
+    ssl_keyfile: File = Field(None, description="PEM file with its private key (default: in the same file)")
+    ssl_ca_certs: File = Field(None, description="PEM file of the authorities whose clients' certificates are taken")
+    ssl_cert_reqs: int = Field(0, ge=0, le=2, description="clients' certificates: 0 none, 1 if they have one, 2 always")
+
+    @model_validator(mode="after")
+    def _has_certificate(self) -> Self:
+        others = {
+            "ssl_keyfile": self.ssl_keyfile,
+            "ssl_ca_certs": self.ssl_ca_certs,
+            "ssl_cert_reqs": self.ssl_cert_reqs,
+        }
+        if self.ssl_certfile is None and (name := next((name for name, value in others.items() if value), None)):
+            raise ValueError(f"--{name.replace('_', '-')} needs --ssl-certfile")
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: whose certificates are taken?")
+        return self
+
+    @property
+    def tls_config(self) -> TlsConfig | None:
+        """None: plain HTTP."""
+        if self.ssl_certfile is None:
+            return None
+        return TlsConfig(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, ssl.VerifyMode(self.ssl_cert_reqs))

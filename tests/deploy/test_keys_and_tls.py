@@ -1,0 +1,34 @@
+"""Whoever calls the server in the cluster has its key and speaks its protocol; held against the golden manifests."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.deploy.chart import CASES, golden, of_kind, server_container, settings_text, values_file
+
+pytestmark = pytest.mark.parametrize("case", CASES)
+
+
+def test_prometheus_gets_in_where_there_are_keys(case: str) -> None:
+    settings = yaml.safe_load(settings_text(golden(case)))
+    given = yaml.safe_load(values_file(case).read_text()).get("auth", {})
+    has_keys = any(given.get(name) for name in ("apiKeys", "existingSecret", "keysFileSecret"))
+    is_public = "/metrics" in settings.get("public_paths", ())
+    assert is_public == (has_keys and not given.get("metricsSecret"))
+    for monitor in of_kind(golden(case), "ServiceMonitor"):
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert ("authorization" in endpoint) == (has_keys and not is_public)
+
+
+def test_whoever_calls_the_server_speaks_as_it_does(case: str) -> None:
+    documents = golden(case)
+    is_secure = "ssl_certfile" in yaml.safe_load(settings_text(documents))
+    container = server_container(documents)
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"].get("scheme", "HTTP") == ("HTTPS" if is_secure else "HTTP")
+    for monitor in of_kind(documents, "ServiceMonitor"):
+        assert monitor["spec"]["endpoints"][0].get("scheme", "http") == ("https" if is_secure else "http")
+    for pod in of_kind(documents, "Pod"):
+        variables = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+        assert variables["BASE_URL"].startswith("https:" if is_secure else "http:")
