@@ -12,7 +12,7 @@ UNDISTURBED = "undisturbed"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fault of the first request, unless `times` is None: then of all."""
+    """A fault of the first request that names a model, unless `times` is None: then of all."""
 
     name: str
     fault: str
@@ -27,9 +27,10 @@ class Trial:
 
     @property
     def rule(self) -> dict[str, Any]:
-        """The rule as in a file of --inject-faults."""
+        """The rule as in a file of --inject-faults. Listing models, which clients do at their start, is no trial."""
+        match = {"api_key": self.api_key, "model": "*"}
         times = {} if self.times is None else {"times": self.times}
-        return {"fault": self.fault, "name": self.name, "match": {"api_key": self.api_key}, **times, **self.fields}
+        return {"fault": self.fault, "name": self.name, "match": match, **times, **self.fields}
 
 
 TRIALS = (

@@ -206,6 +206,12 @@ def test_a_wish_that_names_no_fault_is_refused(faulty: Server, fault: str, words
     assert words in answer.json()["error"]["message"]
 
 
+def test_a_body_that_is_too_large_is_refused_as_ever(faulty: Server) -> None:
+    parts = (b" " * 2**20 for _ in range(9))
+    answer = httpx.post(faulty.url + CHAT, content=parts, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.headers.get("x-injected-fault")) == (413, None)
+
+
 def test_faults_are_counted_shown_and_kept_from_what_operators_ask(faulty: Server) -> None:
     post(faulty, "server_error")
     seen = scrape(faulty.url)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from neuronserve.testing import replaying, running
 from server.cassette.cassette import Cassette, CassetteError, asked, difference, masked, read, recording
 from tests.api.serving import Server as Upstream
-from tests.api.serving import environment, run_command, running_server, write_checkpoint
+from tests.api.serving import environment, run_command, running_server, until, write_checkpoint
 
 KEY = "sk-s3cret-of-a-person"
 JSON_VALUES = st.recursive(
@@ -31,7 +31,7 @@ JSON_VALUES = st.recursive(
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
     checkpoint = write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-    with running_server(checkpoint, "--api-key", KEY, "--device", "slow:0.002") as server:
+    with running_server(checkpoint, "--api-key", KEY, "--device", "slow:0.002", "--allow-fault-header") as server:
         yield server
 
 
@@ -120,6 +120,21 @@ def test_recording_adds_to_a_file_only_when_asked(upstream: Upstream, tmp_path: 
     assert len(read(file)) == 2
     ran = run_command("record", "--upstream", upstream.url, str(file), "--port", "0")
     assert (ran.returncode, "exists: --append adds to it" in ran.stderr) == (2, True)
+
+
+@pytest.mark.thorough
+def test_only_whole_answers_are_recorded_also_when_their_client_has_gone(tmp_path: Path, upstream: Upstream) -> None:
+    file, body = tmp_path / "talk.jsonl", {"model": "fake", "prompt": "abc", "max_tokens": 64, "stream": True}
+    with recorder(upstream.url, file) as url:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        cut = {**headers, "X-Inject-Fault": "cut; after_tokens=2"}
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(f"{url}/v1/completions", json=body, headers=cut)
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as stream:
+            next(stream.iter_raw())
+        until(lambda: len(file.read_text().splitlines()) == 2)
+    (whole,) = read(file)
+    assert whole.data.endswith(b"[DONE]\n\n")
 
 
 @pytest.mark.thorough

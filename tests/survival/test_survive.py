@@ -19,7 +19,8 @@ CLIENT = """
 import http.client, json, os, sys, time, urllib.request
 
 def answer():
-    body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 12, "temperature": 0, "stream": True}
+    question = [{"role": "user", "content": "Hello!"}]
+    body = {"model": "default", "messages": question, "max_tokens": 12, "temperature": 0, "stream": True}
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     text, done = "", False
@@ -122,5 +123,6 @@ def test_every_trial_is_a_rule_of_its_own_key(tmp_path: Path) -> None:
     assert [rule.name for rule in read] == [trial.name for trial in TRIALS]
     for trial in TRIALS:
         headers = {"authorization": f"Bearer {trial.api_key}"}
-        taken = [rule.name for rule in read if rule.match.accepts("/v1/chat/completions", headers, {})]
+        taken = [rule.name for rule in read if rule.match.accepts("/v1/chat/completions", headers, {"model": "m"})]
         assert taken == [trial.name]
+        assert not [rule for rule in read if rule.match.accepts("/v1/models", headers, {})]

@@ -60,8 +60,8 @@ class FaultInjector:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        receive, body = await _read_json(headers, receive)
         try:
+            receive, body = await _read_json(headers, receive)
             injection = self._choose(scope["path"], headers, body)
         except RequestError as error:
             await error_response(error, scope["path"])(scope, receive, send)
@@ -118,7 +118,10 @@ def _marking(injection: Injection, send: Send) -> Send:
 
 
 async def _read_json(headers: dict[str, str], receive: Receive) -> tuple[Receive, dict[str, Any]]:
-    """A JSON body, {} where there is none; and what gives the application the same messages again."""
+    """A JSON body, {} where there is none; and what gives the application the same messages again.
+
+    Raises PayloadTooLarge, as the limit around this middleware does.
+    """
     if "json" not in headers.get("content-type", ""):
         return receive, {}
     messages: list[Message] = []
