@@ -24,8 +24,10 @@ from server.device.isa import TARGETS, isas_of
 from server.device.layout import WEIGHT_BYTES
 from server.kernels import executor
 from server.kernels.attention.rope import head_squares
+from server.kernels.compilation import compile_kernels
 from server.kernels.dispatch import linear_kernels_of, shared_kernels
-from server.kernels.isa.jit import PREBUILT, Kernel, compile_kernels, use_cache
+from server.kernels.isa.cache import PREBUILT, use_cache
+from server.kernels.isa.jit import Kernel
 from server.kernels.isa.target import compiled_features
 from server.kernels.logits import finish_logits
 from server.kernels.matmul import groups as groups4

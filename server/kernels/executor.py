@@ -2,6 +2,11 @@
 
 Workers are threads that stay inside compiled code: between steps they sleep on a semaphore, within a step they never
 touch the interpreter. The control block is one int64 array; its fields are ControlRecord.
+
+At a barrier a worker spins, since the others are a few microseconds behind. Where another process has taken the CPU of
+one of them they are milliseconds behind: a worker that spins until then uses up its own share of a CPU, and is put off
+in its turn. So once a wait has met such a process, workers sleep at barriers for the next steps: a thread that has
+slept runs before those that have computed, and meanwhile its CPU is free for the worker that is behind.
 """
 
 from __future__ import annotations
@@ -14,7 +19,16 @@ from numba import types
 from numba.core import cgutils
 
 from server.kernels.isa.jit import HostFunction, inline
-from server.kernels.isa.memory import NOTHING, call_kernel, emitted, fetch_add, load_acquire, load_i64, store_release
+from server.kernels.isa.memory import (
+    NOTHING,
+    call_kernel,
+    emitted,
+    exchange,
+    fetch_add,
+    load_acquire,
+    load_i64,
+    store_release,
+)
 from server.kernels.records import offsets
 
 
@@ -35,7 +49,7 @@ class ControlRecord(NamedTuple):
     workers: int
     stopping: int
     trace: int  # address of `length + 1` timespecs for worker 0 to fill, or 0
-    pad_6: int
+    contended_steps: int  # so many steps yet workers sleep at barriers
     pad_7: int
     arrivals: int  # barrier tickets handed out so far
     pad_9: int
@@ -51,12 +65,16 @@ class ControlRecord(NamedTuple):
 INSTRUCTION = offsets(Instruction)
 INSTRUCTION_BYTES = 24
 CONTROL = offsets(ControlRecord)
-SEMAPHORE_BYTES = 64  # more than any sem_t, and no two on one cache line
+SEMAPHORE_BYTES = 64  # a cache line: a sem_t, and what follows
+_SLEEPS = 40  # offset of an int64: 1 while the worker waits at a barrier for a post; behind any sem_t (32 bytes)
+_CLOCK = 48  # offset of a timespec for the worker's own use
 
 TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
 _CLOCK_MONOTONIC = 1
 
 _SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
+_CONTENDED_NS = 200_000  # a yield that takes longer has let another process run; alone it takes a microsecond
+_CONTENDED_STEPS = 256  # then workers find out anew whether they are alone
 
 _sem_init = types.ExternalFunction("sem_init", types.int32(types.int64, types.int32, types.uint32))
 _sem_wait = types.ExternalFunction("sem_wait", types.int32(types.int64))
@@ -77,15 +95,67 @@ def pause(builder: Any) -> Any:
 
 
 @inline
-def _barrier(control, workers):  # type: ignore[no-untyped-def]
+def _slot(control, worker):  # type: ignore[no-untyped-def]
+    """Address of a worker's semaphore and what belongs to it."""
+    return control + CONTROL.semaphores + worker * SEMAPHORE_BYTES
+
+
+@inline
+def _wait(semaphore):  # type: ignore[no-untyped-def]
+    while _sem_wait(semaphore) != 0:
+        pass  # interrupted by a signal
+
+
+@inline
+def _now_ns(slot):  # type: ignore[no-untyped-def]
+    _clock_gettime(_CLOCK_MONOTONIC, slot + _CLOCK)
+    return load_i64(slot + _CLOCK) * 1_000_000_000 + load_i64(slot + _CLOCK + 8)
+
+
+@inline
+def _sleep_at_barrier(slot, arrivals, goal):  # type: ignore[no-untyped-def]
+    """Sleep until the last worker is here, or one of an earlier barrier wakes this one too early.
+
+    Whoever takes the mark away owes the post: the last to arrive, or this worker itself where that one came meanwhile.
+    """
+    exchange(slot + _SLEEPS, 1)
+    if fetch_add(arrivals, 0) < goal or exchange(slot + _SLEEPS, 0) == 0:
+        _wait(slot)
+
+
+@inline
+def _wake_sleepers(control, workers):  # type: ignore[no-untyped-def]
+    for worker in range(workers):
+        slot = _slot(control, worker)
+        if load_acquire(slot + _SLEEPS) != 0 and exchange(slot + _SLEEPS, 0) != 0:
+            _sem_post(slot)
+
+
+@inline
+def _yield(control, slot):  # type: ignore[no-untyped-def]
+    """Let others run, and remember when there were some."""
+    begin = _now_ns(slot)
+    _sched_yield()
+    if _now_ns(slot) - begin > _CONTENDED_NS:
+        store_release(control + CONTROL.contended_steps, _CONTENDED_STEPS)
+
+
+@inline
+def _barrier(control, workers, worker):  # type: ignore[no-untyped-def]
     """Wait until every worker has come here as often as this one. The count only grows, so nothing is reset."""
-    arrivals = control + CONTROL.arrivals
-    goal = (fetch_add(arrivals, 1) // workers + 1) * workers
+    arrivals, slot = control + CONTROL.arrivals, _slot(control, worker)
+    ticket = fetch_add(arrivals, 1)
+    goal = (ticket // workers + 1) * workers
+    if ticket + 1 == goal:
+        _wake_sleepers(control, workers)
     spins = 0
     while load_acquire(arrivals) < goal:
         spins += 1
         if spins % _SPINS_BEFORE_YIELD == 0:
-            _sched_yield()
+            if load_acquire(control + CONTROL.contended_steps) > 0:
+                _sleep_at_barrier(slot, arrivals, goal)
+            else:
+                _yield(control, slot)
         pause()
 
 
@@ -102,7 +172,7 @@ def _execute(control, worker):  # type: ignore[no-untyped-def]
         at = program + i * INSTRUCTION_BYTES
         kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
         call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
-        _barrier(control, workers)
+        _barrier(control, workers, worker)
         if trace != 0:
             _clock_gettime(_CLOCK_MONOTONIC, trace + (i + 1) * TIMESPEC_BYTES)
 
@@ -112,17 +182,15 @@ def init_control(control: int) -> int:
     """Make the semaphores; 0 when the host has them."""
     status = 0
     for worker in range(load_i64(control + CONTROL.workers)):
-        status |= _sem_init(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES, 0, 0)
+        status |= _sem_init(_slot(control, worker), 0, 0)
     return status
 
 
 @HostFunction
 def serve_steps(control: int, worker: int) -> None:
     """The life of a worker thread: sleep, run a program, sleep; returns when told to stop."""
-    semaphore = control + CONTROL.semaphores + worker * SEMAPHORE_BYTES
     while True:
-        while _sem_wait(semaphore) != 0:
-            pass  # interrupted by a signal
+        _wait(_slot(control, worker))
         if load_acquire(control + CONTROL.stopping) != 0:
             return
         _execute(control, worker)
@@ -131,8 +199,11 @@ def serve_steps(control: int, worker: int) -> None:
 @HostFunction
 def run_step(control: int) -> None:
     """Wake the workers and run the program with them as worker 0; returns when all are done."""
+    contended_steps = load_i64(control + CONTROL.contended_steps)
+    if contended_steps > 0:
+        store_release(control + CONTROL.contended_steps, contended_steps - 1)
     for worker in range(1, load_i64(control + CONTROL.workers)):
-        _sem_post(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES)
+        _sem_post(_slot(control, worker))
     _execute(control, 0)
 
 
@@ -141,4 +212,7 @@ def stop_workers(control: int) -> None:
     """Let the worker threads return."""
     store_release(control + CONTROL.stopping, 1)
     for worker in range(1, load_i64(control + CONTROL.workers)):
-        _sem_post(control + CONTROL.semaphores + worker * SEMAPHORE_BYTES)
+        _sem_post(_slot(control, worker))
+
+
+FUNCTIONS = (init_control, serve_steps, run_step, stop_workers)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import platform
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import llvmlite.binding
@@ -19,13 +17,7 @@ from server.device.isa import BY_ISA, TARGETS, best_target, isas_of
 from server.errors import DeviceError, SettingsError
 from server.kernels import dispatch
 from server.kernels.dispatch import host_isas
-from server.kernels.isa.jit import compile_kernels, kernel, source_hash, use_cache
-
-
-@kernel
-def nothing(operands, cores, step, worker, workers) -> None:
-    """A kernel that does nothing."""
-
+from server.kernels.isa.cache import source_hash, use_cache
 
 NAMES = [target.name for target in TARGETS]
 
@@ -137,21 +129,6 @@ def test_kernels_of_other_sources_are_not_taken(tmp_path: Path) -> None:
     path = use_cache(str(tmp_path / "cache"), tmp_path / "prebuilt")
     assert path.name == source_hash()
     assert not list(path.iterdir())
-
-
-def test_processes_that_start_together_compile_one_after_the_other(tmp_path: Path) -> None:
-    folder = os.open(use_cache(str(tmp_path / "cache")), os.O_RDONLY)
-    said: list[str] = []
-    second = threading.Thread(target=compile_kernels, args=([nothing], said.append))
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # as the first process does
-        second.start()
-        second.join(0.3)
-        assert said == []
-    finally:
-        os.close(folder)
-    second.join(60)
-    assert said == ["compiling kernel nothing (1/1)"]
 
 
 def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Path) -> None:

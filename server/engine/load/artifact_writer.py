@@ -37,7 +37,7 @@ from server.engine.load.compile_report import CompileReport, compile_report
 from server.engine.load.model_source import ModelSource, describe_checkpoint, open_model, require_generator
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
-from server.kernels.isa.jit import use_cache
+from server.kernels.isa.cache import use_cache
 from server.models.spec import ModelSpec
 from server.placement.fit import with_types_of
 from server.placement.host_footprint import packed_weight_bytes

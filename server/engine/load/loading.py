@@ -36,9 +36,11 @@ from server.engine.runner import ModelRunner, Programs
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
+from server.kernels import executor
 from server.kernels.checks import use_checks
+from server.kernels.compilation import compile_kernels
 from server.kernels.dispatch import kernel_isas, require_isa
-from server.kernels.isa.jit import compile_kernels, use_cache
+from server.kernels.isa.cache import use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
 from server.link.messages import EngineInfo, LoadedAdapter
@@ -232,7 +234,8 @@ class _Loading:
     def _runner(self, placement: Placement, bank: AdapterBank | None) -> ModelRunner:
         limits = self._shape.limits
         programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
-        seconds = compile_kernels((*programs.kernels, sample), self._on_progress)
+        used = (*programs.kernels, sample, *executor.FUNCTIONS)
+        seconds = compile_kernels(used, self._on_progress, limits.num_workers)
         self._on_progress(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)
