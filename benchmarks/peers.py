@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import servers
+from benchmarks.contention import Contended
 from benchmarks.llama_cpp import LlamaBench, program_in
 from benchmarks.records import (
     DECODE_TOKENS,
@@ -68,12 +69,17 @@ def ours(kind: Kind, installed: Installed) -> Contender:
     arguments = [str(installed.checkpoint), "--quantization", installed.quantization]
     worker = "benchmarks.embed_worker" if kind == "embed" else "benchmarks.engine_worker"
     command_line = [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)]
-    return WorkerContender(OURS, command_line, level)
+    contender = WorkerContender(OURS, command_line, level)
+    return Contended(contender) if kind == "contention" else contender
 
 
 def _llama_bench(installed: Installed, connections: int) -> Contender:
     del connections
     return LlamaBench(_llama_program(installed, "llama-bench"), _llama_model(installed), installed.threads)
+
+
+def _llama_contended(installed: Installed, connections: int) -> Contender:
+    return Contended(_llama_bench(installed, connections))
 
 
 def _llama_server(installed: Installed, connections: int) -> Contender:
@@ -116,7 +122,12 @@ def _embeds(installed: Installed, name: str, python: Path | None, *model: Path) 
 
 
 PEERS = {
-    "llama.cpp": {"decode": _llama_bench, "prefill": _llama_bench, "http": _llama_server},
+    "llama.cpp": {
+        "decode": _llama_bench,
+        "prefill": _llama_bench,
+        "http": _llama_server,
+        "contention": _llama_contended,
+    },
     "OpenVINO": {"decode": _openvino, "prefill": _openvino, "offline": _openvino},
     "vLLM": {"http": _vllm},
     "sentence-transformers": {"embed": _sentence_transformers},

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from benchmarks.embed_texts import NUM_TEXTS
 
-Kind = Literal["decode", "prefill", "offline", "http", "embed"]
+Kind = Literal["decode", "prefill", "offline", "http", "embed", "contention"]
 Figures = dict[str, float]  # metric name -> value of one measurement
 
 PREFILL_TOKENS = 512
@@ -44,6 +44,10 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
     "prefill": (Metric("prefill_tokens_per_s", "tok/s"),),
     "offline": (Metric("output_tokens_per_s", "tok/s"),),
     "embed": (Metric("texts_per_s", "texts/s"),),
+    "contention": (
+        Metric("contended_tokens_per_s", "tok/s"),
+        Metric("kept_percent", "% of quiet"),
+    ),
     "http": (
         Metric("output_throughput", "tok/s"),
         Metric("median_ttft_ms", "TTFT p50 ms", more_is_better=False),
@@ -53,7 +57,8 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
 CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
     f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
-    f"embed: {NUM_TEXTS} texts of different lengths."
+    f"embed: {NUM_TEXTS} texts of different lengths. contention: decode beside a busy process on each "
+    "CPU, and how much that is of decode without."
 )
 
 
