@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import subprocess
@@ -17,7 +18,7 @@ from server.device.isa import BY_ISA, TARGETS, best_target, isas_of
 from server.errors import DeviceError, SettingsError
 from server.kernels import dispatch
 from server.kernels.dispatch import host_isas
-from server.kernels.isa.cache import source_hash, use_cache
+from server.kernels.isa.cache import mark_prebuilt, source_hash, use_cache
 
 NAMES = [target.name for target in TARGETS]
 
@@ -114,6 +115,31 @@ def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> 
     assert copy.read_bytes() == b"index"
     assert copy.stat().st_mode & 0o200  # Numba adds to it
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing half made is left
+
+
+@pytest.mark.parametrize(
+    ("folder", "changes", "why"),
+    [
+        (source_hash(), {}, None),
+        ("0123456789abcdef", {}, "they are of other sources"),
+        ("0123456789abcdef", {"numba": "0.1.2"}, f"they are of Numba 0.1.2, and this is {numba.__version__}"),
+        (source_hash(), {"python": "3.8"}, "they are of Python 3.8, and this is 3."),
+        (source_hash(), {"cpu": "some-cpu +amx"}, "they are for some-cpu +amx, and this host's are for "),
+    ],
+)
+def test_a_start_says_why_it_compiles_beside_prebuilt_kernels(
+    tmp_path: Path, folder: str, changes: dict[str, str], why: str | None
+) -> None:
+    shipped = tmp_path / "prebuilt" / folder
+    shipped.mkdir(parents=True)
+    mark_prebuilt(shipped)
+    (about,) = shipped.iterdir()
+    about.write_text(json.dumps(json.loads(about.read_text()) | changes))
+    said: list[str] = []
+    use_cache(str(tmp_path / "cache"), shipped.parent, said.append)
+    assert [line.partition(" are not used: ")[2][: len(why or "")] for line in said] == ([] if why is None else [why])
+    use_cache(str(tmp_path / "cache"), shipped.parent, said.append)
+    assert len(said) == (why is not None)  # once for a new cache
 
 
 def test_a_folder_that_exists_is_kept_as_it_is(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class _Loading:
     def run(self) -> LoadedEncoder:
         if self._config.kernel_checks:
             use_checks()
-        use_cache(self._config.kernel_cache_dir)
+        use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         tokenizer = load_tokenizer(self._directory)
         texts = EncoderTokenizer(tokenizer, self._max_length, self._sentence.is_lower_case)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]

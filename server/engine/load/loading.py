@@ -130,7 +130,7 @@ class _Loading:
         require_isa(self._config.isa)
         if self._config.kernel_checks:
             use_checks()
-        use_cache(self._config.kernel_cache_dir)
+        use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         begin, model = time.perf_counter(), self._model
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
