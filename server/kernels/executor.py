@@ -198,11 +198,16 @@ def serve_steps(control: int, worker: int) -> None:
 
 @HostFunction
 def run_step(control: int) -> None:
-    """Wake the workers and run the program with them as worker 0; returns when all are done."""
+    """Wake the workers and run the program with them as worker 0; returns when all are done.
+
+    They may be fewer or more than the last time: barriers count from a multiple of their number on.
+    """
+    workers = load_i64(control + CONTROL.workers)
+    fetch_add(control + CONTROL.arrivals, -load_acquire(control + CONTROL.arrivals) % workers)
     contended_steps = load_i64(control + CONTROL.contended_steps)
     if contended_steps > 0:
         store_release(control + CONTROL.contended_steps, contended_steps - 1)
-    for worker in range(1, load_i64(control + CONTROL.workers)):
+    for worker in range(1, workers):
         _sem_post(_slot(control, worker))
     _execute(control, 0)
 

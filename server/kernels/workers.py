@@ -6,7 +6,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,15 @@ class WorkerPool:
                 os.sched_setaffinity(thread, {cpu})
             except OSError as error:
                 raise DeviceError(f"a worker thread cannot be bound to CPU {cpu}: {error.strerror}") from error
+
+    @contextmanager
+    def only(self, num_threads: int) -> Iterator[None]:
+        """Let programs run on the first `num_threads` workers for a while; the others sleep. No result changes."""
+        self._set(executor.CONTROL.workers, num_threads)
+        try:
+            yield
+        finally:
+            self._set(executor.CONTROL.workers, self.num_threads)
 
     def _set(self, offset: int, value: int) -> None:
         self._fields[offset // 8] = value

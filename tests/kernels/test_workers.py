@@ -23,6 +23,31 @@ def add_neighbour(operands, cores, step, worker, workers) -> None:
     store_i64(target + worker * 8, (load_i64(source + worker * 8) + load_i64(source + neighbour * 8)) % 1_000_003)
 
 
+@kernel
+def add_one(operands, cores, step, worker, workers) -> None:
+    """Count the worker's instructions."""
+    value = load_i64(operands) + worker * 8
+    store_i64(value, load_i64(value) + 1)
+
+
+def test_programs_may_run_on_some_of_the_workers_only() -> None:
+    value = np.zeros(8, np.int64)
+    ADDRESSES.register("value", value)
+    program = Program("count", value)
+    for _ in range(INSTRUCTIONS):
+        program.add("add", add_one, [(value.ctypes.data,)])
+    pool = WorkerPool(4)
+    for workers in [*range(1, 5), *range(4, 0, -1)] * 8:
+        value[:] = 0
+        with pool.only(workers):
+            pool.run(program, 0)
+        assert value.tolist() == [INSTRUCTIONS] * workers + [0] * (8 - workers)
+    value[:] = 0
+    pool.run(program, 0)
+    assert value.tolist() == [INSTRUCTIONS] * 4 + [0] * 4
+    pool.close()
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 @pytest.mark.parametrize("contended_steps", [0, STEPS], ids=["spinning", "sleeping"])
 def test_no_worker_begins_an_instruction_before_all_have_ended_the_last(num_threads: int, contended_steps: int) -> None:
