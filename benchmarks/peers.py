@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import servers
+from benchmarks.contention import Contended
 from benchmarks.llama_cpp import LlamaBench, LlamaContext, program_in
 from benchmarks.records import (
     DECODE_TOKENS,
@@ -72,7 +73,8 @@ def ours(kind: Kind, installed: Installed, largest: int = 0) -> Contender:
     command_line = [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)]
     if kind == "context":
         command_line += ["--context-len", str(largest), "--kv-cache-dtype", installed.kv_cache_dtype]
-    return WorkerContender(OURS, command_line, level)
+    contender = WorkerContender(OURS, command_line, level)
+    return Contended(contender) if kind == "contention" else contender
 
 
 def _llama_bench(installed: Installed, largest: int) -> Contender:
@@ -84,6 +86,10 @@ def _llama_context(installed: Installed, largest: int) -> Contender:
     del largest
     program, model = _llama_program(installed, "llama-batched-bench"), _llama_model(installed)
     return LlamaContext(program, model, installed.threads, LLAMA_CACHE_TYPES[installed.kv_cache_dtype])
+
+
+def _llama_contended(installed: Installed, largest: int) -> Contender:
+    return Contended(_llama_bench(installed, largest))
 
 
 def _llama_server(installed: Installed, largest: int) -> Contender:
@@ -126,7 +132,13 @@ def _embeds(installed: Installed, name: str, python: Path | None, *model: Path) 
 
 
 PEERS = {
-    "llama.cpp": {"decode": _llama_bench, "prefill": _llama_bench, "http": _llama_server, "context": _llama_context},
+    "llama.cpp": {
+        "decode": _llama_bench,
+        "prefill": _llama_bench,
+        "http": _llama_server,
+        "contention": _llama_contended,
+        "context": _llama_context,
+    },
     "OpenVINO": {"decode": _openvino, "prefill": _openvino, "offline": _openvino},
     "vLLM": {"http": _vllm},
     "sentence-transformers": {"embed": _sentence_transformers},

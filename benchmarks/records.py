@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from benchmarks.embed_texts import NUM_TEXTS
 
-Kind = Literal["decode", "prefill", "offline", "http", "embed", "context"]
+Kind = Literal["decode", "prefill", "offline", "http", "embed", "context", "contention"]
 Figures = dict[str, float]  # metric name -> value of one measurement
 
 PREFILL_TOKENS = 512
@@ -51,6 +51,10 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
     "offline": (Metric("output_tokens_per_s", "tok/s"),),
     "context": (Metric("prefill_tokens_per_s", "prefill tok/s"), Metric("decode_tokens_per_s", "decode tok/s")),
     "embed": (Metric("texts_per_s", "texts/s"),),
+    "contention": (
+        Metric("contended_tokens_per_s", "tok/s"),
+        Metric("kept_percent", "% of quiet"),
+    ),
     "http": (
         Metric("output_throughput", "tok/s"),
         Metric("median_ttft_ms", "TTFT p50 ms", more_is_better=False),
@@ -60,7 +64,8 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
 CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
     f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
-    f"embed: {NUM_TEXTS} texts. context N: a prompt of N tokens, then {CONTEXT_DECODE_TOKENS} more."
+    f"embed: {NUM_TEXTS} texts. context N: a prompt of N tokens, then {CONTEXT_DECODE_TOKENS} more. "
+    "contention: decode beside a busy process on each CPU, and how much that is of decode without."
 )
 
 

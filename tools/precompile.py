@@ -20,12 +20,15 @@ from typing import get_args
 import numpy as np
 
 from server.config.formats import Dtype, KVCacheDtype
+from server.device.cpu_quota import host_threads
 from server.device.isa import TARGETS, isas_of
 from server.device.layout import WEIGHT_BYTES
 from server.kernels import executor
 from server.kernels.attention.rope import head_squares
+from server.kernels.compilation import compile_kernels
 from server.kernels.dispatch import linear_kernels_of, shared_kernels
-from server.kernels.isa.jit import PREBUILT, Kernel, compile_kernels, use_cache
+from server.kernels.isa.cache import PREBUILT, mark_prebuilt, use_cache
+from server.kernels.isa.jit import Kernel
 from server.kernels.isa.target import compiled_features
 from server.kernels.logits import finish_logits
 from server.kernels.matmul import groups as groups4
@@ -89,9 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--this-level", action="store_true", help="only for the CPU of NUMBA_CPU_NAME")
     args = parser.parse_args(argv)
     if args.this_level:
-        use_cache(str(args.directory), prebuilt=args.directory)
-        compile_kernels(kernels(), lambda _: None)
+        path = use_cache(str(args.directory), prebuilt=args.directory)
+        compile_kernels(kernels(), lambda _: None, host_threads())
         compile_host_functions()
+        mark_prebuilt(path)
     else:
         compile_levels(args.directory)
     return 0

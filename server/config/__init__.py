@@ -219,6 +219,7 @@ class EngineConfig:
     num_blocks_override: int | None  # fixed KV block count instead of what the part has left
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
+    fit_threads: bool = False  # one of them runs a step of one token, where the others would gain it too little
     cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from server.doctor.findings import Host, KernelCache
 from server.errors import StartError
 from server.kernels.dispatch import host_isas, linear_kernels
 from server.kernels.isa import target
-from server.kernels.isa.jit import PREBUILT, source_hash
+from server.kernels.isa.cache import PREBUILT, source_hash
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,9 @@ from server.kv_cache.blocks import NULL_BLOCK
 from server.kv_cache.manager import KVCacheManager
 from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
+_FIT_RUNS = 8
+_LEAST_GAIN = 1.25  # what a second CPU must give before it is taken from the API process and others (docs/deploy.md)
+_LONG_STEP_S = 0.005  # a step so long is memory-bound, or large enough to be divided
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 
 
@@ -49,6 +53,7 @@ class ModelRunner:
         self._pool, self._programs, self._inputs, self._sampler = pool, programs, inputs, sampler
         self._cache = cache
         self._is_timed = False
+        self.num_threads_alone = pool.num_threads  # host threads that run a step of one token
         self.sampling_s = 0.0  # host time spent choosing tokens since the runner was made
         self.timed: tuple[Program, npt.NDArray[np.float64]] | None = None  # the program that ran last, and when
 
@@ -59,6 +64,11 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every token of the plan, and sample for the sequences that need it."""
+        is_alone = len(plan.seqs) == 1 and len(plan.seqs[0].token_ids) == 1
+        with self._pool.only(self.num_threads_alone if is_alone else self._pool.num_threads):
+            return self._execute(plan)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
         begin = time.perf_counter()
         seqs = plan.seqs
         program = self._programs.of(self._inputs.fill(seqs))
@@ -117,13 +127,34 @@ class ModelRunner:
         """Time every instruction in `timed` from the next step on, as WorkerPool.trace does, or stop it."""
         self._is_timed, self.timed = is_on, None
 
-    def warm_up(self) -> None:
-        """Run every kernel once, on the null block, so that the first request is not slower."""
+    def warm_up(self, fit_threads: bool = False) -> None:
+        """Run every kernel once, on the null block, so that the first request is not slower.
+
+        With `fit_threads` it is found out too whether a step of one token is worth more than one host thread.
+        """
         tables = [[NULL_BLOCK] for _ in self._cache.groups]
         seq = ScheduledSeq("warm-up", (0,), 0, tables, True, _GREEDY, (0,), 1)
-        self.execute(StepPlan(step_id=-1, prefill=(), decode=(seq,)))
+        plan = StepPlan(step_id=-1, prefill=(), decode=(seq,))
+        self.execute(plan)
         if self._programs.adapted is not None:
             self._pool.run(self._programs.adapted, self._inputs.address)
+        if fit_threads and self._pool.num_threads > 1:
+            self._fit_threads(plan)
+
+    def _fit_threads(self, plan: StepPlan) -> None:
+        """Let one thread run a step of one token unless all of them are `_LEAST_GAIN` times as fast at it.
+
+        They take turns, and the fastest run of each counts: what else the host does makes a run slower, never faster.
+        """
+        most, best = self._pool.num_threads, {1: math.inf, self._pool.num_threads: math.inf}
+        for _ in range(_FIT_RUNS):
+            for threads, seconds in best.items():
+                self.num_threads_alone = threads
+                best[threads] = min(seconds, self.execute(plan).seconds)
+            if best[most] > _LONG_STEP_S:
+                break
+        is_shared = best[1] >= _LEAST_GAIN * best[most] or best[most] > _LONG_STEP_S
+        self.num_threads_alone = most if is_shared else 1
 
     def close(self) -> None:
         """Stop the worker threads."""

@@ -2,6 +2,11 @@
 
 Workers are threads that stay inside compiled code: between steps they sleep (sleep.py), within a step they never touch
 the interpreter. The control block is one int64 array; its fields are ControlRecord.
+
+At a barrier a worker spins, since the others are a few microseconds behind. Where another process has taken the CPU of
+one of them they are milliseconds behind: a worker that spins until then uses up its own share of a CPU, and is put off
+in its turn. So once a wait has met such a process, workers sleep at barriers for the next steps: a thread that has
+slept runs before those that have computed, and meanwhile its CPU is free for the worker that is behind.
 """
 
 from __future__ import annotations
@@ -15,7 +20,16 @@ from numba.core import cgutils
 
 from server.kernels import sleep
 from server.kernels.isa.jit import HostFunction, inline
-from server.kernels.isa.memory import NOTHING, call_kernel, emitted, fetch_add, load_acquire, load_i64, store_release
+from server.kernels.isa.memory import (
+    NOTHING,
+    call_kernel,
+    emitted,
+    exchange,
+    fetch_add,
+    load_acquire,
+    load_i64,
+    store_release,
+)
 from server.kernels.records import offsets
 
 
@@ -37,7 +51,7 @@ class ControlRecord(NamedTuple):
     stopping: int
     trace: int  # address of `length + 1` timespecs for worker 0 to fill, or 0
     sleep: int  # number of the way to sleep, of sleep.KINDS
-    pad_7: int
+    contended_steps: int  # so many steps yet workers sleep at barriers
     arrivals: int  # barrier tickets handed out so far
     pad_9: int
     pad_10: int
@@ -46,17 +60,22 @@ class ControlRecord(NamedTuple):
     pad_13: int
     pad_14: int
     pad_15: int
-    places: int  # the first of `workers` places to sleep, sleep.PLACE_BYTES apart, follows here
+    slots: int  # the first of `workers` slots, SLOT_BYTES apart, follows here
 
 
 INSTRUCTION = offsets(Instruction)
 INSTRUCTION_BYTES = 24
 CONTROL = offsets(ControlRecord)
+_SLEEPS = sleep.PLACE_BYTES  # offset of an int64: 1 while the worker waits at a barrier to be woken
+_NOW = sleep.PLACE_BYTES + 8  # offset of a timespec for the worker's own use
+SLOT_BYTES = sleep.PLACE_BYTES + 64  # of a worker: where it sleeps, and these
 
 TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
 _CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # that of time.monotonic, which on macOS is the former
 
 _SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
+_CONTENDED_NS = 200_000  # a yield that takes longer has let another process run; alone it takes a microsecond
+_CONTENDED_STEPS = 256  # then workers find out anew whether they are alone
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -83,15 +102,62 @@ def pause(builder: Any) -> Any:
 
 
 @inline
-def _barrier(control, workers):  # type: ignore[no-untyped-def]
+def _slot(control, worker):  # type: ignore[no-untyped-def]
+    """Address of where a worker sleeps and of what belongs to it."""
+    return control + CONTROL.slots + worker * SLOT_BYTES
+
+
+@inline
+def _now_ns(slot):  # type: ignore[no-untyped-def]
+    _clock_gettime(_CLOCK, slot + _NOW)
+    return load_i64(slot + _NOW) * 1_000_000_000 + load_i64(slot + _NOW + 8)
+
+
+@inline
+def _sleep_at_barrier(slot, kind, arrivals, goal):  # type: ignore[no-untyped-def]
+    """Sleep until the last worker is here, or one of an earlier barrier wakes this one too early.
+
+    Whoever takes the mark away owes the wake-up: the last to arrive, or this worker itself where that one came meanwhile.
+    """
+    exchange(slot + _SLEEPS, 1)
+    if fetch_add(arrivals, 0) < goal or exchange(slot + _SLEEPS, 0) == 0:
+        sleep.wait(slot, kind)
+
+
+@inline
+def _wake_sleepers(control, workers):  # type: ignore[no-untyped-def]
+    kind = load_i64(control + CONTROL.sleep)
+    for worker in range(workers):
+        slot = _slot(control, worker)
+        if load_acquire(slot + _SLEEPS) != 0 and exchange(slot + _SLEEPS, 0) != 0:
+            sleep.wake(slot, kind)
+
+
+@inline
+def _yield(control, slot):  # type: ignore[no-untyped-def]
+    """Let others run, and remember when there were some."""
+    begin = _now_ns(slot)
+    _sched_yield()
+    if _now_ns(slot) - begin > _CONTENDED_NS:
+        store_release(control + CONTROL.contended_steps, _CONTENDED_STEPS)
+
+
+@inline
+def _barrier(control, workers, worker):  # type: ignore[no-untyped-def]
     """Wait until every worker has come here as often as this one. The count only grows, so nothing is reset."""
-    arrivals = control + CONTROL.arrivals
-    goal = (fetch_add(arrivals, 1) // workers + 1) * workers
+    arrivals, slot = control + CONTROL.arrivals, _slot(control, worker)
+    ticket = fetch_add(arrivals, 1)
+    goal = (ticket // workers + 1) * workers
+    if ticket + 1 == goal:
+        _wake_sleepers(control, workers)
     spins = 0
     while load_acquire(arrivals) < goal:
         spins += 1
         if spins % _SPINS_BEFORE_YIELD == 0:
-            _sched_yield()
+            if load_acquire(control + CONTROL.contended_steps) > 0:
+                _sleep_at_barrier(slot, load_i64(control + CONTROL.sleep), arrivals, goal)
+            else:
+                _yield(control, slot)
         pause()
 
 
@@ -108,22 +174,16 @@ def _execute(control, worker):  # type: ignore[no-untyped-def]
         at = program + i * INSTRUCTION_BYTES
         kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
         call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
-        _barrier(control, workers)
+        _barrier(control, workers, worker)
         if trace != 0:
             _clock_gettime(_CLOCK, trace + (i + 1) * TIMESPEC_BYTES)
-
-
-@inline
-def _place(control, worker):  # type: ignore[no-untyped-def]
-    """Where a worker sleeps."""
-    return control + CONTROL.places + worker * sleep.PLACE_BYTES
 
 
 @inline
 def _wake_others(control):  # type: ignore[no-untyped-def]
     kind = load_i64(control + CONTROL.sleep)
     for worker in range(1, load_i64(control + CONTROL.workers)):
-        sleep.wake(_place(control, worker), kind)
+        sleep.wake(_slot(control, worker), kind)
 
 
 @HostFunction
@@ -131,7 +191,7 @@ def init_control(control: int) -> int:
     """Make the places to sleep; 0 when the host has them."""
     status = 0
     for worker in range(load_i64(control + CONTROL.workers)):
-        status |= sleep.init(_place(control, worker), load_i64(control + CONTROL.sleep))
+        status |= sleep.init(_slot(control, worker), load_i64(control + CONTROL.sleep))
     return status
 
 
@@ -140,7 +200,7 @@ def serve_steps(control: int, worker: int) -> None:
     """The life of a worker thread: sleep, run a program, sleep; returns when told to stop."""
     kind = load_i64(control + CONTROL.sleep)
     while True:
-        sleep.wait(_place(control, worker), kind)
+        sleep.wait(_slot(control, worker), kind)
         if load_acquire(control + CONTROL.stopping) != 0:
             return
         _execute(control, worker)
@@ -148,7 +208,15 @@ def serve_steps(control: int, worker: int) -> None:
 
 @HostFunction
 def run_step(control: int) -> None:
-    """Wake the workers and run the program with them as worker 0; returns when all are done."""
+    """Wake the workers and run the program with them as worker 0; returns when all are done.
+
+    They may be fewer or more than the last time: barriers count from a multiple of their number on.
+    """
+    workers = load_i64(control + CONTROL.workers)
+    fetch_add(control + CONTROL.arrivals, -load_acquire(control + CONTROL.arrivals) % workers)
+    contended_steps = load_i64(control + CONTROL.contended_steps)
+    if contended_steps > 0:
+        store_release(control + CONTROL.contended_steps, contended_steps - 1)
     _wake_others(control)
     _execute(control, 0)
 
@@ -158,3 +226,6 @@ def stop_workers(control: int) -> None:
     """Let the worker threads return."""
     store_release(control + CONTROL.stopping, 1)
     _wake_others(control)
+
+
+FUNCTIONS = (init_control, serve_steps, run_step, stop_workers)

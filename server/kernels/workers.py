@@ -6,7 +6,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from server.errors import DeviceError
 from server.kernels import executor
 from server.kernels.checks import AccessChecks
 from server.kernels.program import Program
-from server.kernels.sleep import HOST_SLEEP, KINDS, PLACE_BYTES, Sleep
+from server.kernels.sleep import HOST_SLEEP, KINDS, Sleep
 
 
 class WorkerPool:
@@ -27,7 +28,7 @@ class WorkerPool:
             raise DeviceError(f"cpu_threads is {num_threads}: at least 1 is needed")
         self.num_threads = num_threads
         self.busy_s = 0.0  # host time spent in programs since the pool was made
-        words = len(executor.ControlRecord._fields) + num_threads * PLACE_BYTES // 8 + 8
+        words = len(executor.ControlRecord._fields) + num_threads * executor.SLOT_BYTES // 8 + 8
         self._memory: npt.NDArray[np.int64] = np.zeros(words, np.int64)
         self._control = -(-self._memory.ctypes.data // 64) * 64
         self._fields = self._memory[(self._control - self._memory.ctypes.data) // 8 :]
@@ -57,6 +58,15 @@ class WorkerPool:
                 os.sched_setaffinity(thread, {cpu})
             except OSError as error:
                 raise DeviceError(f"a worker thread cannot be bound to CPU {cpu}: {error.strerror}") from error
+
+    @contextmanager
+    def only(self, num_threads: int) -> Iterator[None]:
+        """Let programs run on the first `num_threads` workers for a while; the others sleep. No result changes."""
+        self._set(executor.CONTROL.workers, num_threads)
+        try:
+            yield
+        finally:
+            self._set(executor.CONTROL.workers, self.num_threads)
 
     def _set(self, offset: int, value: int) -> None:
         self._fields[offset // 8] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,8 @@ from server.settings.base import slice_of
 from server.settings.model import ModelSettings
 from server.settings.neuron import ARTIFACTS
 from server.settings.sources import neuron_variables, runtime_cores
+
+CpuThreads = Annotated[int, Field(ge=1, le=1024)] | Literal["auto"]
 
 
 class EngineSettings(ModelSettings, AdapterSettings):
@@ -37,7 +39,9 @@ class EngineSettings(ModelSettings, AdapterSettings):
         None, ge=2, description="KV cache blocks (default: what fits in device memory); each is of one group of layers"
     )
     device_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of device memory that may be used")
-    cpu_threads: int | None = Field(None, ge=1, le=1024, description="host threads (default: as CPUs and quota allow)")
+    cpu_threads: CpuThreads = Field(
+        "auto", description="host threads; auto takes what CPUs and quota allow, and one for steps too small to share"
+    )
     cpu_binding: str = Field(
         NONE, description="CPUs that the host threads stay on, such as 0-3,8; auto takes one of each core first"
     )
@@ -107,8 +111,8 @@ class EngineSettings(ModelSettings, AdapterSettings):
 
     def engine_config(self, model_path: Path) -> EngineConfig:
         """The engine's slice, with everything that depends on the host resolved."""
-        formats, cpu_threads = self.requested_formats, self.cpu_threads or host_threads()
-        stack = self.serving_stack
+        formats, stack = self.requested_formats, self.serving_stack
+        cpu_threads = host_threads() if self.cpu_threads == "auto" else self.cpu_threads
         return slice_of(
             EngineConfig,
             self,
@@ -120,6 +124,7 @@ class EngineSettings(ModelSettings, AdapterSettings):
             groups=formats.groups,
             num_blocks_override=self.num_gpu_blocks_override,
             cpu_threads=cpu_threads,
+            fit_threads=self.cpu_threads == "auto",
             cpus=choose_cpus(self.cpu_binding, cpu_threads),
             kernel_cache_dir=self.kernel_cache,
             catalog=self.catalog_config,

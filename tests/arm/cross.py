@@ -33,8 +33,10 @@ def main(directory: str) -> None:
     os.environ.update(best.environment)  # read when Numba is imported
     compile_for_arm()
     from server.kernels.attention.rope import head_squares
+    from server.kernels.compilation import compile_kernels
     from server.kernels.dispatch import linear_kernels_of, shared_kernels
-    from server.kernels.isa.jit import Kernel, compile_kernels, use_cache
+    from server.kernels.isa.cache import use_cache
+    from server.kernels.isa.jit import Kernel
     from server.kernels.logits import finish_logits
     from server.kernels.sample.sample import sample
     from tools.precompile import compile_host_functions

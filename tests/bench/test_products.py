@@ -13,7 +13,7 @@ from server.bench.ceilings import ProductProbe, product_unit
 from server.config.formats import Isa, WeightFormat
 from server.device.isa import ISAS
 from server.kernels.dispatch import host_isas
-from server.kernels.isa import jit
+from server.kernels.isa import cache
 from server.kernels.matmul.probe import Block
 from server.kernels.workers import WorkerPool
 
@@ -28,7 +28,7 @@ TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    jit.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
+    cache.use_cache(str(Path(tmp_path_factory.getbasetemp()) / "kernels"))
     workers = WorkerPool(2)
     yield workers
     workers.close()

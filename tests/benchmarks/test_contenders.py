@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from benchmarks import servers
+from benchmarks.contention import Contended
 from benchmarks.engine_worker import figures
 from benchmarks.llama_cpp import LlamaBench, LlamaContext, parse, parse_context
 from benchmarks.process import Process, wait_for_url
@@ -41,6 +43,28 @@ CHILD = """
 
 def child(text: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(text)]
+
+
+COUNTING = """
+    import os, sys, psutil
+    print('RESULT {}', flush=True)
+    for line in sys.stdin:
+        beside = len(psutil.Process(os.getppid()).children()) - 1
+        print('RESULT {"decode_tokens_per_s": %d}' % (100 // (1 + beside)), flush=True)
+"""
+
+
+def test_contention_is_decode_with_and_without_a_busy_process_on_each_cpu() -> None:
+    before = len(psutil.Process().children())
+    contender = Contended(WorkerContender("counting", child(COUNTING)))
+    contender.start()
+    try:
+        found = contender.measure(Case("contention"), 0)
+    finally:
+        contender.stop()
+    quiet, contended = (100 // (1 + before + beside) for beside in (0, len(os.sched_getaffinity(0))))
+    assert found == {"contended_tokens_per_s": contended, "kept_percent": 100 * contended / quiet}
+    assert len(psutil.Process().children()) == before
 
 
 def test_llama_bench_output_is_read() -> None:

@@ -15,7 +15,7 @@ from server.engine.runner import ModelRunner
 from server.errors import KernelAccessError
 from server.kernels.checks import use_checks
 from server.kernels.embedding import embed_rows_f32
-from server.kernels.isa import jit
+from server.kernels.isa import cache
 from server.kernels.matmul.lanes import matmul_f32
 from server.kernels.program import Program
 from server.kernels.records import STEP, EmbedOperands, MatmulOperands, Record
@@ -80,7 +80,7 @@ class Matmul:
 @pytest.fixture(scope="module", autouse=True)
 def _checked(kernel_cache: str) -> None:
     use_checks()
-    jit.use_cache(kernel_cache)
+    cache.use_cache(kernel_cache)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
 
 
 def test_checked_kernels_have_a_folder_of_their_own(kernel_cache: str) -> None:
-    assert jit.use_cache(kernel_cache).name == f"{jit.source_hash()}-checked"
+    assert cache.use_cache(kernel_cache).name == f"{cache.source_hash()}-checked"
 
 
 def test_right_operands_raise_nothing_and_compute_the_same(matmul: Matmul) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from server.kernels.checks import use_checks
-from server.kernels.isa import jit
+from server.kernels.isa import cache
 from server.kernels.workers import WorkerPool
 from server.settings.engine import EngineSettings
 from server.settings.sources import load_settings
@@ -16,7 +16,7 @@ from tests.depth import representative
 def _kernel_cache(kernel_cache: str) -> None:
     if load_settings(EngineSettings, ()).kernel_checks:
         use_checks()
-    jit.use_cache(kernel_cache)
+    cache.use_cache(kernel_cache)
 
 
 @pytest.fixture(scope="session", params=representative([1, 2, 3], 2), ids=lambda n: f"{n}-threads")

@@ -13,7 +13,8 @@ import pytest
 
 from server.errors import SettingsError
 from server.kernels.dispatch import linear_kernels, shared_kernels
-from server.kernels.isa.jit import Kernel, use_cache
+from server.kernels.isa.cache import use_cache
+from server.kernels.isa.jit import Kernel
 from server.kernels.sample.sample import sample
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -32,17 +33,17 @@ KERNELS = (
 COMPILE = """
 import sys
 from server.kernels.attention import lanes as attention
-from server.kernels.isa import jit
-jit.use_cache(sys.argv[1])
+from server.kernels.isa import cache
+cache.use_cache(sys.argv[1])
 getattr(attention, sys.argv[2]).address
 """
 RUN = """
 import sys
 import numpy as np
-from server.kernels.isa import jit
+from server.kernels.isa import cache
 from server.kernels.workers import WorkerPool
 from tests.kernels.attention_case import Case
-jit.use_cache(sys.argv[1])
+cache.use_cache(sys.argv[1])
 pool = WorkerPool(1)
 for cell in ("float32", "bfloat16"):
     case = Case((cell, "portable"), 4, 2, 64, 32, 0, [40])
@@ -78,8 +79,8 @@ ONE_KERNEL = """
 import sys
 from server.kernels.activate import activate_rows
 from server.kernels.bandwidth_probe import read_memory
-from server.kernels.isa import jit
-print(jit.use_cache(sys.argv[1]), flush=True)
+from server.kernels.isa import cache
+print(cache.use_cache(sys.argv[1]), flush=True)
 for kernel in (activate_rows, read_memory)[: int(sys.argv[2])]:
     print(bool(kernel.address), kernel._compiled.cache_hits, flush=True)
 """

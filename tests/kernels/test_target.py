@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
+import json
 import os
 import platform
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import llvmlite.binding
@@ -19,14 +18,8 @@ from server.device.isa import BY_ISA, TARGETS, best_target, isas_of
 from server.errors import DeviceError, SettingsError
 from server.kernels import dispatch
 from server.kernels.dispatch import host_isas
-from server.kernels.isa.jit import compile_kernels, kernel, source_hash, use_cache
+from server.kernels.isa.cache import mark_prebuilt, source_hash, use_cache
 from server.kernels.isa.target import host_features
-
-
-@kernel
-def nothing(operands, cores, step, worker, workers) -> None:
-    """A kernel that does nothing."""
-
 
 NAMES = [target.name for target in TARGETS]
 
@@ -127,6 +120,31 @@ def test_a_new_cache_folder_begins_with_the_prebuilt_kernels(tmp_path: Path) -> 
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing half made is left
 
 
+@pytest.mark.parametrize(
+    ("folder", "changes", "why"),
+    [
+        (source_hash(), {}, None),
+        ("0123456789abcdef", {}, "they are of other sources"),
+        ("0123456789abcdef", {"numba": "0.1.2"}, f"they are of Numba 0.1.2, and this is {numba.__version__}"),
+        (source_hash(), {"python": "3.8"}, "they are of Python 3.8, and this is 3."),
+        (source_hash(), {"cpu": "some-cpu +amx"}, "they are for some-cpu +amx, and this host's are for "),
+    ],
+)
+def test_a_start_says_why_it_compiles_beside_prebuilt_kernels(
+    tmp_path: Path, folder: str, changes: dict[str, str], why: str | None
+) -> None:
+    shipped = tmp_path / "prebuilt" / folder
+    shipped.mkdir(parents=True)
+    mark_prebuilt(shipped)
+    (about,) = shipped.iterdir()
+    about.write_text(json.dumps(json.loads(about.read_text()) | changes))
+    said: list[str] = []
+    use_cache(str(tmp_path / "cache"), shipped.parent, said.append)
+    assert [line.partition(" are not used: ")[2][: len(why or "")] for line in said] == ([] if why is None else [why])
+    use_cache(str(tmp_path / "cache"), shipped.parent, said.append)
+    assert len(said) == (why is not None)  # once for a new cache
+
+
 def test_a_folder_that_exists_is_kept_as_it_is(tmp_path: Path) -> None:
     shipped = tmp_path / "prebuilt" / source_hash()
     shipped.mkdir(parents=True)
@@ -140,21 +158,6 @@ def test_kernels_of_other_sources_are_not_taken(tmp_path: Path) -> None:
     path = use_cache(str(tmp_path / "cache"), tmp_path / "prebuilt")
     assert path.name == source_hash()
     assert not list(path.iterdir())
-
-
-def test_processes_that_start_together_compile_one_after_the_other(tmp_path: Path) -> None:
-    folder = os.open(use_cache(str(tmp_path / "cache")), os.O_RDONLY)
-    said: list[str] = []
-    second = threading.Thread(target=compile_kernels, args=([nothing], said.append))
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # as the first process does
-        second.start()
-        second.join(0.3)
-        assert said == []
-    finally:
-        os.close(folder)
-    second.join(60)
-    assert said == ["compiling kernel nothing (1/1)"]
 
 
 def test_a_cache_that_cannot_be_written_is_a_setting_that_is_wrong(tmp_path: Path) -> None:

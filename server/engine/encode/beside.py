@@ -21,7 +21,7 @@ from server.engine.load.weights import OnProgress
 from server.engine.lowering import build_program
 from server.engine.operands import Placement
 from server.engine.step_inputs import StepInputs
-from server.kernels.isa.jit import compile_kernels
+from server.kernels.compilation import compile_kernels
 from server.kernels.workers import WorkerPool
 from server.link.messages import PoolingFacts
 from server.models.heads import Head, Normalize
@@ -67,7 +67,7 @@ def encode_beside(
     spec, buffers, block_size = placement.spec, placement.buffers, config.block_size
     at = replace(placement, kv=layer.pool, cache=layer.cache)
     program = build_program(at, leaves_states=True)
-    compile_kernels(program.kernels, on_progress)
+    compile_kernels(program.kernels, on_progress, pool.num_threads)
     max_length = min(config.max_num_batched_tokens, config.max_model_len or spec.max_position)
     limits = PoolingLimits(config.max_num_seqs, config.max_num_batched_tokens, max_length)
     work = AttentionWork(buffers.sizes.attention.tile_tokens, 0, pool.num_threads)

@@ -34,8 +34,10 @@ from server.engine.lowering import build_program
 from server.engine.operands import DistanceBias, Placement
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
+from server.kernels import executor
 from server.kernels.checks import use_checks
-from server.kernels.isa.jit import compile_kernels, use_cache
+from server.kernels.compilation import compile_kernels
+from server.kernels.isa.cache import use_cache
 from server.kernels.workers import WorkerPool
 from server.models.heads import Head, Normalize, classification_head
 from server.placement.cache_layout import kv_layer_bytes
@@ -107,7 +109,7 @@ class _Loading:
     def run(self) -> LoadedEncoder:
         if self._config.kernel_checks:
             use_checks()
-        use_cache(self._config.kernel_cache_dir)
+        use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         tokenizer = load_tokenizer(self._directory)
         texts = EncoderTokenizer(tokenizer, self._max_length, self._sentence.is_lower_case)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
@@ -200,7 +202,7 @@ class _Loading:
     def _runner(self, placement: Placement) -> StateRunner:
         config, limits, buffers = self._config, self._limits, placement.buffers
         program = build_program(placement)
-        seconds = compile_kernels(program.kernels, self._on_progress)
+        seconds = compile_kernels((*program.kernels, *executor.FUNCTIONS), self._on_progress, limits.num_workers)
         self._on_progress(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(config.cpus)

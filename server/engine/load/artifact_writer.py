@@ -38,7 +38,7 @@ from server.engine.load.model_source import ModelSource, describe_checkpoint, op
 from server.engine.load.reserve import reserve
 from server.engine.load.weights import OnProgress, WeightLoader
 from server.errors import SettingsError
-from server.kernels.isa.jit import use_cache
+from server.kernels.isa.cache import use_cache
 from server.models.spec import ModelSpec
 from server.placement.fit import with_types_of
 from server.placement.host_footprint import packed_weight_bytes

@@ -36,9 +36,11 @@ from server.engine.runner import ModelRunner, Programs
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
 from server.errors import SettingsError
+from server.kernels import executor
 from server.kernels.checks import use_checks
+from server.kernels.compilation import Compiled, compile_kernels
 from server.kernels.dispatch import kernel_isas, require_isa
-from server.kernels.isa.jit import compile_kernels, use_cache
+from server.kernels.isa.cache import use_cache
 from server.kernels.sample.sample import sample
 from server.kernels.workers import WorkerPool
 from server.link.messages import EngineInfo, LoadedAdapter
@@ -129,7 +131,7 @@ class _Loading:
         require_isa(self._config.isa)
         if self._config.kernel_checks:
             use_checks()
-        use_cache(self._config.kernel_cache_dir)
+        use_cache(self._config.kernel_cache_dir, report=self._on_progress)
         cores = [NeuronCore(core) for core in range(self._shard.tp)]
         begin, model = time.perf_counter(), self._model
         weights = WeightLoader(model.source, self._spec, self._shard, cores, model.formats).load(self._on_progress)
@@ -145,12 +147,12 @@ class _Loading:
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement, bank)
-        runner.warm_up()
+        runner.warm_up(self._config.fit_threads)
         resolved = replace(self._config, max_model_len=self._max_model_len)
         beside = encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
-        self._on_progress(
-            f"loaded {num_params(self._spec) / 1e6:,.1f}M parameters in {time.perf_counter() - begin:.1f} s"
-        )
+        size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
+        threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
+        self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
         pricer = self._pricer()
         return LoadedEngine(
             runner=runner,
@@ -234,7 +236,8 @@ class _Loading:
     def _runner(self, placement: Placement, bank: AdapterBank | None) -> ModelRunner:
         limits = self._shape.limits
         programs = Programs(build_program(placement), None if bank is None else build_program(placement, bank.memory))
-        seconds = compile_kernels((*programs.kernels, sample), self._on_progress)
+        used: tuple[Compiled, ...] = (*programs.kernels, sample, *executor.FUNCTIONS)
+        seconds = compile_kernels(used, self._on_progress, limits.num_workers)
         self._on_progress(f"kernels ready in {seconds:.1f} s")
         pool = WorkerPool(limits.num_workers)
         pool.bind(self._config.cpus)

@@ -178,6 +178,12 @@ def fetch_add(builder: Any, address: Any, amount: Any) -> Any:
     return builder.atomic_rmw("add", pointer(builder, address, _I64, UPDATE), amount, "seq_cst")
 
 
+@emitted(types.int64, types.int64, types.int64)
+def exchange(builder: Any, address: Any, value: Any) -> Any:
+    """Put an int64 in the place of one shared by threads; the value before. Sequentially consistent."""
+    return builder.atomic_rmw("xchg", pointer(builder, address, _I64, UPDATE), value, "seq_cst")
+
+
 @emitted(types.int64, types.int64)
 def load_acquire(builder: Any, address: Any) -> Any:
     """An int64 that another thread publishes."""

@@ -1,0 +1,78 @@
+"""Tokens do not depend on the number of host threads, nor on how many of them a step is given."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from server.clock import ManualClock
+from server.config import SchedulerConfig
+from server.engine.load.loading import load_engine
+from server.engine.loop import EngineLoop
+from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Add, Command, Tokens
+from server.scheduler.scheduler import Scheduler
+from server.settings.engine import EngineSettings
+from server.types import Request, SamplingParams
+
+PROMPTS = {"short": range(5, 12), "long": range(3, 203), "one": range(9, 10)}
+
+
+class _Queue:
+    """Inbox and outbox of a loop: all requests at once, tokens by request."""
+
+    def __init__(self) -> None:
+        sampling = SamplingParams(max_tokens=24, temperature=0.9, seed=3, ignore_eos=True)
+        self.commands: list[Command] = [
+            Add(Request(name, tuple(prompt), dataclasses.replace(sampling, max_tokens=24 + 8 * i), arrival_time=0.0))
+            for i, (name, prompt) in enumerate(PROMPTS.items())  # of different lengths: the last goes on alone
+        ]
+        self.tokens: dict[str, list[int]] = {}
+
+    def drain(self, timeout_s: float) -> list[Command]:
+        del timeout_s
+        commands, self.commands = self.commands, []
+        return commands
+
+    def put(self, tokens: Tokens) -> None:
+        for event in tokens.events:
+            if event.token_id is not None:
+                self.tokens.setdefault(event.request_id, []).append(event.token_id)
+
+
+def tokens_with(kernel_cache: str, cpu_threads: int | str, alone: int | None = None) -> dict[str, list[int]]:
+    """What an engine of the default model generates; `alone` threads run its steps of one token."""
+    settings = EngineSettings(
+        cpu_threads=cpu_threads,  # type: ignore[arg-type]
+        max_model_len=256,
+        max_num_seqs=4,
+        num_gpu_blocks_override=64,
+        kernel_cache_dir=kernel_cache,
+    )
+    engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
+    if alone is not None:
+        engine.runner.num_threads_alone = alone
+    queue, limits = _Queue(), SchedulerConfig(256, 4, 128, 16)
+    scheduler = Scheduler(limits, KVCacheManager(engine.cache))
+    loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
+    loop.step()
+    while scheduler.has_work:
+        loop.step()
+    engine.runner.close()
+    return queue.tokens
+
+
+def test_tokens_are_the_same_on_any_number_of_threads(kernel_cache: str) -> None:
+    want = tokens_with(kernel_cache, 1)
+    assert {name: len(tokens) for name, tokens in want.items()} == {"short": 24, "long": 32, "one": 40}
+    assert tokens_with(kernel_cache, 2) == want
+    assert tokens_with(kernel_cache, 3, alone=1) == want
+    assert tokens_with(kernel_cache, "auto") == want
+
+
+@pytest.mark.parametrize(("cpu_threads", "fits"), [("auto", True), (2, False)])
+def test_only_auto_measures_how_many_threads_a_token_is_worth(cpu_threads: int | str, fits: bool) -> None:
+    settings = EngineSettings(cpu_threads=cpu_threads)  # type: ignore[arg-type]
+    assert settings.engine_config(Path(settings.model)).fit_threads is fits

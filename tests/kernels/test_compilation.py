@@ -1,0 +1,84 @@
+"""What a start compiles, what it loads, and what it says of either."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numba
+import pytest
+
+from server.kernels.compilation import compile_kernels
+from server.kernels.isa.cache import use_cache
+from server.kernels.isa.jit import kernel
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START = """
+import sys
+from server.kernels import executor
+from server.kernels.activate import activate_rows
+from server.kernels.compilation import compile_kernels
+from server.kernels.isa.cache import use_cache
+use_cache(sys.argv[1])
+some = (activate_rows, executor.init_control, executor.stop_workers)[: int(sys.argv[2])]
+compile_kernels(some, print, int(sys.argv[3]))
+assert activate_rows.address
+print("compiled here", sum(not each.is_loaded for each in some))
+"""
+
+
+@kernel
+def nothing(operands, cores, step, worker, workers) -> None:
+    """A kernel that does nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _keep_cache_dir() -> object:
+    before = numba.config.CACHE_DIR
+    yield
+    numba.config.CACHE_DIR = before
+
+
+def start(cache: Path, number: int, processes: int) -> list[str]:
+    """Lines of a process that needs the first `number` of three kernels."""
+    command = [sys.executable, "-c", START, str(cache), str(number), str(processes)]
+    return subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout.splitlines()
+
+
+def test_a_start_compiles_what_the_cache_lacks_and_is_silent_of_the_rest(tmp_path: Path) -> None:
+    assert start(tmp_path, 1, 1) == ["compiling activate_rows (1/1)", "compiled here 1"]
+    assert start(tmp_path, 1, 1) == ["compiled here 0"]
+    *lines, here = start(tmp_path, 3, 2)
+    assert sorted(line.split()[1] for line in lines) == ["init_control", "stop_workers"]
+    assert here == "compiled here 1"  # the other one by a helper: what it has made is found in the cache
+    assert len(list(tmp_path.rglob("*.nbi"))) == 3
+    assert start(tmp_path, 3, 2) == ["compiled here 0"]
+
+
+def test_processes_that_start_together_wait_for_the_first_and_say_for_whom(tmp_path: Path) -> None:
+    path = use_cache(str(tmp_path / "cache"))
+    folder = os.open(path, os.O_RDONLY)
+    said: list[str] = []
+    waits = threading.Event()
+
+    def report(line: str) -> None:
+        said.append(line)
+        waits.set()
+
+    second = threading.Thread(target=compile_kernels, args=([nothing], report))
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # as the first process does
+        (path / "compiling").write_text("process 1 of elsewhere (compiling attention (1/8))")
+        second.start()
+        assert waits.wait(60)
+        (waited,) = said
+        assert waited == f"waiting for process 1 of elsewhere (compiling attention (1/8)) to fill {path} (0 s)"
+    finally:
+        os.close(folder)
+    second.join(60)
+    assert said[1:] == ["compiling nothing (1/1)"]
+    assert not (path / "compiling").exists()
