@@ -76,7 +76,7 @@ class StepTimes:
         variance = sums.xx / sums.count - mean_x**2
         slope = 0.0 if variance < 1e-6 * mean_x**2 else (sums.xy / sums.count - mean_x * mean_y) / variance
         slope = min(max(0.0, slope), mean_y / mean_x)
-        return max(0.0, mean_y - slope * mean_x), slope  # not below 0 by rounding
+        return max(0.0, mean_y - slope * mean_x), slope  # rounding may leave it below
 
 
 class Forecast:

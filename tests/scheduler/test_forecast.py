@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
@@ -69,6 +69,7 @@ def test_the_time_of_steps_is_found_whatever_came(steps: list[tuple[int, bool]])
     assert times.line == pytest.approx((STEP_S, TOKEN_S), rel=1e-3)
 
 
+@example([(1, 0.0, False), (70, 3.5890061525862187, True)])
 @given(st.lists(st.tuples(st.integers(1, 512), st.floats(0, 10), st.booleans()), min_size=1, max_size=50))
 def test_no_step_makes_time_negative(steps: list[tuple[int, float, bool]]) -> None:
     times = StepTimes()
