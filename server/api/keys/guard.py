@@ -54,9 +54,8 @@ class Guard:
                 if _is_counted(scope["path"], scope["method"]):
                     caller.use.let_in()
         except RequestError as error:
-            await error_response(error, scope["path"])(
-                scope, receive, send if caller is None else _counted(send, caller)
-            )
+            answer = error_response(error, scope["path"])
+            await answer(scope, receive, send if caller is None else _counted(send, caller))
             return
         caller = caller or self._ring.anyone
         scope.setdefault("state", {})["caller"] = caller
