@@ -117,7 +117,7 @@ def _now_ns(slot):  # type: ignore[no-untyped-def]
 def _sleep_at_barrier(slot, kind, arrivals, goal):  # type: ignore[no-untyped-def]
     """Sleep until the last worker is here, or one of an earlier barrier wakes this one too early.
 
-    Whoever takes the mark away owes the wake-up: the last to arrive, or this worker itself where that one came meanwhile.
+    Whoever takes the mark away owes the wake-up: the last to arrive, or this worker where that one came meanwhile.
     """
     exchange(slot + _SLEEPS, 1)
     if fetch_add(arrivals, 0) < goal or exchange(slot + _SLEEPS, 0) == 0:

@@ -78,6 +78,10 @@ def test_the_page_about_the_api_describes_every_body(http: httpx.Client) -> None
     refs = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(page)))
     assert {"ChatRequest", "CompletionRequest", "ChatCompletion"} <= refs <= names
     assert "#/$defs/" not in json.dumps(page)
+    for operations in page["paths"].values():
+        for operation in operations.values():
+            failures = {code: each for code, each in operation["responses"].items() if int(code) >= 400}
+            assert all([*each["content"]] == ["application/json"] for each in failures.values())
     page = http.get("/docs").text
     assert not re.search(r'(src|href)="(?!/|data:)', page)  # all of it from here
     for name in re.findall(r'(?:src|href)="(/docs/.+?)"', page):

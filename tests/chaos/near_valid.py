@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 HELLO = [{"role": "user", "content": "hi"}]
-ENDS_OR_RECORDS = {"/admin/restart-engine", "/start_profile", "/stop_profile"}  # what no client is to do meanwhile
+ENDS_OR_RECORDS = ("/admin/restart-engine", "/start_profile", "/stop_profile")  # what no client is to do meanwhile
 VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "fake", "messages": HELLO, "max_tokens": 4},
     "/v1/completions": {"model": "fake", "prompt": "hi", "max_tokens": 4},

@@ -101,4 +101,12 @@ class Application(FastAPI):
                     operation["responses"].pop("422", None)  # FastAPI's own for parameters: `errors.py` makes it 400
                     if self.refusals is not None:
                         _add_refusals(operation["responses"], self.refusals(path, method.upper()))
+                    for status, response in operation["responses"].items():
+                        _is_json_where_it_fails(int(status), response.get("content", {}))
         return super().openapi()
+
+
+def _is_json_where_it_fails(status: int, content: dict[str, Any]) -> None:
+    """Errors are JSON, also where FastAPI gives them the content type of a route that answers in plain text."""
+    if status >= 400 and "text/plain" in content:
+        content["application/json"] = content.pop("text/plain")
