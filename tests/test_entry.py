@@ -11,6 +11,7 @@ import pytest
 
 from neuronserve import COMMAND
 from tests.api.serving import PATIENCE_S, ROOT, environment
+from tests.depth import thorough
 
 SCRIPT = """import sys
 from neuronserve.__main__ import main
@@ -29,7 +30,7 @@ def application(tmp_path: Path) -> Path:
     return tmp_path / "app"
 
 
-@pytest.mark.parametrize("is_script", [True, False], ids=["script", "module"])
+@pytest.mark.parametrize("is_script", [False, thorough(True)])
 def test_an_applications_packages_do_not_take_the_place_of_ours(
     application: Path, kernel_cache: str, is_script: bool
 ) -> None:

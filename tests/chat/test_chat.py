@@ -13,6 +13,7 @@ import pytest
 from loadtests.local_server import mock_command, running
 from neuronserve import COMMAND
 from tests.api.serving import PATIENCE_S, ROOT, Server, environment, running_server, write_checkpoint
+from tests.depth import thorough
 from tests.terminal import Terminal, terminal
 
 TEMPLATE = "{% for m in messages %}<|pad|>{{ m.content }}<|pad|>{% endfor %}"
@@ -59,7 +60,7 @@ def test_any_endpoint_will_do_with_or_without_v1() -> None:
         ((), " \n", "k", 2, "there is no question on stdin"),
         ((), "Hi", "wrong", 1, " answers 401: "),
         (("--model", "other"), "Hi", "k", 1, "answers 404: The model 'other' does not exist here"),
-        (("--temperature", "3"), "Hi", "k", 2, "--temperature: must be less than or equal to 2, not '3'"),
+        thorough(("--temperature", "3"), "Hi", "k", 2, "--temperature: must be less than or equal to 2, not '3'"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(
