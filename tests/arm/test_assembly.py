@@ -12,7 +12,6 @@ import pytest
 
 from server.config.formats import LevelIsa
 from server.device.isa import BY_ISA
-from tests.arm.cross import TRIPLE
 
 INNER_LOOPS = """
 from tests.arm.cross import compile_for_arm

@@ -1,4 +1,4 @@
-"""What `make arm-test` stands on: an emulated ARM host with every path, which finds kernels that another host compiled."""
+"""What `make arm-test` stands on: an emulated host with every path for ARM, which finds kernels that another compiled."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def test_the_host_is_compiled_for_as_another_compiles_for_it() -> None:
     best = BY_ISA["neon-i8mm"]
     assert host_isas() == ("neon-i8mm", "neon-dot", "portable")
     assert llvmlite.binding.get_process_triple() == TRIPLE
-    assert (numba.config.CPU_NAME, numba.config.CPU_FEATURES) == (best.cpu, best.features)
+    assert (best.cpu, best.features) == (numba.config.CPU_NAME, numba.config.CPU_FEATURES)
