@@ -1,4 +1,4 @@
-"""What `make arm-test` stands on: an emulated host with every path for ARM, which finds kernels that another compiled."""
+"""What `make arm-test` stands on: an emulated host with every path for ARM, which finds what another compiled."""
 
 from __future__ import annotations
 
