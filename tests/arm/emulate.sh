@@ -3,7 +3,7 @@
 #
 # Everything is kept below build/arm: Debian's Python for arm64 as packages that are unpacked and not installed, PyPI's
 # wheels for it, and kernels that this host has compiled for it. Emulated compiling is slow: what a test compiles for
-# itself takes a minute, and the whole half an hour or more. Arguments go to pytest, in place of the tests chosen here.
+# itself takes minutes, and the whole half an hour or more. Arguments go to pytest, in place of the tests chosen here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=${BIN:-.venv/bin} work=$PWD/build/arm
