@@ -75,7 +75,7 @@ def compile_levels(directory: Path) -> None:
     """Compile each level in a process, one after the other, because they share the cache's index.
 
     Those of ARM are left to their hosts' first start: images for it are mostly built under emulation, where compiling
-    takes an hour.
+    one takes minutes.
     """
     for target in (each for each in TARGETS if each.machine == platform.machine() == "x86_64"):
         begin = time.perf_counter()

@@ -3,7 +3,7 @@
 #
 # Everything is kept below build/arm: Debian's Python for arm64 as packages that are unpacked and not installed, PyPI's
 # wheels for it, and kernels that this host has compiled for it. Emulated compiling is slow: what a test compiles for
-# itself takes a minute, and the whole half an hour or more. Arguments go to pytest, in place of the tests chosen here.
+# itself takes minutes, and the whole half an hour or more. Arguments go to pytest, in place of the tests chosen here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=${BIN:-.venv/bin} work=$PWD/build/arm
@@ -32,21 +32,20 @@ if [ ! -x "$root/usr/bin/python3.11" ]; then
     done
 fi
 
-if [ ! -d "$site" ]; then
+if [ ! -d "$site-test" ]; then
     platforms=(--platform manylinux2014_aarch64)
     for glibc in $(seq 17 36); do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
-    pip=("$bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --target "$site.new" --upgrade
-        "${platforms[@]}" --python-version 3.11 --implementation cp --only-binary :all:)
-    "${pip[@]}" --require-hashes --requirement requirements.lock
-    "${pip[@]}" --constraint <(sed -nE 's/^([a-zA-Z0-9_.-]+==[^ ;]+).*/\1/p' requirements.lock) \
-        pytest pytest-asyncio httpx hypothesis scipy safetensors
-    mv "$site.new" "$site"
+    pip=("$bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --upgrade "${platforms[@]}"
+        --python-version 3.11 --implementation cp --only-binary :all:)
+    "${pip[@]}" --target "$site" --require-hashes --requirement requirements.lock
+    "${pip[@]}" --target "$site-test.new" pytest pytest-asyncio httpx "hypothesis>=6.130" "scipy>=1.14"
+    mv "$site-test.new" "$site-test" # what is in both is taken from the first
 fi
 
 # What Python calls itself: tests start processes by it.
 cat >"$work/python" <<END
 #!/bin/sh
-export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site PYTHONDONTWRITEBYTECODE=1
+export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site:$site-test PYTHONDONTWRITEBYTECODE=1
 exec qemu-aarch64-static -cpu max -L $root -0 $work/python $root/usr/bin/python3.11 "\$@"
 END
 chmod +x "$work/python"

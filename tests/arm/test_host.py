@@ -1,4 +1,4 @@
-"""What `make arm-test` stands on: an emulated ARM host, and kernels that another host compiled for it."""
+"""What `make arm-test` stands on: an emulated host with every path for ARM, which finds what another compiled."""
 
 from __future__ import annotations
 
