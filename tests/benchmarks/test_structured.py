@@ -1,4 +1,4 @@
-"""`python -m benchmarks.structured` from the outside: both sides generate as many tokens, and the table has their ratios."""
+"""`python -m benchmarks.structured` from the outside: the table has the rates and the times of both sides."""
 
 from __future__ import annotations
 
