@@ -169,7 +169,8 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
 def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = ()) -> None:
     """Register handlers that answer every error of `app` with an OpenAI error object.
 
-    `offered` are the paths that a client is told of that asks for another one under /v1, `routes` those whose methods a 405 lists.
+    `offered` are the paths that a client is told of that asks for another one under /v1. A 405 lists the
+    methods of all `routes` with its path.
     """
 
     async def refused(request: Request, error: Exception) -> Response:
