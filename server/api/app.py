@@ -79,7 +79,8 @@ def build_app(service: Service) -> FastAPI:
     app.state.background = Background()
     for module in MODULES:
         app.include_router(module.router, responses=errors_of(*EVERYWHERE))
-    errors.install(app, sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path)))
+    offered = sorted(path for path in _fixed_paths() if re.fullmatch("/v1/.*[^/]", path))
+    errors.install(app, offered, [route for module in MODULES for route in module.router.routes])
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     if config.faults is not None:

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Match
 
 from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestError
 
@@ -184,10 +185,11 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
     return InvalidRequest(f"{param}: {text}" if param else text, param)
 
 
-def install(app: FastAPI, offered: Sequence[str]) -> None:
+def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = ()) -> None:
     """Register handlers that answer every error of `app` with an OpenAI error object.
 
-    `offered` are the paths that a client is told of that asks for another one under /v1.
+    `offered` are the paths that a client is told of that asks for another one under /v1. A 405 lists the
+    methods of all `routes` with its path.
     """
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -201,7 +203,9 @@ def install(app: FastAPI, offered: Sequence[str]) -> None:
         assert isinstance(error, HTTPException)
         wrong = _wrong_route(error, request, offered)
         response = error_response(wrong, request.url.path)
-        response.headers.update(error.headers or {})  # Allow, with a 405
+        response.headers.update(error.headers or {})
+        if error.status_code == 405 and (methods := _methods(routes, request)):
+            response.headers["Allow"] = ", ".join(methods)
         return response
 
     async def gone(_: Request, __: Exception) -> Response:
@@ -212,6 +216,12 @@ def install(app: FastAPI, offered: Sequence[str]) -> None:
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, refused)
+
+
+def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
+    """Methods of all routes with this path; Starlette names those of the first alone."""
+    found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
 
 
 def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str]) -> _WrongRoute:

@@ -33,8 +33,8 @@ def whole(low: int = 0, high: int = 99) -> Schema:
 
 
 def real(low: float = 0, high: float = 1) -> Schema:
-    """Of two decimals: a schema alone lets a number have digits without end, and a toy model writes them."""
-    return {"type": "number", "minimum": low, "maximum": high, "multipleOf": 0.01}
+    """Of two decimals at most: a number alone may have digits without end, and a toy model writes them."""
+    return {"type": "number", "minimum": low, "maximum": high, "multipleOf": 0.25}
 
 
 def some(items: Schema, most: int = 3, least: int = 0) -> Schema:

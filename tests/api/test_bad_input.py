@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -201,6 +202,14 @@ def test_unknown_paths_and_methods_have_error_objects_too(http: httpx.Client) ->
     assert response.status_code == 404
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert http.get(CHAT).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/files/a", "/v1/responses/a", "/v1/batches", "/v1/models", CHAT])
+def test_a_wrong_method_is_told_all_that_there_are(http: httpx.Client, pages: dict[str, Any], path: str) -> None:
+    shown = re.sub("/(files|response)(s?)/a", r"/\1\2/{\1_id}", path).replace("files_id", "file_id")
+    answer = http.request("PATCH", path)
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == {method.upper() for method in pages[shown]}
 
 
 def body_of_size(size: int) -> bytes:

@@ -174,6 +174,8 @@ DOCUMENTED: list[tuple[str, str, int, str]] = [
     ("get", "/health", 503, "application/json"),
     ("get", "/v1/models/{model_id}", 404, "application/json"),
     ("post", "/start_profile", 409, "application/json"),
+    ("post", "/v1/load_lora_adapter", 200, "text/plain"),
+    ("post", "/v1/load_lora_adapter", 403, "application/json"),
 ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.config import MAX_ADAPTER_NAME
@@ -51,34 +51,34 @@ class UpdatesDisabled(RequestError):
 
 @router.post(
     "/v1/load_lora_adapter",
-    response_class=PlainTextResponse,
+    response_class=Response,  # errors are JSON
     responses=ANSWERS,
     openapi_extra=documented(LoadLoraAdapterRequest),
 )
 async def load_lora_adapter(
     body: Annotated[LoadLoraAdapterRequest, Depends(body_of(LoadLoraAdapterRequest))], service: ServiceOf
-) -> str:
+) -> Response:
     """Load an adapter into every engine; requests may name it as their model afterwards."""
     _require_updates(service)
     if body.lora_name in service.config.model_names:
         raise InvalidRequest(f"{body.lora_name!r} is the name of the model itself.", "lora_name")
     await service.adapters.load(body.lora_name, body.lora_path, body.load_inplace)
-    return f"Success: LoRA adapter '{body.lora_name}' added successfully."
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 @router.post(
     "/v1/unload_lora_adapter",
-    response_class=PlainTextResponse,
+    response_class=Response,  # errors are JSON
     responses=ANSWERS,
     openapi_extra=documented(UnloadLoraAdapterRequest),
 )
 async def unload_lora_adapter(
     body: Annotated[UnloadLoraAdapterRequest, Depends(body_of(UnloadLoraAdapterRequest))], service: ServiceOf
-) -> str:
+) -> Response:
     """Let no request begin with an adapter; open ones end as they would."""
     _require_updates(service)
     await service.adapters.unload(body.lora_name)
-    return f"Success: LoRA adapter '{body.lora_name}' removed successfully."
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
 def _require_updates(service: Service) -> None:

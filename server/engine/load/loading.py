@@ -288,10 +288,8 @@ class _Loading:
             device=config.device,
             tensor_parallel_size=config.tensor_parallel_size,
             dtype=config.dtype,
-            vocab_size=self._spec.vocab_size,
-            facts=engine_facts(
-                Path(config.model_path), self._spec, self._model.formats, pricer, self._compiled, config.pace
-            ),
+            vocab_size=spec.vocab_size,
+            facts=engine_facts(Path(config.model_path), spec, self._model.formats, pricer, self._compiled, config.pace),
             core_ids=self._core_ids,
             kv_cache_dtype=self._shape.kv_dtype,
             core_names=tuple(ledger.core_name(core) for core in range(ledger.num_cores)),
