@@ -96,7 +96,12 @@ SCHEMAS: dict[str, Schema] = {
     "optional fields": obj("id", id=whole(), note=text(), done=YES),
     "no required field": obj("", a=YES, b=whole(0, 9)),
     "names with blanks": obj(**{"first name": text(), "é": YES, 'quo"te': NULL}),
-    "map": {"type": "object", "patternProperties": {"^[a-c]$": whole(0, 9)}, "additionalProperties": False},
+    "map": {
+        "type": "object",
+        "patternProperties": {"^[a-c]$": whole(0, 9)},
+        "additionalProperties": False,
+        "maxProperties": 3,
+    },
     "nested": obj(user=obj(name=text(), address=ADDRESS), active=YES),
     "deeply nested": obj(a=obj(b=obj(c=obj(d=obj(e=one_of(1, 2)))))),
     "nullable field": obj(name=either(text(), NULL), age=either(whole(), NULL)),
