@@ -30,6 +30,7 @@ pytestmark = pytest.mark.clients
 @pytest.fixture(scope="module")
 def server(kernel_cache: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = ("--kernel-cache-dir", kernel_cache, "--data-dir", str(tmp_path_factory.mktemp("data")))
+    options += ("--enable-tokenizer-info-endpoint",)  # lm-eval's
     with running_server(DEFAULT_MODEL, "--disable-access-log", *options, program="server") as running:
         yield running
 

@@ -42,13 +42,14 @@ def ask(server: Server) -> socket.socket:
 
 @pytest.fixture(scope="module")
 def used(checkpoint: Path) -> Iterator[tuple[Server, list[dict[str, int]]]]:
-    """A server after five known sequences in four requests, and the usage it told of each request."""
+    """A server after five known sequences in four requests and one fault, and the usage it told of each request."""
     bodies = [
         {"prompt": "a" * 100, "max_tokens": 20, "ignore_eos": True, "n": 2},
         {"prompt": "a" * 100, "max_tokens": 1},
         {"prompt": "b" * 7, "max_tokens": 9, "ignore_eos": True},
     ]
-    with running_server(checkpoint) as server:
+    with running_server(checkpoint, "--allow-fault-header") as server:
+        httpx.get(server.url + "/v1/models", headers={"X-Inject-Fault": "server_error"})
         usages = [httpx.post(server.url + TEXT, json=body, timeout=30).json()["usage"] for body in bodies]
         chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "ignore_eos": True}
         usages.append(httpx.post(server.url + CHAT, json=chat, timeout=30).json()["usage"])

@@ -144,7 +144,7 @@ async def test_requests_without_a_parent_are_roots_and_refused_ones_are_none(
     checkpoint: Path, http_collector: Collector
 ) -> None:
     async def ask(http: httpx.AsyncClient) -> None:
-        for body in ({"prompt": "a", "max_tokens": 1}, {"prompt": "a", "max_tokens": 0}):
+        for body in ({"prompt": "a", "max_tokens": 1}, {"prompt": "a", "max_tokens": -1}):
             await http.post("/v1/completions", json=body, headers={"traceparent": "nonsense"})
 
     ((_, span),) = await spans(http_collector, "http/protobuf", checkpoint, ask)
