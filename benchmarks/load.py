@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             device=args.device,
             quantization=args.quantization,
             tensor_parallel_size=args.tensor_parallel_size,
-            cpu_threads=args.threads,
+            cpu_threads=args.threads or "auto",
             num_gpu_blocks_override=args.num_gpu_blocks_override,
         )
         loads = [measure(settings.engine_config(args.model)) for _ in range(args.runs)]

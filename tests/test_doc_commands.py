@@ -52,7 +52,7 @@ def page_of(command: str) -> str:
 
 def packages(names: list[str]) -> set[str]:
     """What can be imported when these requirements are installed, and the extras that they name."""
-    wanted = {"llvmlite"}  # a part of Numba
+    wanted = {"llvmlite", "starlette"}  # parts of Numba and of FastAPI
     for requirement in map(Requirement, names):
         wanted.add(plain(requirement.name))
         for each in map(Requirement, required_by(requirement.name)):

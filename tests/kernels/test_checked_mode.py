@@ -51,7 +51,7 @@ def test_in_checked_mode(path: str) -> None:
 
 
 def test_without_checks_a_kernel_has_no_trace_of_them() -> None:
-    code = numba.cfunc(SIGNATURE, error_model="numpy")(pack_rows_f32._function).inspect_llvm()
+    code = numba.cfunc(SIGNATURE, error_model="numpy")(pack_rows_f32.function).inspect_llvm()
     assert "store <16 x float>" in code
     assert "neuronserve" not in code
 
