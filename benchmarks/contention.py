@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from benchmarks.process import Process
 from benchmarks.records import Case, Contender, Figures
+from server.device.affinity import allowed_cpus
 
-_BUSY = "import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+_BUSY = "import os\nif hasattr(os, 'sched_setaffinity'): os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"  # else anywhere
 
 
 class Contended:
@@ -48,6 +48,6 @@ class Contended:
 def busy_cpus() -> Iterator[None]:
     """A process on each CPU of this one, which computes without an end."""
     with ExitStack() as stack:
-        for cpu in sorted(os.sched_getaffinity(0)):
+        for cpu in sorted(allowed_cpus()):
             stack.callback(Process([sys.executable, "-S", "-c", _BUSY.format(cpu=cpu)]).stop)
         yield
