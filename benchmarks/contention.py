@@ -10,7 +10,7 @@ from benchmarks.process import Process
 from benchmarks.records import Case, Contender, Figures
 from server.device.affinity import allowed_cpus
 
-_BUSY = "import os\nif hasattr(os, 'sched_setaffinity'): os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"  # else anywhere
+_BUSY = "import os\nif hasattr(os, 'sched_setaffinity'): os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
 
 
 class Contended:
