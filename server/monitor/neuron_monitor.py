@@ -7,10 +7,8 @@ empty, zero or null (listed in docs/monitoring.md). Numbers are those of the per
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from server.monitor.host_usage import HostUsage
 from server.monitor.interruption import ends_quietly
@@ -51,19 +49,12 @@ class Monitor:
 
 
 @ends_quietly()
-def run_monitor(
-    endpoint: Endpoint,
-    interval_s: float,
-    is_once: bool,
-    out: TextIO = sys.stdout,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Write reports to `out` until interrupted, or one. Raises Unreachable when the server does not answer at first."""
+def run_monitor(endpoint: Endpoint, interval_s: float, is_once: bool) -> None:
+    """Write reports to standard output until interrupted, or one. Raises Unreachable if nobody answers at first."""
     monitor = Monitor(endpoint)
     while True:
-        sleep(interval_s)
-        out.write(json.dumps(monitor.report()) + "\n")
-        out.flush()
+        time.sleep(interval_s)
+        print(json.dumps(monitor.report()), flush=True)
         if is_once:
             return
 
