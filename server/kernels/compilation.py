@@ -26,7 +26,7 @@ from typing import Any
 import numba
 
 from server.kernels.checks import use_checks
-from server.kernels.isa.jit import KERNELS_OF, HostFunction, Kernel, is_checked
+from server.kernels.isa.jit import KERNELS_OF, HostFunction, Inlined, Kernel, is_checked
 
 Compiled = Kernel | HostFunction
 Report = Callable[[str], None]
@@ -149,7 +149,7 @@ def _inlined_bytes(function: Callable[..., Any], known: dict[Any, int]) -> int:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         names = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
         called = (names.get(each.argval) for each in dis.get_instructions(function) if each.opname.startswith("LOAD_"))
-        inner = (each.py_func for each in called if isinstance(each, numba.core.dispatcher.Dispatcher))
+        inner = (each.function for each in called if isinstance(each, Inlined))
         known[function] = len(function.__code__.co_code) + sum(_inlined_bytes(each, known) for each in inner)
     return known[function]
 

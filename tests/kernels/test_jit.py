@@ -75,6 +75,24 @@ def test_kernels_compiled_by_different_processes_compute_their_own(tmp_path: Pat
     python(RUN)
 
 
+LOADED = """
+import sys
+from server.kernels.isa import cache
+from server.kernels.sample.sample import sample
+cache.use_cache(sys.argv[1])
+sample.make()
+print(sample.is_loaded, "numba.np.arraymath" in sys.modules)
+"""
+
+
+def test_a_process_that_finds_its_kernels_declares_nothing_to_numba(tmp_path: Path) -> None:
+    """Which would be the longest part of a warm start."""
+    run = [sys.executable, "-c", LOADED, str(tmp_path)]
+    compiled, loaded = (subprocess.run(run, cwd=ROOT, text=True, capture_output=True, check=True) for _ in range(2))
+    assert compiled.stdout.split() == ["False", "True"]
+    assert loaded.stdout.split() == ["True", "False"]
+
+
 ONE_KERNEL = """
 import sys
 from server.kernels.activate import activate_rows

@@ -7,6 +7,7 @@ own `worker` index; the kernel takes its share of the work. Compilation is lazy:
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from typing import Any
 import numba
 from numba import types
 from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
+from numba.extending import typeof_impl
 
 from server.kernels.isa import access
 from server.kernels.isa.inlined import InlinedCompiler
@@ -24,12 +28,37 @@ from server.kernels.isa.inlined import InlinedCompiler
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.
-OPTIONS = {"error_model": "numpy", "cache": True}
+OPTIONS = {"error_model": "numpy"}
 
 # Every function goes into the kernels that call it. One left beside a kernel would be a weak symbol, named by a count
 # of the functions that its process had compiled before; two cached kernels from different processes may have one name
 # for different functions, and the linker would give both kernels the first.
-inline = numba.njit(error_model="numpy", forceinline=True, pipeline_class=InlinedCompiler)
+_njit = numba.njit(error_model="numpy", forceinline=True, pipeline_class=InlinedCompiler)
+
+
+class Inlined:
+    """A function that kernels are made of.
+
+    There are a thousand, and a start that finds its kernels compiled calls none. So Numba's own object, which takes
+    longer to make than the function, is made when the first kernel asks for it.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        return _njit(self.function)
+
+
+@typeof_impl.register(Inlined)
+def _type_of(function: Inlined, _: object) -> types.Dispatcher:
+    return types.Dispatcher(function.dispatcher)
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """Mark a function that is called from kernels alone, and is inlined there."""
+    return Inlined(function)
 
 
 @dataclass(slots=True)
@@ -54,6 +83,20 @@ def check_kernels() -> None:
     _mode.is_checked = True
 
 
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache of a function, for a process in which Numba knows nothing yet.
+
+    Its own declares all that Numba can compile before it loads anything: half of a warm start's work. Machine code
+    refers to none of that, and who compiles declares it anyway.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled function, or None."""
+        rtsys.initialize(target_context)  # functions that Python calls do call it
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
 class Kernel:
     """A kernel by name; compiled, or loaded from the cache, when its address is first asked for."""
 
@@ -68,7 +111,10 @@ class Kernel:
         """Address of the machine code, callable with SIGNATURE."""
         if self._compiled is None:
             with access.checked(_mode.is_checked):
-                self._compiled = numba.cfunc(SIGNATURE, **OPTIONS)(self.function)
+                compiled: Any = CFunc(self.function, (SIGNATURE.args, SIGNATURE.return_type), {}, OPTIONS)
+                compiled._cache = _Cache(self.function)
+                compiled.compile()
+                self._compiled = compiled
             _mode.has_kernels = True
         return int(self._compiled.address)
 
@@ -129,6 +175,7 @@ class HostFunction:
         with self._lock:
             if self._compiled is None:
                 self._compiled = numba.njit(nogil=True, **OPTIONS)(self.function)
+                self._compiled._cache = _Cache(self.function)
             return self._compiled
 
 
@@ -137,7 +184,7 @@ KERNELS_OF: dict[tuple[str, str], Kernel | HostFunction] = {}  # by the module t
 
 def _is_cached(function: Callable[..., Any], key: Any) -> bool:
     """Whether the index of the cache has the function, for the CPU that Numba compiles for; nothing is loaded."""
-    cache = FunctionCache(function)
+    cache = _Cache(function)
     return cache._index_key(key, cpu_target.target_context.codegen()) in cache._cache_file._load_index()
 
 
