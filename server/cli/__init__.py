@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 def engine_main(config: EngineConfig, addresses: Addresses) -> int:
     """What an engine's process runs; only that process imports the compiler."""
-    from server.device.isa import force_isa
-
-    force_isa(config.isa)
     from server.engine.process import run_engine
     from server.engine.serving import load_served
+    from server.kernels.isa.target import use_target
 
+    use_target(config.isa)
     return run_engine(load_served, config, addresses)
 
 

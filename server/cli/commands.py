@@ -65,37 +65,37 @@ def run_batch(call: Call) -> int:
 
 def bench_latency(call: Call) -> None:
     """Measure prefill and decode in this process, and print a table."""
-    from server.device.isa import force_isa
     from server.settings.bench import LatencySettings
 
     settings = call.settings(LatencySettings)
-    force_isa(settings.isa)
     from server.bench.latency_report import run_latency
+    from server.kernels.isa.target import use_target
 
+    use_target(settings.isa)
     run_latency(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
 def bench_throughput(call: Call) -> None:
     """Measure many sequences at once in this process, and print a table."""
-    from server.device.isa import force_isa
     from server.settings.bench import ThroughputSettings
 
     settings = call.settings(ThroughputSettings)
-    force_isa(settings.isa)
     from server.bench.throughput_report import run_throughput
+    from server.kernels.isa.target import use_target
 
+    use_target(settings.isa)
     run_throughput(settings.engine_config(_model_path(settings)), settings.workloads, settings.options)
 
 
 def bench_accuracy(call: Call) -> None:
     """Measure what each format of the weights does to the model's answers."""
-    from server.device.isa import force_isa
     from server.settings.bench import AccuracySettings
 
     settings = call.settings(AccuracySettings)
-    force_isa(settings.isa)
     from server.bench.accuracy_report import run_accuracy
+    from server.kernels.isa.target import use_target
 
+    use_target(settings.isa)
     run_accuracy(settings.engine_config(_model_path(settings)), settings.options)
 
 

@@ -89,23 +89,3 @@ def isas_of(features: Mapping[str, bool]) -> tuple[Isa, ...]:
 def isas_within(isa: Isa) -> tuple[Isa, ...]:
     """An instruction set and those that every CPU with it has, best first."""
     return isas_of(BY_ISA[isa].all_features) if isa in BY_ISA else (isa,)
-
-
-@dataclass(slots=True)
-class _Forced:
-    """What this process was told to compile for, whatever its host has beyond it."""
-
-    isa: LevelIsa | None = None
-
-
-_forced = _Forced()
-
-
-def force_isa(isa: LevelIsa | None) -> None:
-    """Let kernels be compiled for this instruction set; before their package is imported. None is the host's best."""
-    _forced.isa = isa
-
-
-def forced_target() -> Target | None:
-    """The level of the instruction set that was forced."""
-    return None if _forced.isa is None else BY_ISA[_forced.isa]

@@ -204,7 +204,7 @@ def test_a_level_is_compiled_to_its_own_instructions(isa: str, dot: str, instruc
 def test_an_instruction_set_can_be_forced() -> None:
     if "avx2" not in host_isas():
         pytest.skip("this host has no avx2")
-    code = "from server.device.isa import force_isa; force_isa('avx2'); from server.kernels import dispatch;"
+    code = "from server.kernels import dispatch; dispatch.target.use_target('avx2');"
     code += "dispatch.require_isa('avx2'); print(dispatch.host_isas(), dispatch.linear_kernels('bfloat16').isa)"
     assert run_python(code) == "('avx2', 'portable') avx2"
 

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 import llvmlite.binding
 import numba
 
+from server.config.formats import LevelIsa
 from server.device.arm_features import arm_features
-from server.device.isa import TARGETS, best_target, forced_target
+from server.device.isa import BY_ISA, TARGETS, best_target
+
+# By NUMBA_CPU_NAME, or by the process that this one helps to compile.
+_IS_TOLD = numba.config.CPU_NAME is not None or numba.config.CPU_FEATURES is not None
 
 
 def host_features() -> Mapping[str, bool]:
@@ -16,16 +20,14 @@ def host_features() -> Mapping[str, bool]:
     return {**llvmlite.binding.get_host_cpu_features(), **arm_features()}
 
 
-def use_target() -> None:
-    """Make Numba compile for the level forced, or this host's best, unless NUMBA_CPU_NAME says otherwise.
+def use_target(isa: LevelIsa | None = None) -> None:
+    """Make Numba compile for a level, by default this host's best, unless NUMBA_CPU_NAME says otherwise.
 
-    Before the first `njit`.
+    Before anything is compiled.
     """
     host = host_features()
-    target = forced_target()
-    if target is None or target.lacks(host):  # who has forced it refuses to run what follows
-        target = best_target(host)
-    if target is not None and numba.config.CPU_NAME is None and numba.config.CPU_FEATURES is None:
+    target = best_target(host) if isa is None or BY_ISA[isa].lacks(host) else BY_ISA[isa]  # `require_isa` refuses it
+    if target is not None and not _IS_TOLD:
         numba.config.CPU_NAME, numba.config.CPU_FEATURES = target.cpu, target.features
 
 
