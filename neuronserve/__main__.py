@@ -12,13 +12,18 @@ STANDARD = Path(site.__file__).parent  # where the standard library is
 
 def main() -> int:
     """Run the command; returns the exit code."""
-    if str(ROOT) not in sys.path:  # as when an editable installation is found by a hook
-        sys.path.append(str(ROOT))
-    sys.path[:] = sorted(sys.path, key=_rank)  # processes that are spawned get this list too
+    put_own_packages_first()
 
     from server.cli import main as run
 
     return run()
+
+
+def put_own_packages_first() -> None:
+    """Order sys.path; processes that are spawned get this list too."""
+    if str(ROOT) not in sys.path:  # as when an editable installation is found by a hook
+        sys.path.append(str(ROOT))
+    sys.path[:] = sorted(sys.path, key=_rank)
 
 
 def _rank(entry: str) -> int:

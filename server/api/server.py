@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -168,6 +169,8 @@ class ApiServer:
     async def _load(self) -> None:
         with start_screen() as report:
             await self.service.load(report)
+        gc.freeze()  # what is there stays: no collection needs to walk it
+        gc.enable()
         info = self.service.model.info
         for note in info.notes:
             log.info("%s", note)

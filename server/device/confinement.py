@@ -9,13 +9,15 @@ import contextlib
 import ctypes
 import errno
 import platform
+import signal
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 # include/uapi/linux: prctl.h, seccomp.h, bpf_common.h, audit.h
-_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _SECCOMP_SET_MODE_FILTER = 1
 _TSYNC, _SPEC_ALLOW = 1, 4  # flags: for all threads; without the slow loads that old kernels give filtered processes
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
@@ -66,6 +68,12 @@ def go_first_when_memory_runs_out() -> None:
     file = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         file.write_text(str(min(1000, int(file.read_text()) + OOM_SCORE)))
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the one that forked it ends, however that ends; Linux alone can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _filter(calls: _Calls) -> bytes:

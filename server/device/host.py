@@ -60,7 +60,8 @@ def limit_bytes(root: Path = Path("/")) -> int | None:
 def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
     """Memory of its own that a process and its descendants have written, without files that they map.
 
-    Without /proc it is their unique set size, which has the pages of such files too where nobody else maps them.
+    Without /proc it is their unique set size, which has the pages of such files too where nobody else maps them. Pages
+    that a process shares with the one it was forked from, and never wrote, count for both.
     """
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):

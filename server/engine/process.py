@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -126,6 +127,8 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
+        gc.freeze()  # what is there stays: no collection needs to walk it
+        gc.enable()
         scheduler, cache, read_blocks = _schedulers(loaded)
         work: dict[type[Housekeeping], Callable[[], None]] = {
             ReadBlocks: lambda: outputs.send(read_blocks()),

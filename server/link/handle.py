@@ -16,15 +16,16 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Literal
 
 import zmq
 
 from server.config import EngineConfig
-from server.device.confinement import give_up_network, go_first_when_memory_runs_out
+from server.device.confinement import end_with_parent, give_up_network, go_first_when_memory_runs_out
 from server.device.host import num_oom_kills
 from server.errors import StartError
+from server.link.fork_server import fork_context
 from server.link.heartbeat import Heartbeat
 
 EngineMode = Literal["process", "thread"]
@@ -82,14 +83,13 @@ class EngineHandle:
         self.name = "the engine" if size == 1 else f"engine {rank}"
         self._oom_kills = num_oom_kills()
         self._thread: threading.Thread | None = None
-        self.process: SpawnProcess | None = None
+        self.process: BaseProcess | None = None
         if mode == "thread":
             self._thread = threading.Thread(target=main, args=(config, self.addresses), name="engine", daemon=True)
             self._thread.start()
         else:
             args = (config, main, self.addresses)
-            context = multiprocessing.get_context("spawn")
-            self.process = context.Process(target=_process_main, args=args, name="engine", daemon=True)
+            self.process = fork_context().Process(target=_process_main, args=args, name="engine", daemon=True)
             self.process.start()
 
     @property
@@ -156,6 +156,7 @@ class EngineHandle:
 def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    end_with_parent()  # whose children's ends nobody would tell the API of
     go_first_when_memory_runs_out()
     if not give_up_network():
         log.info("this kernel has no filter that would keep the engine from the network")

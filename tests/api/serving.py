@@ -311,9 +311,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def children(pid: int) -> Sequence[int]:
-    """Pids of the direct children of `pid`, whichever of its threads has started them, the oldest first."""
+    """Pids of the processes that `pid` and its children have started, whichever of their threads, the oldest first."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
-    return sorted(int(part) for file in files for part in file.read_text().split())
+    direct = [int(part) for file in files for part in file.read_text().split()]
+    return sorted(pid for child in direct for pid in (child, *children(child)))
 
 
 def command_line(pid: int) -> bytes:

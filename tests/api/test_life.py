@@ -6,12 +6,14 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.api.serving import Server, children, is_running, running_server, until
@@ -205,6 +207,20 @@ def test_a_killed_engine_that_is_not_to_be_restarted_ends_streams_and_readiness(
     assert f" ERROR {death}; 1 open sequences end with an error" in words
     assert " ERROR the server is dead: 0 of 1 engines left" in words
     assert words.splitlines()[-1] == f"neuronserve: error: an engine was lost while the server ran: {death}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="engines are not forked")
+def test_an_engine_whose_fork_server_is_killed_is_followed_and_does_not_stay(checkpoint: Path) -> None:
+    with running_server(checkpoint, *SLOW) as server:
+        first = server.engine_pid
+        with httpx.stream("POST", server.url + TEXT, json={**LONG, "max_tokens": 300, "stream": True}) as response:
+            lines = events(response)
+            next(lines)
+            os.kill(psutil.Process(first).ppid(), signal.SIGKILL)
+            rest = list(lines)
+        assert (rest[-1], json.loads(rest[-2])["choices"][0]["finish_reason"]) == ("[DONE]", "length")
+        until(lambda: not is_running(first))
+        assert server.engine_pid != first
 
 
 @pytest.mark.parametrize("way", ["signal", "request"])

@@ -1,0 +1,18 @@
+"""What the process that engines are forked from (server/link/fork_server.py) imports at its start: all they run."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import signal
+
+from neuronserve.__main__ import put_own_packages_first
+
+# A signal to all processes of a terminal or a unit is for the server, which ends engines when they have drained.
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+put_own_packages_first()
+gc.disable()  # a tenth of the time of imports; an engine that has loaded turns it on again
+
+for module in ("server.engine.process", "server.engine.serving"):
+    importlib.import_module(module)
