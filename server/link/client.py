@@ -190,8 +190,8 @@ class EngineClient:
 
     def _send(self, command: Input) -> None:
         if not self._connection.send(command):
-            is_alive, name = self.engine.is_alive, self.engine.name
-            self._end(Death(f"{name} does not answer", is_fault=True) if is_alive else self.engine.death())
+            silent = Death(f"{self.engine.name} does not answer", is_fault=True)
+            self._end(self.engine.death() if self.engine.join() else silent)
             self._require_alive()
 
     def _send_ready(self) -> None:
@@ -243,7 +243,7 @@ class EngineClient:
     def _on_exit(self) -> None:
         """Read what the ended process still sent, then see to its sequences."""
         self._read()
-        self.engine.join(1.0)  # its pipe closes an instant before its exit code is there
+        self.engine.join()
         self._end(self.engine.death())
 
     def _end(self, death: Death) -> None:

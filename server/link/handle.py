@@ -31,6 +31,7 @@ from server.link.heartbeat import Heartbeat
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # no fault raises these
+EXIT_S = 1.0  # by which an engine's exit code comes, at the latest, when its sockets and pipes have closed
 MAX_SOCKET_PATH = 90  # the kernel allows 107 bytes for a Unix socket's path
 
 
@@ -102,7 +103,7 @@ class EngineHandle:
         runner = self.process or self._thread
         return runner is not None and runner.is_alive()
 
-    def join(self, timeout_s: float) -> bool:
+    def join(self, timeout_s: float = EXIT_S) -> bool:
         """Wait for the engine's end, blocking; True when it has ended."""
         runner = self.process or self._thread
         if runner is not None:
