@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -48,7 +48,7 @@ class ErrorAnswer(BaseModel):
 
 def errors_of(*statuses: int) -> Responses:
     """The `responses` of a route that may answer with these errors."""
-    return {status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in statuses}
+    return _answers(ErrorAnswer, statuses)
 
 
 class AnthropicErrorObject(BaseModel):
@@ -65,15 +65,25 @@ class AnthropicErrorAnswer(BaseModel):
 
 def anthropic_errors_of(*statuses: int) -> Responses:
     """As `errors_of`, of a route of Anthropic's API, with the errors that all routes have."""
-    return {
-        status: {"model": AnthropicErrorAnswer, "description": STATUSES[status]} for status in (*statuses, *EVERYWHERE)
-    }
+    return _answers(AnthropicErrorAnswer, (*statuses, *EVERYWHERE))
+
+
+def _answers(model: type[BaseModel], statuses: Iterable[int]) -> Responses:
+    """By reference, as a body: of a `model` FastAPI would make a validator, for each status of each route."""
+    content = _content(model)
+    return {status: {"description": STATUSES[status], "content": content} for status in statuses}
+
+
+def _content(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
 
 
 def documented(model: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI description of a body that is read with `body_of`; `Application` adds the schema it refers to."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": _content(model)}}
+
+
+ERRORS: tuple[type[BaseModel], ...] = (ErrorAnswer, AnthropicErrorAnswer)
 
 
 def _add_refusals(responses: dict[str, Any], statuses: tuple[int, ...]) -> None:
@@ -93,7 +103,7 @@ class Application(FastAPI):
         if self.openapi_schema is None:
             page = super().openapi()
             _, found = models_json_schema(
-                [(model, "validation") for model in self.bodies], ref_template="#/components/schemas/{model}"
+                [(model, "validation") for model in (*self.bodies, *ERRORS)], ref_template="#/components/schemas/{model}"
             )
             page["components"]["schemas"] |= found["$defs"]
             for path, operations in page["paths"].items():
