@@ -103,7 +103,8 @@ class Application(FastAPI):
         if self.openapi_schema is None:
             page = super().openapi()
             _, found = models_json_schema(
-                [(model, "validation") for model in (*self.bodies, *ERRORS)], ref_template="#/components/schemas/{model}"
+                [(model, "validation") for model in (*self.bodies, *ERRORS)],
+                ref_template="#/components/schemas/{model}",
             )
             page["components"]["schemas"] |= found["$defs"]
             for path, operations in page["paths"].items():
