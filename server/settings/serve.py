@@ -32,6 +32,11 @@ from server.settings.sources import traces_protocol
 from server.settings.tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
+# What one API process cannot do for others: see docs/reliability.md.
+ALONE = (
+    *("allow_fault_header", "allow_runtime_lora_updating", "console", "inject_faults"),
+    *("max_queue_delay", "ttft_slo_ms"),
+)
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
@@ -40,6 +45,9 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
 
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
+    )
+    api_workers: int = Field(
+        1, ge=1, le=64, description="processes that answer HTTP, at one port and on the same engines; needs data_dir"
     )
     runner: RunnerKind = Field(
         "auto", description="continue texts and encode them, or only encode; auto is as the model's files have it"
@@ -156,6 +164,20 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             raise ValueError(f"lora_modules has {', '.join(taken)}, which is the name of the model itself")
         return self
 
+    @model_validator(mode="after")
+    def _workers_can_share(self) -> Self:
+        if self.api_workers == 1:
+            return self
+        if self.data_dir is None:
+            raise ValueError("api_workers needs data_dir: its processes share responses, files and batches there")
+        given = {name for name in ALONE if name in self.model_fields_set and getattr(self, name)}
+        if self.engine_mode == "thread":
+            given.add("engine_mode")
+        if given:
+            why = "count or show what one process knows, so they need api_workers 1"
+            raise ValueError(f"{', '.join(sorted(given))}: these {why}")
+        return self
+
     @property
     def has_adapters(self) -> bool:
         return super().has_adapters or self.allow_runtime_lora_updating
@@ -240,7 +262,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
-            store=slice_of(StoreConfig, self),
+            store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1),
             faults=self.fault_config,
             healing=self._healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,
