@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from server.errors import EngineDead, InvalidRequest, ModelNotFound
-from server.link.hub.remote import AnyEngines
+from server.link.hub.engines import AnyEngines
 from server.link.messages import LoadedAdapter, UnloadAdapter
 
 

@@ -11,7 +11,7 @@ from math import ceil
 
 from server.api.config import ApiConfig
 from server.errors import Overloaded
-from server.link.hub.remote import AnyEngines, seen
+from server.link.hub.engines import AnyEngines, seen
 from server.link.messages import Tokens
 from server.scheduler.forecast import EngineLoad, Forecast
 from server.types import Request, StepReport

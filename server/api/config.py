@@ -39,7 +39,7 @@ class WorkerRole:
     number: int  # from 0: its place
     life: str  # of this process in that place; no other is called so
     server_pid: int  # of the process that has the engines, and is the parent of all
-    is_first: bool = False  # the one that logs what is served
+    is_successor: bool = False  # of one that has died: others serve while it loads
 
 
 @dataclass(frozen=True, slots=True)

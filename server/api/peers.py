@@ -8,7 +8,8 @@ from __future__ import annotations
 from prometheus_client.registry import Collector
 
 from server.api.telemetry.gathered import Gathered, snapshot
-from server.link.hub.remote import AnyEngines, RemoteEngines
+from server.link.hub.engines import AnyEngines
+from server.link.hub.remote import RemoteEngines
 
 METRICS, LOAD, ABORT, RESPONSE, CANCEL = "metrics", "load", "abort", "response", "cancel"
 

@@ -32,7 +32,7 @@ from server.device.open_files import REFUSED_CONNECTIONS
 from server.errors import EngineLost, RequestError, StartError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
-from server.link.hub.remote import AnyEngines
+from server.link.hub.engines import AnyEngines
 
 log = logging.getLogger("neuronserve")
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
@@ -51,14 +51,24 @@ def _nothing(app: FastAPI, service: Service) -> None:
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its signal handling, and without sockets of its own: `connections` accepts."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, accepts: bool) -> None:
+        """Without `accepts` connections wait until `accept` is called."""
         super().__init__(config)
         self._connections = connections
+        self._accepts = accepts
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         del sockets
         await super().startup(sockets=[])
-        self._connections.open(self._protocol)
+        if self._accepts:
+            self._connections.open(self._protocol)
+
+    def accept(self) -> None:
+        """Accept connections from now on, if that is not so already."""
+        if not self._accepts:
+            self._accepts = True
+            if self.started:
+                self._connections.open(self._protocol)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._connections.close()
@@ -106,6 +116,7 @@ class ApiServer:
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
             ),
             connections,
+            accepts=config.worker is None or not config.worker.is_successor,
         )
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s

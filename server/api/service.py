@@ -33,7 +33,7 @@ from server.config import CacheConfig
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
 from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
-from server.link.hub.remote import AnyEngines
+from server.link.hub.engines import AnyEngines
 from server.link.messages import EngineInfo
 from server.text.chat_template import load_chat_template
 from server.text.generation_config import GenerationDefaults, load_generation_defaults

@@ -15,7 +15,7 @@ from server.console.history import RequestHistory, StepHistory, Totals, TotalsHi
 from server.device.catalog import instance
 from server.device.topology import neighbours
 from server.errors import RequestError
-from server.link.hub.remote import seen
+from server.link.hub.engines import seen
 from server.link.messages import BlockMap, EngineInfo, Tokens
 
 MAX_OPEN = 256  # requests of one record; the rest is a number

@@ -257,7 +257,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            keys=self.keys_config,
+            keys=replace(self.keys_config, may_limit=self.api_workers == 1),
             tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.http.middleware import header
-from server.link.hub.remote import AnyEngines
+from server.link.hub.engines import AnyEngines
 
 ASKED = b"endpoint-load-metrics-format"
 GIVEN = b"endpoint-load-metrics"

@@ -125,8 +125,11 @@ class StoreLock:
 
     def __init__(self, directory: Path) -> None:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
-        directory.mkdir(parents=True, exist_ok=True)
-        self._file = (directory / "neuronserve.lock").open("w")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = (directory / "neuronserve.lock").open("w")
+        except OSError as error:
+            raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,7 +28,7 @@ from server.api.telemetry.tracing import SpanExporter
 from server.clock import NS, Clock
 from server.cost.charge_rate import ChargeRate
 from server.link.groups import EngineGroups
-from server.link.hub.remote import AnyEngines, seen
+from server.link.hub.engines import AnyEngines, seen
 
 
 class Telemetry:

@@ -126,7 +126,7 @@ class Supervisor:
     def restart_engines(self) -> None:
         """Start each engine anew, one after the other; while none serves nothing happens."""
         if self._engines.infos and not self._is_stopping:
-            self._spawn(self._restart())
+            self._hub.restart()
 
     async def _load(self) -> None:
         with start_screen() as report:
@@ -146,7 +146,7 @@ class Supervisor:
         """Have a worker in its place until the server ends."""
         for generation in range(2**63):
             life = uuid.uuid4().hex
-            role = WorkerRole(place.number, life, os.getpid(), is_first=not (place.number or generation))
+            role = WorkerRole(place.number, life, os.getpid(), is_successor=generation > 0)
             what = await self._run_worker(place, role, number=generation * len(self._places) + place.number)
             if self._is_stopping:
                 return
@@ -163,7 +163,7 @@ class Supervisor:
         Raises StartError when none of the place has served before.
         """
         ours, theirs = socket.socketpair()
-        process = place.process = await asyncio.to_thread(self._start, role, theirs)
+        process = place.process = self._start(role, theirs)  # here, so that whoever ends this task knows of it
         theirs.close()
         session = await self._hub.connect(number, ours, process.kill)
         serving = asyncio.ensure_future(session.serving.wait())
@@ -195,10 +195,6 @@ class Supervisor:
     async def _log_stats(self) -> None:
         if self._config.log_stats_interval_s is not None:
             await self._telemetry.throughput.run(self._config.log_stats_interval_s)
-
-    async def _restart(self) -> None:
-        with contextlib.suppress(EngineDead):
-            await self._engines.restart()
 
     def _release_memory(self) -> None:
         with contextlib.suppress(EngineDead):

@@ -44,8 +44,9 @@ class WorkerServer(ApiServer):
         role = self.service.config.worker
         if role is not None and role.number == BATCH_WORKER:
             self._batches = asyncio.create_task(self._work_on_batches())
-        if role is not None and role.is_first:
+        if role is not None and not (role.number or role.is_successor):
             self._log_model()
+        self._uvicorn.accept()
         self._engines.serving()
 
     async def _end_when_dead(self) -> None:

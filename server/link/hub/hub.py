@@ -74,7 +74,7 @@ class Hub:
         self._sessions: dict[int, Session] = {}
         self._owners: dict[str, Session] = {}  # of each open sequence
         self._max_open = 0
-        self._is_open = False
+        self._is_open = self._is_restarting = False
         self._calls = itertools.count()
         self._answers: dict[tuple[int, int], asyncio.Future[bytes]] = {}  # by session and number of the call
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,7 +114,13 @@ class Hub:
             await asyncio.wait(answers.values(), timeout=ANSWER_TIMEOUT_S)
         for number in answers:
             del self._answers[number, call]
-        return {number: future.result() for number, future in answers.items() if future.done()}
+        return {number: future.result() for number, future in answers.items() if _has_said(future)}
+
+    def restart(self) -> None:
+        """Begin to start each engine anew, unless that is under way."""
+        if not self._is_restarting:
+            self._is_restarting = True
+            self._spawn(self._restart())
 
     def close(self) -> None:
         """Let go of all workers."""
@@ -209,15 +215,18 @@ class Hub:
         with contextlib.suppress(EngineDead):  # the workers are told that by the state
             match message:
                 case m.Restart():
-                    self._spawn(self._restart())
+                    self.restart()
                 case ResetPrefixCache():
                     self._engines.reset_prefix_cache()
                 case ReleaseMemory():
                     self._engines.release_memory()
 
     async def _restart(self) -> None:
-        with contextlib.suppress(EngineDead):
-            await self._engines.restart()
+        try:
+            with contextlib.suppress(EngineDead):
+                await self._engines.restart()
+        finally:
+            self._is_restarting = False
 
     async def _order(self, session: Session, order: m.Order) -> None:
         try:
@@ -241,3 +250,8 @@ class Hub:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _has_said(answer: asyncio.Future[bytes]) -> bool:
+    """Whether a worker has answered: it has had time, and lives."""
+    return answer.done() and not answer.cancelled()

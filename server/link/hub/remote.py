@@ -9,11 +9,11 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Any
 
 from server.errors import EngineDead, InvalidRequest, RequestError
-from server.link.groups import RANK_HEADER, EngineGroups, merged
+from server.link.groups import RANK_HEADER, merged
 from server.link.hub import messages as m
 from server.link.hub.wire import TO_WORKER, Wire
 from server.link.journal import OpenSequence
@@ -273,34 +273,3 @@ class RemoteEngines:
     def _end(self) -> None:
         """The process with the engines has ended, and with it the server."""
         os._exit(1)
-
-
-AnyEngines = EngineGroups | RemoteEngines  # a server's, whether this process has them or another one
-
-
-class SeenEngine(Protocol):
-    """One engine of either."""
-
-    def observe(self, observer: Callable[[Tokens], None]) -> None:
-        """Call `observer` with every turn."""
-
-    @property
-    def is_up(self) -> bool:
-        """True while the engine answers."""
-
-    @property
-    def num_open(self) -> int:
-        """Number of open sequences."""
-
-    @property
-    def journal(self) -> Iterable[OpenSequence]:
-        """Those that this process looks after."""
-
-    @property
-    def report(self) -> StepReport | None:
-        """After its last turn."""
-
-
-def seen(engines: AnyEngines) -> Sequence[SeenEngine]:
-    """The engines of either, in the order of their ranks."""
-    return engines.clients
