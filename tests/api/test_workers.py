@@ -123,7 +123,7 @@ def test_a_killed_worker_takes_its_own_sockets_alone(server: Server) -> None:
         for each in (stream for streams_of in open_streams.values() for stream in streams_of):
             next(each)
         victim, survivor = open_streams
-        firsts = [pool.submit(lambda lines: text_of(lines), each) for each in open_streams[survivor]]
+        firsts = [pool.submit(text_of, each) for each in open_streams[survivor]]
         os.kill(victim, signal.SIGKILL)
         for each in open_streams[victim]:
             with pytest.raises(httpx.TransportError):
@@ -274,7 +274,7 @@ def test_all_drain_and_nobody_is_left(checkpoint: Path, tmp_path: Path) -> None:
             assert len(set(whole)) == len(bodies)
         assert server.wait() == 0
         assert not ready_file.exists()
-        assert not [pid for pid in family if is_running(pid)]
+        until(lambda: not any(is_running(pid) for pid in family))
 
 
 def test_nobody_outlives_the_process_that_has_the_engines(checkpoint: Path, tmp_path: Path) -> None:
