@@ -146,10 +146,13 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     @property
     def notices(self) -> tuple[str, ...]:
         asked, possible = self.max_num_queued_reqs, self._max_open
-        if asked <= possible:
-            return super().notices
-        why = "the process may open no more files (ulimit -n)"
-        return (*super().notices, f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
+        lines = list(super().notices)
+        if self.api_workers > 1:
+            lines.append("there is no console with --api-workers: it would show what one of the processes knows")
+        if asked > possible:
+            why = "the process may open no more files (ulimit -n)"
+            lines.append(f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
+        return tuple(lines)
 
     @property
     def _max_open(self) -> int:

@@ -277,6 +277,23 @@ def test_all_drain_and_nobody_is_left(checkpoint: Path, tmp_path: Path) -> None:
         until(lambda: not any(is_running(pid) for pid in family))
 
 
+@pytest.mark.thorough
+def test_a_worker_that_dies_again_and_again_ends_the_server(checkpoint: Path, tmp_path: Path) -> None:
+    with running_server(checkpoint, *WORKERS, "--data-dir", str(tmp_path / "data")) as server:
+        kept, *victims = worker_pids(server)
+        for _ in range(6):
+            os.kill(victims[0], signal.SIGKILL)
+            dead = victims[0]
+
+            def next_one(dead: int = dead) -> list[int]:
+                return [pid for pid in worker_pids(server) if pid not in {kept, dead}]
+
+            until(lambda next_one=next_one: next_one() or server.process.poll() is not None)  # type: ignore[misc]
+            victims = next_one()
+        assert server.wait() == 1
+        assert "6 times within 60 s" in server.last_words()
+
+
 def test_nobody_outlives_the_process_that_has_the_engines(checkpoint: Path, tmp_path: Path) -> None:
     with running_server(checkpoint, *WORKERS, "--data-dir", str(tmp_path / "data")) as server:
         family = psutil.Process(server.process.pid).children(recursive=True)
