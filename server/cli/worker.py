@@ -7,6 +7,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from server.device.confinement import go_first_when_memory_runs_out
 from server.errors import StartError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def _run_worker(
     for number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all; the supervisor says what follows
         signal.signal(number, signal.SIG_IGN)
     settings.put_in_force()
+    go_first_when_memory_runs_out()  # before the process that has the engines
     from server.api.workers import worker
 
     listener.setblocking(False)

@@ -60,9 +60,9 @@ class Wire(asyncio.Protocol, Generic[In]):
             length = int.from_bytes(self._pending[begin:end], "big")
             if end + length > len(self._pending):
                 break
-            message = self._decoder.decode(memoryview(self._pending)[end : end + length].tobytes())
+            message = self._pending[end : end + length]
             begin = end + length
-            self._on_message(message)
+            self._on_message(self._decoder.decode(message))
         del self._pending[:begin]
 
     def connection_lost(self, error: Exception | None) -> None:
