@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -41,6 +42,7 @@ from server.link.restarts import Healing, RestartBreaker
 
 log = logging.getLogger("neuronserve")
 RESTARTS = Healing(max_restarts=5, window_s=60.0)  # of one worker
+LAST_WORDS_S = 1.0  # in which what a dead worker has sent is read
 EXIT_GRACE_S = 10.0  # for a worker to end its own processes, beyond what requests may take
 StartWorker = Callable[[WorkerRole, socket.socket], SpawnProcess]
 
@@ -144,7 +146,9 @@ class Supervisor:
 
     async def _keep(self, place: _Place) -> None:
         """Have a worker in its place until the server ends."""
-        for generation in range(2**63):
+        for generation in itertools.count():
+            if self._is_stopping:
+                return
             life = uuid.uuid4().hex
             role = WorkerRole(place.number, life, os.getpid(), is_successor=generation > 0)
             what = await self._run_worker(place, role, number=generation * len(self._places) + place.number)
@@ -170,6 +174,8 @@ class Supervisor:
         serving.add_done_callback(lambda done: None if done.cancelled() else place.has_served.set())
         await _exit_of(process)
         serving.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(session.ended.wait(), LAST_WORDS_S)
         self._sums.end(number)
         what = f"API worker {place.number} (pid {process.pid}) {_ending(process.exitcode)}"
         if session.failure is not None:

@@ -39,7 +39,7 @@ class Session:
         self.wire = Wire(TO_HUB, partial(hub.take, self), partial(hub.ended, self))
         self.on_hang = on_hang
         self.open: dict[str, _Relay] = {}  # its sequences
-        self.serving = asyncio.Event()
+        self.serving, self.ended = asyncio.Event(), asyncio.Event()
         self.failure: Failed | None = None
         self.shown: m.State | None = None  # as it was told last
 
@@ -155,6 +155,7 @@ class Hub:
         """A worker's process has ended: nobody waits for what it has submitted."""
         del self._sessions[session.number]
         session.wire.close()
+        session.ended.set()
         for request_id in list(session.open):
             self._abort(session, request_id)
         for (number, _), answer in self._answers.items():
