@@ -294,6 +294,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_server(checkpoint: Path, tm
         assert "6 times within 60 s" in server.last_words()
 
 
+@pytest.mark.thorough
 def test_nobody_outlives_the_process_that_has_the_engines(checkpoint: Path, tmp_path: Path) -> None:
     with running_server(checkpoint, *WORKERS, "--data-dir", str(tmp_path / "data")) as server:
         family = psutil.Process(server.process.pid).children(recursive=True)
@@ -301,6 +302,7 @@ def test_nobody_outlives_the_process_that_has_the_engines(checkpoint: Path, tmp_
         until(lambda: not any(is_running(each.pid) for each in family))
 
 
+@pytest.mark.thorough
 def test_keys_with_limits_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("keys:\n- {name: alice, key: secret-of-alice, limits: {requests_per_minute: 1}}\n")
