@@ -8,7 +8,8 @@ NeuronserveError
 │   │   └── DeviceMemoryError  the model does not fit on the part; carries the account
 │   ├── HostMemoryError        the host has less memory than the emulation needs
 │   ├── AdapterSlotsFull       more adapters (LoRA) than there is room for
-│   └── EngineLost             an engine has died while it served: exit code 1 at the server's end
+│   ├── EngineLost             an engine has died while it served: exit code 1 at the server's end
+│   └── WorkerLost             an API process, one of several, died again and again: the same
 ├── StepTooLarge               a step is beyond what the runner has room for: our own mistake, never a request's
 ├── RequestError               one request is refused; nothing else notices (4xx)
 │   ├── InvalidRequest         400, with the offending field
@@ -67,6 +68,12 @@ class AdapterSlotsFull(StartError):
 
 class EngineLost(StartError):
     """An engine has died while the server ran. The server ends as asked, but not with exit code 0."""
+
+    exit_code = 1
+
+
+class WorkerLost(StartError):
+    """An API process has died more often than it is started again. The server ends, for others to start it anew."""
 
     exit_code = 1
 

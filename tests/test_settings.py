@@ -197,6 +197,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "inject_faults", "allow_fault_header"}
+    | {"api_workers"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from server.errors import EngineDead, InvalidRequest, ModelNotFound
-from server.link.groups import EngineGroups
+from server.link.hub.engines import AnyEngines
 from server.link.messages import LoadedAdapter, UnloadAdapter
 
 
@@ -35,7 +35,7 @@ class Adapter:
 class Adapters:
     """By name. Used on one event loop."""
 
-    def __init__(self, engine: EngineGroups) -> None:
+    def __init__(self, engine: AnyEngines) -> None:
         self._engine = engine
         self._by_name: dict[str, Adapter] = {}
         self._turn = asyncio.Lock()  # one change at a time

@@ -11,7 +11,7 @@ from math import ceil
 
 from server.api.config import ApiConfig
 from server.errors import Overloaded
-from server.link.groups import EngineGroups
+from server.link.hub.engines import AnyEngines, seen
 from server.link.messages import Tokens
 from server.scheduler.forecast import EngineLoad, Forecast
 from server.types import Request, StepReport
@@ -22,8 +22,9 @@ MS = 1000
 class Admission:
     """Of all engines of a server, which must be ready."""
 
-    def __init__(self, config: ApiConfig, engines: EngineGroups) -> None:
-        self._config, self._clients = config, engines.clients
+    def __init__(self, config: ApiConfig, engines: AnyEngines) -> None:
+        self._config = config
+        self._clients = seen(engines)
         self._forecasts = [Forecast(config.max_num_batched_tokens) for _ in self._clients]
         for client, forecast in zip(self._clients, self._forecasts, strict=True):
             client.observe(partial(_record, forecast))

@@ -33,10 +33,21 @@ MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRole:
+    """One of several API processes of a server."""
+
+    number: int  # from 0: its place
+    life: str  # of this process in that place; no other is called so
+    server_pid: int  # of the process that has the engines, and is the parent of all
+    is_successor: bool = False  # of one that has died: others serve while it loads
+
+
+@dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Where responses, files and batches are kept, and how much of them."""
 
     data_dir: Path | None = None  # None = responses in memory, no files and batches
+    is_shared: bool = False  # by several processes, of which one has the right to (`StoreLock`)
     max_stored_responses: int = 10_000
     max_stored_response_bytes: int = 256 * 2**20  # of all of them
     stored_response_days: float = 30.0
@@ -82,3 +93,4 @@ class ApiConfig:
     store: StoreConfig = StoreConfig()
     faults: FaultConfig | None = None  # that are injected on purpose; None = none, and nothing looks for them
     ready_file: Path | None = None  # says where the server is while it is ready
+    worker: WorkerRole | None = None  # None = this process has the engines, and answers alone

@@ -26,9 +26,9 @@ RETRY_AFTER_S = 5  # memory comes back as requests end
 class HostMemory:
     """The server's memory on its host; `budget_bytes` is what all its processes may take, None what the host has."""
 
-    def __init__(self, budget_bytes: int | None, release: Callable[[], None]) -> None:
-        """`release` empties the caches."""
-        self._budget_bytes, self._release = budget_bytes, release
+    def __init__(self, budget_bytes: int | None, release: Callable[[], None], pid: int | None = None) -> None:
+        """`release` empties the caches. `pid` is of the process that all others descend from, by default this one."""
+        self._budget_bytes, self._release, self._pid = budget_bytes, release, pid or os.getpid()
         self._num_low_looks = 0  # one after the other
         self.left_bytes = ENOUGH_BYTES if budget_bytes is None else budget_bytes  # when it was looked at last
         self.is_short = False
@@ -60,4 +60,4 @@ class HostMemory:
 
     def _measure(self) -> int:
         left = available_bytes()
-        return left if self._budget_bytes is None else min(left, self._budget_bytes - taken_bytes(os.getpid()))
+        return left if self._budget_bytes is None else min(left, self._budget_bytes - taken_bytes(self._pid))

@@ -33,6 +33,7 @@ from server.device.open_files import REFUSED_CONNECTIONS
 from server.errors import EngineLost, RequestError, StartError
 from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
+from server.link.hub.engines import AnyEngines
 
 log = logging.getLogger("neuronserve")
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
@@ -51,14 +52,24 @@ def _nothing(app: FastAPI, service: Service) -> None:
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its signal handling, and without sockets of its own: `connections` accepts."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, accepts: bool) -> None:
+        """Without `accepts` connections wait until `accept` is called."""
         super().__init__(config)
         self._connections = connections
+        self._accepts = accepts
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         del sockets
         await super().startup(sockets=[])
-        self._connections.open(self._protocol)
+        if self._accepts:
+            self._connections.open(self._protocol)
+
+    def accept(self) -> None:
+        """Accept connections from now on, if that is not so already."""
+        if not self._accepts:
+            self._accepts = True
+            if self.started:
+                self._connections.open(self._protocol)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._connections.close()
@@ -82,11 +93,11 @@ class ApiServer:
     """One server on one socket. `run` returns when the server has ended."""
 
     def __init__(
-        self, config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount = _nothing
+        self, config: ApiConfig, engines: AnyEngines, listener: socket.socket, mount: Mount = _nothing
     ) -> None:
         """`mount` adds what stands above the API to its application."""
         self._watched = list(self._files_of(config))  # before they are read
-        self.service = Service(config, EngineGroups(engines, config.healing))
+        self.service = Service(config, engines)
         app = build_app(self.service)
         mount(app, self.service)
         self._listener = listener
@@ -106,6 +117,7 @@ class ApiServer:
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
             ),
             connections,
+            accepts=config.worker is None or not config.worker.is_successor,
         )
         self._log_interval_s = config.log_stats_interval_s
         self._timeout_s = config.shutdown_timeout_s
@@ -171,6 +183,15 @@ class ApiServer:
             await self.service.load(report)
         gc.freeze()  # what is there stays: no collection needs to walk it
         gc.enable()
+        self._log_model()
+        if self.service.store.is_durable:
+            self._batches = asyncio.create_task(BatchRunner(self.service).run())
+        url = address(self._listener, "http" if self._tls is None else "https")
+        self._ready_file.write(url, model=self.service.config.model_names[0], device=self.service.model.info.device)
+        log.info("ready: %s", url)
+        show_way_in(url)
+
+    def _log_model(self) -> None:
         info = self.service.model.info
         for note in info.notes:
             log.info("%s", note)
@@ -180,12 +201,6 @@ class ApiServer:
             *("serving %s on %s (TP=%d, weights %s)", names, info.device, info.tensor_parallel_size, weights),
             extra={"inventory": inventory(self.service)},
         )
-        if self.service.store.is_durable:
-            self._batches = asyncio.create_task(BatchRunner(self.service).run())
-        url = address(self._listener, "http" if self._tls is None else "https")
-        self._ready_file.write(url, model=self.service.config.model_names[0], device=info.device)
-        log.info("ready: %s", url)
-        show_way_in(url)
 
     async def _log_stats(self) -> None:
         if self._log_interval_s is not None:
@@ -193,10 +208,7 @@ class ApiServer:
 
     async def _end_when_dead(self) -> None:
         """When no engine is left, tell clients so for a while, and end: a supervisor starts what cannot heal itself."""
-        while self.service.engine.loss is None or self.service.engine.is_alive:
-            await asyncio.sleep(POLL_S * 10)
-        await asyncio.sleep(DEAD_S)
-        log.error("no engine is left; the server ends")
+        await until_dead(self.service.engine)
         self._uvicorn.should_exit = True
 
     async def _stop_batches(self) -> None:
@@ -226,6 +238,14 @@ class ApiServer:
                 await asyncio.wait_for(self._abort_now.wait(), POLL_S)
 
 
+async def until_dead(engines: AnyEngines) -> None:
+    """Return some time after no engine that served is left."""
+    while engines.loss is None or engines.is_alive:
+        await asyncio.sleep(POLL_S * 10)
+    await asyncio.sleep(DEAD_S)
+    log.error("no engine is left; the server ends")
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket, bound before anything slow is started. Raises StartError when that cannot be done."""
     try:
@@ -249,7 +269,7 @@ def serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.s
 
 
 async def _serve(config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, mount: Mount) -> None:
-    server = ApiServer(config, engines, listener, mount)
+    server = ApiServer(config, EngineGroups(engines, config.healing), listener, mount)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.shutdown)

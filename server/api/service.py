@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
 from server.api.host_memory import HostMemory
 from server.api.keys.ring import KeyRing
+from server.api.peers import Peers
 from server.api.sentences import Sentences
 from server.api.store.store import Store
 from server.api.telemetry.request_observer import RequestObserver
@@ -31,7 +33,7 @@ from server.config import CacheConfig
 from server.cost.charge_rate import ChargeRate
 from server.device.catalog import instance
 from server.errors import CheckpointError, EngineDead, ModelNotFound, Unavailable
-from server.link.groups import EngineGroups
+from server.link.hub.engines import AnyEngines
 from server.link.messages import EngineInfo
 from server.text.chat_template import load_chat_template
 from server.text.generation_config import GenerationDefaults, load_generation_defaults
@@ -90,14 +92,16 @@ class ServedModel:
 class Service:
     """Owned by the server, shared by all handlers, used on one event loop."""
 
-    def __init__(self, config: ApiConfig, engine: EngineGroups, clock: Clock | None = None) -> None:
+    def __init__(self, config: ApiConfig, engine: AnyEngines, clock: Clock | None = None) -> None:
         self.config = config
         self.engine = engine
         self.adapters = Adapters(engine)
-        self.memory = HostMemory(config.host_memory_bytes, self._release_memory)
+        server_pid = os.getpid() if config.worker is None else config.worker.server_pid
+        self.memory = HostMemory(config.host_memory_bytes, self._release_memory, server_pid)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
         self.keys = KeyRing(config.keys, self.clock)
+        self.peers = Peers(engine)
         self.store = Store(config.store)
         self._files: TextFiles | None = None
         self._model: ServedModel | None = None
@@ -148,16 +152,17 @@ class Service:
         starting = asyncio.ensure_future(self.engine.start(report))
         try:
             info, text = await asyncio.gather(starting, asyncio.to_thread(load_text_files, self.config))
-            await self.store.recover()
+            if self.config.worker is None:
+                await self.store.recover()
         finally:
             starting.cancel()
         self._files = text
         _require_embeddings(text.tokenizer, info)
-        price = self.config.price_basis, self.config.usd_per_hour
-        num_engines = len(self.engine.infos)
-        rate = ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
+        rate = charge_rate(self.config, info, len(self.engine.infos))
         requests, admission = self.telemetry.attach(self.engine, rate), Admission(self.config, self.engine)
-        self.telemetry.show(admission, self.memory, self.keys)
+        if self.config.worker is None:
+            self.telemetry.show_limits(admission, self.memory)
+        self.telemetry.show_keys(self.keys)
         self.adapters.begin(info.adapters)
         self._model = ServedModel(
             text.tokenizer,
@@ -221,6 +226,12 @@ class Service:
             known = ", ".join(names)
             raise ModelNotFound(f"The model {name[:200]!r} does not exist here; this server has {known}.", "model")
         return name or self.config.model_names[0]
+
+
+def charge_rate(config: ApiConfig, info: EngineInfo, num_engines: int) -> ChargeRate:
+    """What modelled device time costs."""
+    price = config.price_basis, config.usd_per_hour
+    return ChargeRate.of(instance(info.device), info.tensor_parallel_size, *price, num_engines=num_engines)
 
 
 def load_text_files(config: ApiConfig) -> TextFiles:

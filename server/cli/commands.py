@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from server import __version__
@@ -37,7 +38,13 @@ def serve(call: Call) -> None:
         from server.api import server
 
         listener = server.bind(settings.host, settings.port)
-        if settings.console:
+        if settings.api_workers > 1:
+            from server.api.workers import supervisor
+            from server.cli.worker import start_worker
+
+            start = partial(start_worker, settings, model_path, listener)
+            supervisor.serve(settings.api_config(model_path), engines, listener, settings.api_workers, start)
+        elif settings.console:
             from server.console.mount import console
             from server.console.planning import InForce
 

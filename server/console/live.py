@@ -13,6 +13,7 @@ from server.console.history import BIN_S, NUM_BINS
 from server.console.snapshot import NOT_SERVING, Recorder, blocks_record
 from server.errors import EngineDead
 from server.link.client import EngineClient
+from server.link.hub.remote import RemoteEngine
 from server.link.messages import BlockMap, ReadBlocks
 
 PERIOD_S = 1.0
@@ -96,8 +97,10 @@ class LiveStream:
                 page.put_nowait(data)
 
 
-async def _read_blocks(client: EngineClient) -> BlockMap:
-    return await client.ask(ReadBlocks(), BlockMap) if client.is_up else BlockMap()
+async def _read_blocks(client: EngineClient | RemoteEngine) -> BlockMap:
+    if isinstance(client, RemoteEngine) or not client.is_up:  # a server of several API processes has no console
+        return BlockMap()
+    return await client.ask(ReadBlocks(), BlockMap)
 
 
 def _end(page: Page) -> None:

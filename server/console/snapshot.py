@@ -15,6 +15,7 @@ from server.console.history import RequestHistory, StepHistory, Totals, TotalsHi
 from server.device.catalog import instance
 from server.device.topology import neighbours
 from server.errors import RequestError
+from server.link.hub.engines import seen
 from server.link.messages import BlockMap, EngineInfo, Tokens
 
 MAX_OPEN = 256  # requests of one record; the rest is a number
@@ -30,7 +31,7 @@ class Recorder:
         self._steps = [StepHistory() for _ in service.engine.clients]
         self._num_output_tokens = 0
         self._totals = TotalsHistory(self.totals())
-        for rank, client in enumerate(service.engine.clients):
+        for rank, client in enumerate(seen(service.engine)):
             client.observe(partial(self._record, rank))
         service.telemetry.at_request_end.append(self._ended)
 

@@ -91,13 +91,16 @@ class EngineGroups:
             what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
             raise InvalidRequest(what, RANK_HEADER)
 
-    def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
-        """Submit each request to an engine, or all to engine `rank`; their ids must be new. Raises EngineDead."""
+    def submit(self, requests: Sequence[Request], rank: int | None = None, stream: Stream | None = None) -> Stream:
+        """Submit each request to an engine, or all to engine `rank`; their ids must be new.
+
+        Their events go to `stream`, or to a new one. Raises EngineDead.
+        """
         if self._router is None:
-            return self.clients[0].submit(requests)
+            return self.clients[0].submit(requests, stream)
         self._follow_states()
         ids = [request.request_id for request in requests]
-        stream = Stream(ids, self.abort)
+        stream = stream or Stream(ids, self.abort)
         stream.engines = places = {request.request_id: self._router.place(request, rank) for request in requests}
         try:
             for index in sorted(set(places.values())):

@@ -140,7 +140,7 @@ class EngineHandle:
         is_oom = -code == signal.SIGKILL and num_oom_kills() > self._oom_kills
         why = ", because memory ran out: its control group counts an OOM kill since the start" if is_oom else ""
         is_fault = is_oom or -code not in FROM_OUTSIDE
-        return Death(f"{who} was killed by {_signal_name(-code)}{why}", is_fault)
+        return Death(f"{who} was killed by {signal_name(-code)}{why}", is_fault)
 
     def close(self) -> None:
         """End the engine if it still runs, and remove sockets and directory. May be called twice."""
@@ -173,7 +173,8 @@ def _end_with_parent(addresses: Addresses) -> None:
     os._exit(1)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """As `kill -l` has it."""
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from server.errors import EngineDead, RequestError, Unavailable
@@ -31,7 +31,7 @@ class Stream:
         self._max_unread_bytes = max(MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE * len(self._open))
         self._error: RequestError | None = None
         self._wake = asyncio.Event()
-        self.engines: Mapping[str, int] = {}  # where each sequence is, when there are several engines
+        self.engines: dict[str, int] = {}  # where each sequence is, when there are several engines
 
     @property
     def is_open(self) -> bool:

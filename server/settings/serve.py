@@ -32,6 +32,11 @@ from server.settings.sources import traces_protocol
 from server.settings.tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
+# What one API process cannot do for others: see docs/reliability.md.
+ALONE = (
+    *("allow_fault_header", "allow_runtime_lora_updating", "console", "inject_faults"),
+    *("max_queue_delay", "ttft_slo_ms"),
+)
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
@@ -40,6 +45,9 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
 
     data_parallel_size: int = Field(
         1, ge=1, le=64, description="engines, each on tensor_parallel_size cores of its own; other limits are of each"
+    )
+    api_workers: int = Field(
+        1, ge=1, le=64, description="processes that answer HTTP, at one port and on the same engines; needs data_dir"
     )
     runner: RunnerKind = Field(
         "auto", description="continue texts and encode them, or only encode; auto is as the model's files have it"
@@ -138,10 +146,13 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     @property
     def notices(self) -> tuple[str, ...]:
         asked, possible = self.max_num_queued_reqs, self._max_open
-        if asked <= possible:
-            return super().notices
-        why = "the process may open no more files (ulimit -n)"
-        return (*super().notices, f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
+        lines = list(super().notices)
+        if self.api_workers > 1:
+            lines.append("there is no console with --api-workers: it would show what one of the processes knows")
+        if asked > possible:
+            why = "the process may open no more files (ulimit -n)"
+            lines.append(f"--max-num-queued-reqs is {possible}, not {asked}: {why}")
+        return tuple(lines)
 
     @property
     def _max_open(self) -> int:
@@ -154,6 +165,20 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             name for name in self.model_names if any(pair.startswith(f"{name}=") for pair in self.lora_modules)
         }:
             raise ValueError(f"lora_modules has {', '.join(taken)}, which is the name of the model itself")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_can_share(self) -> Self:
+        if self.api_workers == 1:
+            return self
+        if self.data_dir is None:
+            raise ValueError("api_workers needs data_dir: its processes share responses, files and batches there")
+        given = {name for name in ALONE if name in self.model_fields_set and getattr(self, name)}
+        if self.engine_mode == "thread":
+            given.add("engine_mode")
+        if given:
+            why = "count or show what one process knows, so they need api_workers 1"
+            raise ValueError(f"{', '.join(sorted(given))}: these {why}")
         return self
 
     @property
@@ -235,12 +260,12 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            keys=self.keys_config,
+            keys=replace(self.keys_config, may_limit=self.api_workers == 1),
             tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,
             shutdown_timeout_s=self.shutdown_timeout,
-            store=slice_of(StoreConfig, self),
+            store=slice_of(StoreConfig, self, is_shared=self.api_workers > 1),
             faults=self.fault_config,
             healing=self._healing,
             log_stats_interval_s=None if self.disable_log_stats else self.log_stats_interval,

@@ -13,6 +13,7 @@ import pytest_asyncio
 from server.api.config import ApiConfig
 from server.api.server import ApiServer, bind
 from server.link.client import EngineClient
+from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, run_fake
 from tests.link.test_client import config, until
@@ -27,7 +28,8 @@ PREFILLING = {"prompt": "p" * 480, "max_tokens": 2}  # 120 steps of 4 tokens
 async def server(checkpoint: Path) -> AsyncIterator[ApiServer]:
     """In this event loop, so that the engine's counts can be watched; two sequences run at once, 5 tokens a step."""
     engine = EngineHandle(config(f"slow:{STEP_S}", max_num_seqs=2, max_num_batched_tokens=5), run_fake)
-    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0), [engine], bind("127.0.0.1", 0))
+    api_config = ApiConfig(("fake",), checkpoint, checkpoint, shutdown_timeout_s=0)
+    api = ApiServer(api_config, EngineGroups([engine]), bind("127.0.0.1", 0))
     running = asyncio.create_task(api.run())
     await until(lambda: api.service.phase == "ready")
     yield api

@@ -105,10 +105,15 @@ async def restart_engine(service: ServiceOf) -> Restarting:
 @router.post("/admin/abort-request", responses=errors_of(*OF_BODIES, 401), openapi_extra=documented(AbortRequest))
 async def abort_request(body: Annotated[AbortRequest, Depends(body_of(AbortRequest))], service: ServiceOf) -> Aborted:
     """End open requests of this id with an error; 0 of them when there is none any more."""
-    lives = [life for life in service.model.requests.open_requests if life.origin.request_id == body.request_id]
+    return Aborted(aborted=abort_here(service, body.request_id) + await service.peers.abort(body.request_id))
+
+
+def abort_here(service: Service, request_id: str) -> int:
+    """End open requests of this id that this process answers; how many there were."""
+    lives = [life for life in service.model.requests.open_requests if life.origin.request_id == request_id]
     sequence_ids = {sequence_id for life in lives for sequence_id in life.sequences}
     service.engine.abort_all(Unavailable("An operator has ended this request.", code="aborted"), sequence_ids)
-    return Aborted(aborted=len(lives))
+    return len(lives)
 
 
 @router.get("/server_info", responses=errors_of(401, 503))

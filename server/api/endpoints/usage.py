@@ -13,6 +13,7 @@ from server.api.http.origin import CallerOf
 from server.api.keys.ring import KeyUse
 from server.api.service import ServedModel, ServiceOf
 from server.clock import NS
+from server.errors import InvalidRequest
 
 router = APIRouter()
 
@@ -47,10 +48,12 @@ class UsageList(BaseModel):
     data: list[UsageOfKey]
 
 
-@router.get("/v1/usage", responses=errors_of(401, 403, 503))
+@router.get("/v1/usage", responses=errors_of(400, 401, 403, 503))
 async def usage(service: ServiceOf, caller: CallerOf) -> UsageList:
     """Requests, tokens, modelled device time and dollars by API key."""
     model = service.model
+    if service.peers.are_there:
+        raise InvalidRequest("Usage is not summed over several API processes (--api-workers): see /metrics.")
     uses = [use for use in service.keys.uses.values() if caller.is_admin or use is caller.use]
     return UsageList(since=model.created, data=[_shown(use, model) for use in uses])
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.http.middleware import header
-from server.link.groups import EngineGroups
+from server.link.hub.engines import AnyEngines
 
 ASKED = b"endpoint-load-metrics-format"
 GIVEN = b"endpoint-load-metrics"
 
 
-def load_of(engines: EngineGroups) -> dict[str, float]:
+def load_of(engines: AnyEngines) -> dict[str, float]:
     """The metrics that vLLM reports, over all engines; none before one has computed anything."""
     pairs = [(client.report, client.num_open) for client in engines.clients]
     reports = [(report, num_open) for report, num_open in pairs if report is not None]

@@ -185,6 +185,11 @@ class KeyRing:
         config = self._config
         keys = (*config.fixed, *(read_keys(config.file) if config.file is not None else ()))
         require_distinct((f"the key {key.name!r}", key) for key in keys)
+        limited = [key.name for key in keys if key.limits != NO_LIMITS]
+        if limited and not config.may_limit:
+            raise SettingsError(
+                f"the key {limited[0]!r} has limits, which need --api-workers 1: each process counts alone"
+            )
         return keys
 
     def _set(self, keys: tuple[Key, ...]) -> None:

@@ -1,13 +1,16 @@
 """SQLite behind one thread: records in tables, a call is a transaction. Knows nothing of what the records mean.
 
 In WAL mode what has been committed survives kill -9, and a loss of power costs the last transactions at most. The
-database is locked for as long as it is open, so that two servers cannot have one data directory.
+database is locked for as long as it is open, so that two servers cannot have one data directory. The processes of one
+server share it where it has several; then a file beside it is locked for all of them (`StoreLock`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields
@@ -20,7 +23,7 @@ from server.errors import SettingsError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LOCK_TIMEOUT_S = 10.0  # in which the server before this one may still end
 _COLUMNS = {"str": "TEXT", "int": "INTEGER", "float": "REAL", "bytes": "BLOB", "bool": "INTEGER"}
 
@@ -78,10 +81,10 @@ class Table(Generic[R]):
 class Database:
     """One file, or the memory of this process where `path` is None. Raises SettingsError when it cannot be opened."""
 
-    def __init__(self, path: Path | None, tables: Sequence[Table[Any]]) -> None:
+    def __init__(self, path: Path | None, tables: Sequence[Table[Any]], is_shared: bool = False) -> None:
         self._thread = ThreadPoolExecutor(1, "store")
         try:
-            self._db = _opened(path, tables)
+            self._db = _opened(path, tables, is_shared)
         except sqlite3.Error as error:
             raise SettingsError(f"--data-dir: cannot use {path}: {error}") from error
 
@@ -95,6 +98,13 @@ class Database:
     def wait(self, work: Work[T]) -> T:
         """As `run`, for a thread, which it blocks."""
         return self._thread.submit(self._transact, work).result()
+
+    async def num_commits_of_others(self) -> int:
+        """A number that differs from an earlier one when another process has changed something meanwhile."""
+        (number,) = await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._db.execute("PRAGMA data_version").fetchone()
+        )
+        return int(number)
 
     async def close(self) -> None:
         """Write what is left into the database's own file, and let go of it."""
@@ -110,9 +120,34 @@ class Database:
             raise StorageFull(f"The server cannot write to its data directory: {error}.") from error
 
 
-def _opened(path: Path | None, tables: Sequence[Table[Any]]) -> sqlite3.Connection:
+class StoreLock:
+    """A server's right to a data directory that its processes share. Raises SettingsError when another one has it."""
+
+    def __init__(self, directory: Path) -> None:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = (directory / "neuronserve.lock").open("w")
+        except OSError as error:
+            raise SettingsError(f"--data-dir: cannot use {directory}: {error.strerror}") from error
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    self._file.close()
+                    raise SettingsError(f"--data-dir: {directory} is another server's: it is locked") from error
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        """Give it up."""
+        self._file.close()
+
+
+def _opened(path: Path | None, tables: Sequence[Table[Any]], is_shared: bool) -> sqlite3.Connection:
     db = sqlite3.connect(path or ":memory:", LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute(f"PRAGMA locking_mode = {'NORMAL' if is_shared else 'EXCLUSIVE'}")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("BEGIN EXCLUSIVE")

@@ -20,6 +20,7 @@ class StoredResponse:
     body: bytes  # JSON, as answers have it
     input_items: bytes  # JSON list
     owner: str = ""  # name of the API key that made it
+    worker: str = ""  # life of the API process that generates it, where there are several
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,11 +69,12 @@ class ResponseStore:
         if not await self._database.run(lambda db: RESPONSES.delete(db, "WHERE id = ?", response_id)):
             raise _missing(response_id, response_id, "response_id")
 
-    async def recover(self) -> None:
-        """Let the responses fail that a server before this one has left unfinished."""
+    async def recover(self, worker: str | None = None) -> None:
+        """Let the responses fail that a server before this one has left unfinished, or one API process of this one."""
+        clause = "WHERE status IN (?1, ?2) AND worker = coalesce(?3, worker)"
 
         def work(db: sqlite3.Connection) -> None:
-            for response in list(RESPONSES.select(db, "WHERE status IN (?, ?)", *RUNNING)):
+            for response in list(RESPONSES.select(db, clause, *RUNNING, worker)):
                 body = json.loads(response.body) | {"status": "failed", "error": INTERRUPTED}
                 RESPONSES.put(db, replace(response, status="failed", body=json.dumps(body).encode()))
 

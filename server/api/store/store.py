@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from server.api.config import StoreConfig
@@ -14,6 +15,7 @@ from server.api.store.responses import ResponseStore
 from server.errors import InvalidRequest, SettingsError
 
 log = logging.getLogger("neuronserve.api")
+LOOK_PERIOD_S = 0.5
 NO_DATA_DIR = "Files and batches need a place that survives the server: start it with --data-dir DIR."
 
 
@@ -29,7 +31,7 @@ class Store:
                 raise SettingsError(f"--data-dir: cannot use {config.data_dir}: {error.strerror}") from error
             path = config.data_dir / "neuronserve.sqlite3"
         self.limits = config
-        self._database = Database(path, TABLES)
+        self._database = Database(path, TABLES, config.is_shared)
         self.responses = ResponseStore(self._database, config)
         self._files = FileStore(self._database, path.with_name("files"), config) if path else None
         self._batches = BatchStore(self._database)
@@ -52,14 +54,25 @@ class Store:
         _ = self.files  # raises
         return self._batches
 
-    async def recover(self) -> None:
-        """Put right what a server before this one has left, before anything is stored; as far as a full disk allows."""
+    async def recover(self, worker: str | None = None) -> None:
+        """Put right what a server before this one has left, before anything is stored; as far as a full disk allows.
+
+        With `worker`, only what that life of an API process has left.
+        """
         try:
-            await self.responses.recover()
-            if self._files is not None:
+            await self.responses.recover(worker)
+            if self._files is not None and worker is None:
                 await self._files.clean()
         except StorageFull as error:
             log.warning("%s", error)
+
+    async def follow_others(self) -> None:
+        """For ever: have the batches looked at when another process may have changed one."""
+        known = await self._database.num_commits_of_others()
+        while True:
+            await asyncio.sleep(LOOK_PERIOD_S)
+            if known != (known := await self._database.num_commits_of_others()):
+                self._batches.changed.set()
 
     async def close(self) -> None:
         """Let go of the data directory."""

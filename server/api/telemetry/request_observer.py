@@ -79,6 +79,7 @@ class RequestWatch:
         self._metrics = observer.metrics
         self._life = life
         self._key = next(iter(life.sequences))
+        self._engines: Mapping[str, int] = {}
 
     @property
     def times(self) -> RequestTimes:
@@ -94,7 +95,8 @@ class RequestWatch:
         )
 
     def placed(self, engines: Mapping[str, int]) -> None:
-        """Note the engine of each sequence; those not in `engines` are at the first."""
+        """Note where the engine of each sequence is to be found; those not in `engines` are at the first."""
+        self._engines = engines
         for request_id, engine in engines.items():
             self._life.sequences[request_id].engine = engine
 
@@ -102,6 +104,8 @@ class RequestWatch:
         """Note one more event of a sequence that has not ended, and what it has taken of the part so far."""
         life = self._life.sequences[event.request_id]
         life.charge = charge
+        if life.last_token_time is None:  # where it is, it is by now
+            life.engine = self._engines.get(event.request_id, life.engine)
         if event.token_id is not None:
             if life.last_token_time is None:
                 self._take_first(life, event)

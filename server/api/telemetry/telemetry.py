@@ -28,6 +28,7 @@ from server.api.telemetry.tracing import SpanExporter
 from server.clock import NS, Clock
 from server.cost.charge_rate import ChargeRate
 from server.link.groups import EngineGroups
+from server.link.hub.engines import AnyEngines, seen
 
 
 class Telemetry:
@@ -40,6 +41,7 @@ class Telemetry:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a third more lines that nobody reads
         name = config.model_names[0]
         self._instruments = Instruments(self.registry, {"model_name": name})
+        Aliases(self.registry, ALIASES)
         self._clock = clock
         self.http = HttpMetrics(self._instruments, clock)
         self.refused_connections = self._instruments.counter(REJECTIONS, reason="max_connections")
@@ -53,35 +55,44 @@ class Telemetry:
             self._spans = SpanExporter(config.otlp_traces_endpoint, config.otlp_traces_protocol, name)
             self.at_request_end.append(self._spans.record)
 
-    def attach(self, engines: EngineGroups, rate: ChargeRate) -> RequestObserver:
-        """Observe the ready engines. Returns the observer that requests report to."""
+    def attach(self, engines: AnyEngines, rate: ChargeRate) -> RequestObserver:
+        """Observe the ready engines and their requests. Returns the observer that those report to."""
         metrics: list[RequestMetrics] = []
         requests, counters = RequestObserver(metrics, self.at_request_end, self._clock), ReadCounters(self.registry)
+        for rank, (client, info) in enumerate(zip(seen(engines), engines.infos, strict=True)):
+            metrics.append(RequestMetrics(self._instruments.of(engine=str(rank)), info.max_model_len))
+            client.observe(requests.record)
+        if isinstance(engines, EngineGroups):  # otherwise the process that has the engines shows them
+            self.attach_engines(engines, rate)
+        self._show_keys(requests, rate, counters)
+        return requests
+
+    def attach_engines(self, engines: EngineGroups, rate: ChargeRate) -> None:
+        """Observe what the ready engines of this process do, whoever asks them."""
+        counters = ReadCounters(self.registry)
         for rank, (client, info) in enumerate(zip(engines.clients, engines.infos, strict=True)):
             instruments = self._instruments.of(engine=str(rank))
-            metrics.append(RequestMetrics(instruments, info.max_model_len))
             client.observe(EngineMetrics(instruments, client, info).record)
             account = device_account(client, self._clock)
             self.accounts.append(account)
             show_device(account, rate, instruments, counters)
             show_recovery(client, counters, instruments)
-            for record in (account.record, PaceLog().record, requests.record):
+            for record in (account.record, PaceLog().record, partial(self.throughput.record, engine=rank)):
                 client.observe(record)
-            client.observe(partial(self.throughput.record, engine=rank))
         self.throughput.is_alive = lambda rank: engines.clients[rank].is_alive
-        self._show_keys(requests, rate, counters)
-        Aliases(self.registry, ALIASES)
-        return requests
 
     def count_fault(self, kind: str, rule: str) -> None:
         """Count a fault that a rule has injected."""
         self._instruments.counter(INJECTED_FAULTS, fault=kind, rule=rule).inc()
 
-    def show(self, admission: Admission, memory: HostMemory, keys: KeyRing) -> None:
+    def show_limits(self, admission: Admission, memory: HostMemory) -> None:
         """Show what decides who is taken."""
         show_admission(admission, self._instruments)
-        show_keys(keys, ReadCounters(self.registry), self._instruments)
         show_memory(memory, self._instruments)
+
+    def show_keys(self, keys: KeyRing) -> None:
+        """Show what each API key has used."""
+        show_keys(keys, ReadCounters(self.registry), self._instruments)
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
         used_ns, shared = requests.keys.device_ns, self._instruments.common

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from server.api.config import ApiConfig
 from server.api.server import ApiServer, address, bind
 from server.api.telemetry.families import ALIASES, FAMILIES
+from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, Server, run_fake, running_server
 from tests.api.telemetry.scraping import Scrape, scrape
@@ -290,7 +291,8 @@ def test_resetting_the_prefix_cache_asks_for_the_key_and_forgets(checkpoint: Pat
 
 async def test_a_server_that_still_loads_can_be_scraped(checkpoint: Path) -> None:
     listener = bind("127.0.0.1", 0)
-    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint), [EngineHandle(config("hang"), run_fake)], listener)
+    engines = EngineGroups([EngineHandle(config("hang"), run_fake)])
+    api = ApiServer(ApiConfig(("fake",), checkpoint, checkpoint), engines, listener)
     running = asyncio.create_task(api.run())
     async with httpx.AsyncClient(base_url=address(listener), timeout=30) as http:
         assert (await http.post(TEXT, json={"prompt": "a"})).status_code == 503

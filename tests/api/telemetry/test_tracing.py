@@ -19,6 +19,7 @@ import pytest
 
 from server.api.config import ApiConfig, OtlpProtocol
 from server.api.server import ApiServer, address, bind
+from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 from tests.api.serving import PATIENCE_S, ROOT, environment, run_command, run_fake, running_server
 from tests.link.test_client import config, until
@@ -81,7 +82,7 @@ async def spans(collector: Collector, protocol: OtlpProtocol, checkpoint: Path, 
         ("fake",), checkpoint, checkpoint, otlp_traces_endpoint=collector[0], otlp_traces_protocol=protocol
     )
     listener = bind("127.0.0.1", 0)
-    api = ApiServer(api_config, [EngineHandle(config(), run_fake)], listener)
+    api = ApiServer(api_config, EngineGroups([EngineHandle(config(), run_fake)]), listener)
     running = asyncio.create_task(api.run())
     await until(lambda: api.service.phase == "ready")
     async with httpx.AsyncClient(base_url=address(listener), timeout=30) as http:

@@ -16,6 +16,7 @@ from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import CallerOf, caller_of, origin_of
 from server.api.pipeline.respond import stream
 from server.api.service import ServiceOf
+from server.api.store.responses import RUNNING
 from server.api.wire.response import DeletedResponse, ItemList, Response
 from server.api.wire.responses import ResponsesRequest
 from server.errors import InvalidRequest
@@ -23,6 +24,7 @@ from server.errors import InvalidRequest
 router = APIRouter()
 BackgroundOf = Annotated[Background, Depends(the_background)]
 STORED = errors_of(400, 401, 404, 507)
+ANYWHERE = "This server has several API processes (--api-workers), and any may get this request: poll without stream."
 
 
 @router.post(
@@ -61,9 +63,13 @@ async def get_response(
     """A stored response; with `stream` the events of one that was created in the background with stream."""
     stored = await service.store.responses.get(response_id, caller_of(request).sees)
     if is_stream:
+        if service.peers.are_there:
+            raise InvalidRequest(ANYWHERE, "stream")
         return await stream(request.receive, background.follow(response_id, starting_after), end=b"")
-    run = background.get(response_id)
-    return _json(run.response) if run else HttpResponse(stored.body, media_type=JSON)
+    if (run := background.get(response_id)) is not None:
+        return _json(run.response)
+    running = await service.peers.response(response_id) if stored.status in RUNNING else None
+    return HttpResponse(running or stored.body, media_type=JSON)
 
 
 @router.delete("/v1/responses/{response_id}", responses=STORED)
@@ -73,6 +79,7 @@ async def delete_response(
     """Forget a response, which is ended if it has not."""
     await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
+    await service.peers.cancel(response_id)
     await service.store.responses.delete(response_id)
     return DeletedResponse(id=response_id)
 
@@ -84,6 +91,7 @@ async def cancel_response(
     """End a response in the background; one that has ended stays as it is."""
     await service.store.responses.require(response_id, caller.sees)
     await background.cancel(response_id)
+    await service.peers.cancel(response_id)
     stored = await service.store.responses.get(response_id, caller.sees)
     response = Response.model_validate_json(stored.body)
     if not response.background:

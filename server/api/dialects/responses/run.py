@@ -121,6 +121,7 @@ class ResponseRun:
             body=body,
             input_items=self._items,
             owner=self._owner,
+            worker="" if (worker := self._service.config.worker) is None else worker.life,
         )
 
 

@@ -1,0 +1,52 @@
+"""The other API processes of this server, asked for what only they know. A server of one process has none.
+
+A worker that does not answer in time is left out; what they are asked is answered by `workers/worker.py`.
+"""
+
+from __future__ import annotations
+
+from prometheus_client.registry import Collector
+
+from server.api.telemetry.gathered import Gathered, snapshot
+from server.link.hub.engines import AnyEngines
+from server.link.hub.remote import RemoteEngines
+
+METRICS, LOAD, ABORT, RESPONSE, CANCEL = "metrics", "load", "abort", "response", "cancel"
+
+
+class Peers:
+    """Used on one event loop."""
+
+    def __init__(self, engines: AnyEngines) -> None:
+        self._hub = engines if isinstance(engines, RemoteEngines) else None
+
+    @property
+    def are_there(self) -> bool:
+        """Whether this is one of several API processes."""
+        return self._hub is not None
+
+    async def metrics(self, own: Collector) -> Collector:
+        """Metrics of the whole server."""
+        if self._hub is None:
+            return own
+        (total,) = await self._hub.call(METRICS, snapshot(own))
+        return Gathered(total)
+
+    async def num_in_flight(self) -> int:
+        """HTTP requests that others answer now."""
+        return sum(int(said) for said in await self._ask(LOAD))
+
+    async def abort(self, request_id: str) -> int:
+        """End others' open requests of that id; how many there were."""
+        return sum(int(said) for said in await self._ask(ABORT, request_id))
+
+    async def response(self, response_id: str) -> bytes | None:
+        """A response that another one generates in the background, as JSON."""
+        return next((said for said in await self._ask(RESPONSE, response_id) if said), None)
+
+    async def cancel(self, response_id: str) -> None:
+        """End a response if another one generates it in the background."""
+        await self._ask(CANCEL, response_id)
+
+    async def _ask(self, name: str, text: str = "") -> list[bytes]:
+        return [] if self._hub is None else await self._hub.call(name, text.encode())

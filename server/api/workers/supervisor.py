@@ -1,0 +1,272 @@
+"""The process of a server with several API processes that has the engines: starts those, and starts them again.
+
+It answers no HTTP. The workers accept at one listening socket, which is never closed, so that a connection waits for
+one of them whoever has died; to each the hub is the engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from server.api import peers
+from server.api.admission import Admission
+from server.api.config import ApiConfig, WorkerRole
+from server.api.host_memory import HostMemory
+from server.api.ready_file import ReadyFile
+from server.api.server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, address, until_dead
+from server.api.service import charge_rate
+from server.api.start_screen import show_way_in, start_screen
+from server.api.store.database import StoreLock
+from server.api.store.store import Store
+from server.api.telemetry.gathered import MetricSums
+from server.api.telemetry.telemetry import Telemetry
+from server.clock import MonotonicClock
+from server.errors import EngineDead, EngineLost, StartError, WorkerLost
+from server.link.groups import EngineGroups
+from server.link.handle import EngineHandle, signal_name
+from server.link.hub.hub import Hub
+from server.link.restarts import Healing, RestartBreaker
+
+log = logging.getLogger("neuronserve")
+RESTARTS = Healing(max_restarts=5, window_s=60.0)  # of one worker
+LAST_WORDS_S = 1.0  # in which what a dead worker has sent is read
+EXIT_GRACE_S = 10.0  # for a worker to end its own processes, beyond what requests may take
+StartWorker = Callable[[WorkerRole, socket.socket], SpawnProcess]
+
+
+class _Place:
+    """One of the server's workers, and those that follow it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: SpawnProcess | None = None  # in its present life
+        self.breaker = RestartBreaker(RESTARTS)
+        self.has_served = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+
+class Supervisor:
+    """`run` returns when the server has ended."""
+
+    def __init__(
+        self,
+        config: ApiConfig,
+        engines: Sequence[EngineHandle],
+        listener: socket.socket,
+        num_workers: int,
+        start: StartWorker,
+    ) -> None:
+        """`start` starts a worker's process with its end of a socket pair. Raises SettingsError."""
+        self._config, self._listener, self._start = config, listener, start
+        self._ready_file = ReadyFile(config.ready_file)
+        clock = MonotonicClock()
+        self._engines = EngineGroups(engines, config.healing)
+        self._telemetry = Telemetry(config, clock)
+        self._sums = MetricSums(self._telemetry.registry)
+        self._memory = HostMemory(config.host_memory_bytes, self._release_memory)
+        self._hub = Hub(self._engines, self._conclude)
+        self._places = [_Place(number) for number in range(num_workers)]
+        self._is_stopping = False
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._store = Store(config.store)
+
+    async def run(self) -> None:
+        """Start all, serve until `shutdown` is done, and end all.
+
+        Raises StartError when loading fails, EngineLost or WorkerLost when that was the end.
+        """
+        await self._store.recover()
+        work = [self._load(), self._hub.follow_states(), self._memory.watch(), self._log_stats(), self._end_when_dead()]
+        for each in (*work, *(self._keep(place) for place in self._places)):
+            self._spawn(each)
+        try:
+            await self._end
+        finally:
+            self._is_stopping = True
+            self._ready_file.remove()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for place in self._places:
+                if place.process is not None:
+                    place.process.kill()
+                    await asyncio.to_thread(place.process.join)
+            self._hub.close()
+            await self._engines.stop(ENGINE_STOP_TIMEOUT_S)
+            await self._telemetry.close()
+            await self._store.close()
+        if (loss := self._engines.loss) is not None:
+            raise EngineLost(f"an engine was lost while the server ran: {loss}")
+
+    def shutdown(self) -> None:
+        """Have the workers drain, and end with the last. Called again: end what still runs at once."""
+        for place in self._places:
+            if place.process is not None and place.is_running:
+                place.process.terminate()
+        if not self._is_stopping:
+            self._is_stopping = True
+            log.info("draining: %d sequences open in %d API workers", self._engines.num_open, len(self._places))
+            self._spawn(self._end_after_workers())
+
+    def restart_engines(self) -> None:
+        """Start each engine anew, one after the other; while none serves nothing happens."""
+        if self._engines.infos and not self._is_stopping:
+            self._hub.restart()
+
+    async def _load(self) -> None:
+        with start_screen() as report:
+            info = await self._engines.start(report)
+        gc.enable()
+        rate = charge_rate(self._config, info, len(self._engines.infos))
+        self._telemetry.attach_engines(self._engines, rate)
+        self._telemetry.show_limits(Admission(self._config, self._engines), self._memory)
+        self._hub.open(info.max_num_queued_reqs)
+        for place in self._places:
+            await place.has_served.wait()
+        url = address(self._listener, "http" if self._config.tls is None else "https")
+        self._ready_file.write(url, model=self._config.model_names[0], device=info.device)
+        log.info("ready: %s", url)
+        show_way_in(url)
+
+    async def _keep(self, place: _Place) -> None:
+        """Have a worker in its place until the server ends."""
+        for generation in itertools.count():
+            if self._is_stopping:
+                return
+            life = uuid.uuid4().hex
+            role = WorkerRole(place.number, life, os.getpid(), is_successor=generation > 0)
+            what = await self._run_worker(place, role, number=generation * len(self._places) + place.number)
+            if self._is_stopping:
+                return
+            await self._store.recover(life)
+            delay_s = place.breaker.delay_s(asyncio.get_running_loop().time(), is_fault=True)
+            if delay_s is None:
+                raise WorkerLost(f"{what}, {RESTARTS.max_restarts + 1} times within {RESTARTS.window_s:g} s")
+            log.error("%s; starting it again", what)
+            await asyncio.sleep(delay_s)
+
+    async def _run_worker(self, place: _Place, role: WorkerRole, number: int) -> str:
+        """Run one life of a worker, which the hub knows by `number`; how it has ended.
+
+        Raises StartError when none of the place has served before.
+        """
+        ours, theirs = socket.socketpair()
+        process = place.process = self._start(role, theirs)  # here, so that whoever ends this task knows of it
+        theirs.close()
+        session = await self._hub.connect(number, ours, process.kill)
+        serving = asyncio.ensure_future(session.serving.wait())
+        serving.add_done_callback(lambda done: None if done.cancelled() else place.has_served.set())
+        await _exit_of(process)
+        serving.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(session.ended.wait(), LAST_WORDS_S)
+        self._sums.end(number)
+        what = f"API worker {place.number} (pid {process.pid}) {_ending(process.exitcode)}"
+        if session.failure is not None:
+            what += f": {session.failure.message}"
+        if not (place.has_served.is_set() or self._is_stopping):
+            error = StartError(what if session.failure is None else session.failure.message)
+            error.exit_code = 1 if session.failure is None else session.failure.exit_code
+            raise error
+        return what
+
+    async def _end_after_workers(self) -> None:
+        deadline_s = self._config.shutdown_timeout_s + FLUSH_TIMEOUT_S + EXIT_GRACE_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                while any(place.is_running for place in self._places):
+                    await asyncio.sleep(0.05)
+        self._finish()
+
+    async def _end_when_dead(self) -> None:
+        await until_dead(self._engines)
+        self._finish()
+
+    async def _log_stats(self) -> None:
+        if self._config.log_stats_interval_s is not None:
+            await self._telemetry.throughput.run(self._config.log_stats_interval_s)
+
+    def _release_memory(self) -> None:
+        with contextlib.suppress(EngineDead):
+            self._engines.release_memory()
+
+    def _conclude(self, name: str, bodies: Mapping[int, bytes], caller: int) -> list[bytes]:
+        """What a worker that has asked the others gets."""
+        if name == peers.METRICS:
+            return [self._sums.gather(bodies)]
+        return [body for number, body in bodies.items() if number != caller]
+
+    def _finish(self, error: BaseException | None = None) -> None:
+        if self._end.done():
+            return
+        if error is None:
+            self._end.set_result(None)
+        else:
+            self._end.set_exception(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._look_at)
+        self._tasks.append(task)
+
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        """What fails in the supervisor ends the server."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._finish(error)
+
+
+async def _exit_of(process: SpawnProcess) -> None:
+    """Return when a process has ended."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process.sentinel)
+    await asyncio.to_thread(process.join)
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal_name(-code)}"
+    return f"has ended with exit code {code}"
+
+
+def serve(
+    config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, num_workers: int, start: StartWorker
+) -> None:
+    """Run a server until it has shut down after SIGTERM or SIGINT. Raises StartError, of which EngineLost is one."""
+    lock = StoreLock(config.store.data_dir or Path())
+    try:
+        uvloop.run(_serve(config, engines, listener, num_workers, start))
+    finally:
+        lock.close()
+
+
+async def _serve(
+    config: ApiConfig, engines: Sequence[EngineHandle], listener: socket.socket, num_workers: int, start: StartWorker
+) -> None:
+    supervisor = Supervisor(config, engines, listener, num_workers, start)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.shutdown)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.restart_engines)
+    await supervisor.run()

@@ -1,0 +1,258 @@
+"""The engines' side of several API processes: one session for each, over one `EngineGroups`.
+
+To a worker the hub is the engines. It submits and aborts for it, passes on its events, and ends what a dead one has
+left open. It also carries questions from one worker to all others. It knows nothing of HTTP, nor how workers start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+
+from server.errors import EngineDead, QueueFull, RequestError
+from server.link.groups import EngineGroups
+from server.link.hub import messages as m
+from server.link.hub.wire import TO_HUB, Wire
+from server.link.messages import Abort, Failed, LoadAdapter, ReleaseMemory, ResetPrefixCache, Tokens, UnloadAdapter
+from server.link.stream import Stream
+from server.scheduler.admission import check_queue
+from server.types import Charge, TokenEvent
+
+STATE_PERIOD_S = 0.1  # between two looks at whether workers must be told how the engines are
+ANSWER_TIMEOUT_S = 1.0  # of a worker that is asked something; a stopped one holds nobody up for longer
+MAX_UNSENT_BYTES = 64 * 2**20  # that wait for one worker: it has stopped
+# What a caller gets: of the call's name, what each worker said by number, the caller's own body too, and its number.
+Conclude = Callable[[str, Mapping[int, bytes], int], list[bytes]]
+
+
+class Session:
+    """One worker's connection. `number` is that of this life of it; no other has the same."""
+
+    def __init__(self, number: int, hub: Hub, on_hang: Callable[[], None]) -> None:
+        """`on_hang` is called when the worker does not read any more."""
+        self.number = number
+        self.wire = Wire(TO_HUB, partial(hub.take, self), partial(hub.ended, self))
+        self.on_hang = on_hang
+        self.open: dict[str, _Relay] = {}  # its sequences
+        self.serving, self.ended = asyncio.Event(), asyncio.Event()
+        self.failure: Failed | None = None
+        self.shown: m.State | None = None  # as it was told last
+
+    def send(self, message: m.ToWorker) -> None:
+        """Send a message, unless too many wait already."""
+        if self.wire.num_unsent_bytes > MAX_UNSENT_BYTES:
+            self.on_hang()
+        else:
+            self.wire.send(message)
+
+
+class _Relay(Stream):
+    """The stream of requests that came together. Their events go by the turns, and only the error that ends it here."""
+
+    def __init__(self, request_ids: list[str], abort: Callable[[str], None], fail: Callable[[RequestError], None]):
+        super().__init__(request_ids, abort)
+        self._fail = fail
+
+    def put(self, event: TokenEvent, charge: Charge) -> None:
+        """Nothing: the turn has been passed on."""
+
+    def fail(self, error: RequestError) -> None:
+        self._fail(error)
+
+
+class Hub:
+    """The sessions of all workers. Used on one event loop."""
+
+    def __init__(self, engines: EngineGroups, conclude: Conclude) -> None:
+        self._engines = engines
+        self._conclude = conclude
+        self._sessions: dict[int, Session] = {}
+        self._owners: dict[str, Session] = {}  # of each open sequence
+        self._max_open = 0
+        self._is_open = self._is_restarting = False
+        self._calls = itertools.count()
+        self._answers: dict[tuple[int, int], asyncio.Future[bytes]] = {}  # by session and number of the call
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def connect(self, number: int, end: socket.socket, on_hang: Callable[[], None]) -> Session:
+        """A new worker, which has the other end."""
+        session = self._sessions[number] = Session(number, self, on_hang)
+        await session.wire.open(end)
+        if self._is_open:
+            self._show_engines(session)
+        return session
+
+    def open(self, max_open: int) -> None:
+        """The engines are ready: tell the workers. At most `max_open` sequences are open at once."""
+        self._max_open, self._is_open = max_open, True
+        for rank, client in enumerate(self._engines.clients):
+            client.observe(partial(self._pass_on, rank))
+        for session in self._sessions.values():
+            self._show_engines(session)
+
+    async def follow_states(self) -> None:
+        """For ever: tell the workers when an engine's state has changed, or how many sequences others have."""
+        while True:
+            for session in list(self._sessions.values()):
+                if self._is_open:
+                    self._show_state(session)
+            await asyncio.sleep(STATE_PERIOD_S)
+
+    async def ask(self, name: str, body: bytes = b"", but: Session | None = None) -> dict[int, bytes]:
+        """What the workers say to a call, by number, without `but` and those that say nothing in time."""
+        call, asked = next(self._calls), [each for each in self._sessions.values() if each is not but]
+        for session in asked:
+            self._answers[session.number, call] = asyncio.get_running_loop().create_future()
+            session.send(m.Called(call, name, body))
+        answers = {session.number: self._answers[session.number, call] for session in asked}
+        if answers:
+            await asyncio.wait(answers.values(), timeout=ANSWER_TIMEOUT_S)
+        for number in answers:
+            del self._answers[number, call]
+        return {number: future.result() for number, future in answers.items() if _has_said(future)}
+
+    def restart(self) -> None:
+        """Begin to start each engine anew, unless that is under way."""
+        if not self._is_restarting:
+            self._is_restarting = True
+            self._spawn(self._restart())
+
+    def close(self) -> None:
+        """Let go of all workers."""
+        for task in self._tasks:
+            task.cancel()
+        for session in self._sessions.values():
+            session.wire.close()
+
+    def take(self, session: Session, message: m.ToHub) -> None:
+        """Do what a worker asks for."""
+        match message:
+            case m.Submit():
+                self._submit(session, message)
+            case Abort(request_id=request_id):
+                self._abort(session, request_id)
+            case m.Order():
+                self._spawn(self._order(session, message))
+            case m.Call():
+                self._spawn(self._call(session, message))
+            case m.Reply(number=number, body=body):
+                answer = self._answers.get((session.number, number))
+                if answer is not None and not answer.done():
+                    answer.set_result(body)
+            case m.Serving():
+                session.serving.set()
+            case Failed():
+                session.failure = message
+            case m.Restart() | ResetPrefixCache() | ReleaseMemory():
+                self._tell(message)
+
+    def ended(self, session: Session) -> None:
+        """A worker's process has ended: nobody waits for what it has submitted."""
+        del self._sessions[session.number]
+        session.wire.close()
+        session.ended.set()
+        for request_id in list(session.open):
+            self._abort(session, request_id)
+        for (number, _), answer in self._answers.items():
+            if number == session.number and not answer.done():
+                answer.cancel()
+
+    def _show_engines(self, session: Session) -> None:
+        session.send(m.Opened(list(self._engines.infos)))
+        self._show_state(session)
+
+    def _show_state(self, session: Session) -> None:
+        engines = [m.EngineShown(each.state, each.loss, each.num_open) for each in self._engines.clients]
+        state = m.State(engines, len(self._owners) - len(session.open))
+        if state != session.shown:
+            session.shown = state
+            session.send(state)
+
+    def _submit(self, session: Session, message: m.Submit) -> None:
+        ids = [request.request_id for request in message.requests]
+        relay = _Relay(ids, self._engines.abort, partial(self._refuse, session, ids))
+        for request_id in ids:
+            session.open[request_id], self._owners[request_id] = relay, session
+        try:
+            check_queue(len(self._owners) - len(ids), len(ids), self._max_open)
+            self._engines.submit(message.requests, message.rank, relay)
+        except (EngineDead, QueueFull) as error:
+            relay.fail(error)
+
+    def _refuse(self, session: Session, ids: list[str], error: RequestError) -> None:
+        """Requests that came together end with an error, once."""
+        if any([self._abort(session, request_id) for request_id in ids]):
+            session.send(m.Refused.by(ids[0], error))
+
+    def _abort(self, session: Session, request_id: str) -> bool:
+        """End a sequence of a worker; whether it was open."""
+        if session.open.pop(request_id, None) is None:
+            return False
+        del self._owners[request_id]
+        with contextlib.suppress(EngineDead):
+            self._engines.abort(request_id)
+        return True
+
+    def _pass_on(self, rank: int, turn: Tokens) -> None:
+        """Give each worker the turn, with its own events."""
+        shares: defaultdict[int, list[tuple[TokenEvent, Charge]]] = defaultdict(list)
+        for event, charge in turn.charged():
+            owner = self._owners.get(event.request_id)
+            if owner is not None:
+                shares[owner.number].append((event, charge))
+                if event.finish_reason is not None:
+                    del owner.open[event.request_id], self._owners[event.request_id]
+        for session in list(self._sessions.values()):
+            share = shares[session.number]
+            events, charges = [event for event, _ in share], [charge for _, charge in share]
+            session.send(m.Turn(rank, Tokens(events, turn.report, charges)))
+
+    def _tell(self, message: m.Restart | ResetPrefixCache | ReleaseMemory) -> None:
+        with contextlib.suppress(EngineDead):  # the workers are told that by the state
+            match message:
+                case m.Restart():
+                    self.restart()
+                case ResetPrefixCache():
+                    self._engines.reset_prefix_cache()
+                case ReleaseMemory():
+                    self._engines.release_memory()
+
+    async def _restart(self) -> None:
+        try:
+            with contextlib.suppress(EngineDead):
+                await self._engines.restart()
+        finally:
+            self._is_restarting = False
+
+    async def _order(self, session: Session, order: m.Order) -> None:
+        try:
+            match order.command:
+                case LoadAdapter(path=path):
+                    ordered = m.Ordered(order.number, [await self._engines.load_adapter(path)])
+                case UnloadAdapter():
+                    ordered = m.Ordered(order.number, [*await self._engines.change_adapters(order.command)])
+                case _:
+                    ordered = m.Ordered(order.number, [*await self._engines.trace(order.command)])
+        except EngineDead as error:
+            ordered = m.Ordered(order.number, [], error.message)
+        session.send(ordered)
+
+    async def _call(self, session: Session, call: m.Call) -> None:
+        answers = await self.ask(call.name, call.body, but=session)
+        bodies = self._conclude(call.name, {session.number: call.body, **answers}, session.number)
+        session.send(m.Answers(call.number, bodies))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _has_said(answer: asyncio.Future[bytes]) -> bool:
+    """Whether a worker has answered: it has had time, and lives."""
+    return answer.done() and not answer.cancelled()

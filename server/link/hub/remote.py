@@ -1,0 +1,275 @@
+"""The engines as an API process sees them that is one of several: behind the hub, which heals them.
+
+It has the face of `EngineGroups`. An engine's death is a pause here: nothing is kept but whose a token is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Any
+
+from server.errors import EngineDead, InvalidRequest, RequestError
+from server.link.groups import RANK_HEADER, merged
+from server.link.hub import messages as m
+from server.link.hub.wire import TO_WORKER, Wire
+from server.link.journal import OpenSequence
+from server.link.messages import (
+    Abort,
+    AdapterCommand,
+    AdapterReply,
+    EngineInfo,
+    Failed,
+    LoadAdapter,
+    ReleaseMemory,
+    ResetPrefixCache,
+    Tokens,
+    TraceCommand,
+    TraceReply,
+)
+from server.link.stream import Stream
+from server.link.watchdog import EngineState
+from server.types import Request, StepReport
+
+Handler = Callable[[bytes], Awaitable[bytes]]
+
+
+class RemoteEngine:
+    """One engine, as the hub has told of it."""
+
+    journal: Sequence[OpenSequence] = ()  # the hub has it
+
+    def __init__(self) -> None:
+        self.shown = m.EngineShown("loading", None, 0)
+        self.report: StepReport | None = None
+        self.observers: list[Callable[[Tokens], None]] = []
+
+    @property
+    def state(self) -> EngineState:
+        return self.shown.state
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the engine can take requests, now or once it, or its successor, has loaded."""
+        return self.state != "dead"
+
+    @property
+    def is_up(self) -> bool:
+        """True while the engine answers."""
+        return self.state == "serving"
+
+    @property
+    def num_open(self) -> int:
+        """Number of sequences that it has, of all workers."""
+        return self.shown.num_open
+
+    def observe(self, observer: Callable[[Tokens], None]) -> None:
+        """Call `observer` with every turn of the engine, and with this worker's events of it."""
+        self.observers.append(observer)
+
+
+class RemoteEngines:
+    """All engines of the server, and the other API processes, by one connection to the hub."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._wire = Wire(TO_WORKER, self._take, self._end)
+        self.clients: tuple[RemoteEngine, ...] = (RemoteEngine(),)
+        self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
+        self._opened: asyncio.Future[Sequence[EngineInfo]] | None = None
+        self._streams: dict[str, Stream] = {}  # of each open sequence
+        self._num_elsewhere = 0
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}  # for an Ordered or Answers, by number
+        self._handlers: dict[str, Handler] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_alive(self) -> bool:
+        """True while any engine can take requests, now or once it has loaded."""
+        return any(client.is_alive for client in self.clients)
+
+    @property
+    def states(self) -> tuple[EngineState, ...]:
+        """How each engine is, by rank."""
+        return tuple(client.state for client in self.clients)
+
+    @property
+    def loss(self) -> str | None:
+        """How engines have ended that served and were not stopped; None when there is none."""
+        return "; ".join(client.shown.loss for client in self.clients if client.shown.loss is not None) or None
+
+    @property
+    def num_open(self) -> int:
+        """Number of sequences that are open at the engines, those of other workers as they were a moment ago."""
+        return len(self._streams) + self._num_elsewhere
+
+    async def connect(self) -> None:
+        """Begin to hear of the hub. To be called once, before `start`."""
+        self._opened = asyncio.get_running_loop().create_future()
+        await self._wire.open(self._socket)
+
+    async def start(self, report: Callable[[str], None]) -> EngineInfo:
+        """Wait until all engines are ready, of which the hub's own process reports the progress."""
+        del report
+        assert self._opened is not None
+        self.infos = await self._opened
+        return merged(self.infos)
+
+    def serving(self) -> None:
+        """Say that this process answers requests."""
+        self._wire.send(m.Serving())
+
+    def failed(self, message: str, exit_code: int) -> None:
+        """Say why this process cannot start."""
+        self._wire.send(Failed(message, exit_code))
+
+    def check_rank(self, rank: int | None) -> None:
+        """Raise InvalidRequest unless there is an engine `rank`; None stands for any."""
+        if rank is not None and not 0 <= rank < len(self.clients):
+            what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
+            raise InvalidRequest(what, RANK_HEADER)
+
+    def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
+        """Submit requests, whose ids must be new. Raises EngineDead; the hub's refusals come by the stream."""
+        if not self.is_alive:
+            raise EngineDead(self.loss or "the engines have ended")
+        stream = Stream([request.request_id for request in requests], self.abort)
+        self._streams |= {request.request_id: stream for request in requests}
+        self._wire.send(m.Submit(list(requests), rank))
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        """End a request wherever it is; unknown and ended ids are ignored."""
+        if self._streams.pop(request_id, None) is not None:
+            self._wire.send(Abort(request_id))
+
+    def abort_all(self, error: RequestError, request_ids: Container[str] | None = None) -> None:
+        """End every open request of this worker with `error`, or those of `request_ids`."""
+        for request_id, stream in list(self._streams.items()):
+            if request_ids is None or request_id in request_ids:
+                self.abort(request_id)
+                stream.fail(error)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget cached prefixes before any request that is submitted later. Raises EngineDead when no engine lives."""
+        self._tell(ResetPrefixCache())
+
+    def release_memory(self) -> None:
+        """Give the host back what engines keep only to save work. Raises EngineDead when none lives."""
+        self._tell(ReleaseMemory())
+
+    async def restart(self) -> None:
+        """Have a successor take over from each engine; that goes on in the hub."""
+        self._tell(m.Restart())
+
+    async def trace(self, command: TraceCommand) -> list[TraceReply]:
+        """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
+        return [reply for reply in await self._order(command) if isinstance(reply, TraceReply)]
+
+    async def load_adapter(self, path: str) -> AdapterReply:
+        """Load an adapter into every living engine, or into none. Raises EngineDead."""
+        return (await self.change_adapters(LoadAdapter(path)))[0]
+
+    async def change_adapters(self, command: AdapterCommand) -> list[AdapterReply]:
+        """Load or unload an adapter in every living engine. Raises EngineDead."""
+        return [reply for reply in await self._order(command) if isinstance(reply, AdapterReply)]
+
+    def handle(self, name: str, handler: Handler) -> None:
+        """Answer the calls of that name that come from other workers."""
+        self._handlers[name] = handler
+
+    async def call(self, name: str, body: bytes = b"") -> list[bytes]:
+        """What the other processes answer to a call; those that do not in time are left out."""
+        number = next(self._numbers)
+        bodies: list[bytes] = await self._reply_to(number, m.Call(number, name, body))
+        return bodies
+
+    async def stop(self, timeout_s: float) -> None:
+        """Let go of the hub; the engines stay."""
+        del timeout_s
+        for task in self._tasks:
+            task.cancel()
+        self._wire.close()
+
+    async def _order(self, command: TraceCommand | AdapterCommand) -> list[TraceReply | AdapterReply]:
+        number = next(self._numbers)
+        ordered: m.Ordered = await self._reply_to(number, m.Order(number, command))
+        if ordered.error is not None:
+            raise EngineDead(ordered.error)
+        return ordered.replies
+
+    async def _reply_to(self, number: int, message: m.Order | m.Call) -> Any:
+        self._waiting[number] = reply = asyncio.get_running_loop().create_future()
+        try:
+            self._wire.send(message)
+            return await reply
+        finally:
+            del self._waiting[number]
+
+    def _tell(self, message: ResetPrefixCache | ReleaseMemory | m.Restart) -> None:
+        if not self.is_alive:
+            raise EngineDead(self.loss or "the engines have ended")
+        self._wire.send(message)
+
+    def _take(self, message: m.ToWorker) -> None:
+        match message:
+            case m.Turn(rank=rank, tokens=tokens):
+                self._take_turn(self.clients[rank], rank, tokens)
+            case m.State(engines=engines, num_elsewhere=num_elsewhere):
+                self._num_elsewhere = num_elsewhere
+                for client, shown in zip(self.clients, engines, strict=True):
+                    client.shown = shown
+            case m.Refused(request_id=request_id):
+                if (stream := self._streams.get(request_id)) is not None:
+                    self._forget(stream)
+                    stream.fail(message.error)
+            case m.Ordered(number=number):
+                self._resolve(number, message)
+            case m.Answers(number=number, bodies=bodies):
+                self._resolve(number, bodies)
+            case m.Called():
+                self._spawn(self._answer(message))
+            case m.Opened(infos=infos):
+                self.clients = tuple(RemoteEngine() for _ in infos)
+                assert self._opened is not None
+                self._opened.set_result(infos)
+
+    def _take_turn(self, client: RemoteEngine, rank: int, turn: Tokens) -> None:
+        client.report = turn.report
+        for event in turn.events:
+            if (stream := self._streams.get(event.request_id)) is not None:
+                stream.engines[event.request_id] = rank
+        for observer in client.observers:
+            observer(turn)
+        for event, charge in turn.charged():
+            stream = self._streams.get(event.request_id)
+            if stream is not None:
+                if event.finish_reason is not None:
+                    del self._streams[event.request_id]
+                stream.put(event, charge)
+
+    def _forget(self, stream: Stream) -> None:
+        """The hub has ended these already."""
+        self._streams = {name: each for name, each in self._streams.items() if each is not stream}
+
+    def _resolve(self, number: int, result: object) -> None:
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_result(result)
+
+    async def _answer(self, called: m.Called) -> None:
+        handler = self._handlers.get(called.name)
+        self._wire.send(m.Reply(called.number, b"" if handler is None else await handler(called.body)))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end(self) -> None:
+        """The process with the engines has ended, and with it the server."""
+        os._exit(1)

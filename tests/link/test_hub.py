@@ -1,0 +1,131 @@
+"""Engines behind a hub: what workers submit, what becomes of it when one goes, and what they ask each other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from server.engine.fake_runner import expected_tokens
+from server.errors import PoisonRequest, QueueFull
+from server.link.groups import EngineGroups
+from server.link.hub import messages as m
+from server.link.hub.hub import Hub
+from server.link.hub.remote import RemoteEngines
+from server.link.messages import StartTrace
+from tests.api.serving import PATIENCE_S, VOCAB_SIZE
+from tests.link.test_client import read_all, request, until
+from tests.link.test_groups import groups_of
+
+
+def everything(name: str, bodies: Mapping[int, bytes], caller: int) -> list[bytes]:
+    """What all have said, with the call's name and who has asked."""
+    return [name.encode(), str(caller).encode(), *(bodies[number] for number in sorted(bodies))]
+
+
+@asynccontextmanager
+async def workers_of(groups: EngineGroups, count: int, max_open: int = 64) -> AsyncIterator[list[RemoteEngines]]:
+    """The workers of a hub, on the loop that it is on; the last of them is connected after it has opened."""
+    hub, workers = Hub(groups, everything), []
+    async with AsyncExitStack() as stack:
+        stack.callback(hub.close)
+        for number in range(count):
+            if number == count - 1:
+                hub.open(max_open)
+            ours, theirs = socket.socketpair()
+            await hub.connect(number, ours, lambda: None)
+            workers.append(RemoteEngines(theirs))
+            await workers[-1].connect()
+            stack.push_async_callback(workers[-1].stop, 0)
+        following = asyncio.create_task(hub.follow_states())
+        stack.callback(following.cancel)
+        infos = await asyncio.wait_for(asyncio.gather(*(each.start(lambda _: None) for each in workers)), PATIENCE_S)
+        assert len(set(map(id, infos))) == count
+        yield workers
+
+
+async def test_every_worker_gets_its_own_tokens_and_knows_where_they_are_from() -> None:
+    prompt = tuple(range(40))
+    async with groups_of("slow:0.001", "slow:0.001") as groups, workers_of(groups, 2) as workers:
+        streams = [
+            worker.submit([request(f"{number}-{i}", 8, prompt) for i in range(4)])
+            for number, worker in enumerate(workers)
+        ]
+        for number, stream in enumerate(streams):
+            events = await asyncio.wait_for(read_all(stream), PATIENCE_S)
+            assert {event.request_id for event in events} == {f"{number}-{i}" for i in range(4)}
+            for i in range(4):
+                tokens = [event.token_id for event in events if event.request_id == f"{number}-{i}"]
+                assert tokens == expected_tokens(list(prompt), 8, VOCAB_SIZE)
+            assert sorted(stream.engines.values()) == [0, 0, 1, 1]
+        await until(lambda: all(worker.num_open == 0 for worker in workers))
+        assert [worker.states for worker in workers] == [("serving", "serving")] * 2
+        with workers[0].submit([request("asked", 4, prompt)], 1) as stream:
+            await asyncio.wait_for(read_all(stream), PATIENCE_S)
+            assert stream.engines == {"asked": 1}
+
+
+async def test_what_a_worker_leaves_open_is_ended() -> None:
+    async with groups_of("slow:0.005") as groups, workers_of(groups, 2) as (gone, there):
+        gone.submit([request("a", 400), request("b", 400)])
+        with there.submit([request("c", 400)]) as stream:
+            await until(lambda: groups.num_open == 3)
+            await until(lambda: there.num_open == 3)  # it knows of the others'
+            await gone.stop(0)
+            await until(lambda: groups.num_open == 1 and there.num_open == 1)
+            assert await asyncio.wait_for(stream.next(), PATIENCE_S)
+        await until(lambda: groups.num_open == 0)
+
+
+async def test_the_hub_refuses_what_is_beyond_the_limit_of_all() -> None:
+    async with groups_of("slow:0.005") as groups, workers_of(groups, 2, max_open=3) as (one, other):
+        with one.submit([request("a", 400), request("b", 400)]):
+            refused = other.submit([request("c", 400), request("d", 400)])
+            with refused, pytest.raises(QueueFull, match="at most 3"):
+                await asyncio.wait_for(read_all(refused), PATIENCE_S)
+            with other.submit([request("e", 400)]) as stream:
+                assert await asyncio.wait_for(stream.next(), PATIENCE_S)
+            assert groups.num_open <= 3
+        await until(lambda: groups.num_open == 0)
+
+
+async def test_an_error_of_an_engine_is_the_same_in_the_worker() -> None:
+    error = PoisonRequest("This request has brought the engine down twice.")
+    async with groups_of("slow:0.005") as groups, workers_of(groups, 1) as (worker,):
+        with worker.submit([request("a", 400), request("b", 400)]) as stream:
+            await until(lambda: groups.num_open == 2)
+            next(iter(groups.clients[0].journal)).stream.fail(error)
+            with pytest.raises(PoisonRequest, match=error.message):
+                await asyncio.wait_for(read_all(stream), PATIENCE_S)
+        await until(lambda: groups.num_open == 0)  # the other choice ends with it
+
+
+async def test_workers_ask_each_other_and_do_not_wait_for_one_that_is_silent() -> None:
+    async def shout(body: bytes) -> bytes:
+        return body.upper()
+
+    async def sleep(body: bytes) -> bytes:
+        await asyncio.sleep(PATIENCE_S)
+        return body
+
+    async with groups_of("fast") as groups, workers_of(groups, 3) as (one, two, three):
+        two.handle("shout", shout)
+        three.handle("shout", sleep)
+        assert await asyncio.wait_for(one.call("shout", b"a"), PATIENCE_S) == [b"shout", b"0", b"a", b"A"]
+        await three.stop(0)
+        assert await asyncio.wait_for(two.call("whisper", b"b"), PATIENCE_S) == [b"whisper", b"1", b"", b"b"]
+
+
+async def test_orders_reach_the_engines_and_their_replies_come_back() -> None:
+    async with groups_of("fast", "fast") as groups, workers_of(groups, 1) as (worker,):
+        replies = await asyncio.wait_for(worker.trace(StartTrace()), PATIENCE_S)
+        assert [reply.error is None for reply in replies] == [False, False]  # they have no directory for traces
+
+
+def test_errors_cross_the_wire_by_their_names() -> None:
+    for kind in m.REFUSALS.values():
+        error = m.Refused.by("a", kind("why")).error
+        assert (type(error), error.message) == (kind, "why")
