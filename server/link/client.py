@@ -229,7 +229,7 @@ class EngineClient:
 
     def _take_turn(self, turn: Tokens) -> None:
         self.report = turn.report
-        taken = [self.journal.take(event, charge) for event, charge in turn.charged()]
+        taken = self.journal.take_turn(turn)
         if self.journal.has_moved:
             turn = Tokens([event for _, event, _ in taken], turn.report, [charge for *_, charge in taken])
         for observer in self._observers:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from server.scheduler.turns import Turns
 from server.types import StepReport
 
 NUM_STEPS_KEPT = 32  # of each kind: what came before weighs less and less
@@ -20,7 +21,7 @@ FIRST_LENGTH = 16.0  # tokens that a sequence generates, before any has ended: O
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What a request that comes now finds at an engine. Sequences of lower priority are not ahead of it."""
+    """What a request that comes now finds at an engine: ahead of it are those served before it (turns.py)."""
 
     num_running: int
     num_free_places: int  # of the batch
@@ -86,6 +87,7 @@ class Forecast:
         self._budget = max_num_batched_tokens
         self._steps = StepTimes()
         self._last: StepReport | None = None
+        self.turns = Turns()
         self._num_generated, self._num_ended = FIRST_LENGTH, 1.0
 
     @property
@@ -96,6 +98,9 @@ class Forecast:
     def record(self, report: StepReport, num_generated: int, num_ended: int) -> None:
         """Note a turn of the engine: what it reported, the tokens that it generated and the sequences that ended."""
         last, self._last = self._last, report
+        if last is not None and report.step_id <= last.step_id:
+            self.turns.reset()
+        self.turns.record(report.served)
         if report.num_tokens:
             is_next = (
                 last is not None and last.step_id + 1 == report.step_id and last.num_running + last.num_waiting > 0

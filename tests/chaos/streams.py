@@ -66,6 +66,7 @@ class Answer:
     usage: tuple[int, int] | None = None
     errors: list[Any] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    is_over: bool = False
 
     def take(self, chunk: dict[str, Any]) -> None:
         self.times.append(time.monotonic())
@@ -103,10 +104,10 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code != 200:
             answer.errors.append((response.status_code, await response.aread()))
-            return
         async for line in response.aiter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
                 answer.take(json.loads(line.removeprefix("data: ")))
+    answer.is_over = True
 
 
 Disturbance = Callable[[list[Answer], asyncio.Future[Any]], Awaitable[None]]
@@ -157,4 +158,4 @@ def pauses(answers: list[Answer], strikes: list[float]) -> list[float]:
             later = [t for t in answer.times if t > at]
             if later and answer.times[0] < at:
                 found.append(later[0] - at)
-    return sorted(found)
+    return found
