@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from math import ceil
 
 import pytest
 from hypothesis import assume, example, given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
 from server.scheduler.forecast import EngineLoad, Forecast, StepTimes
-from server.types import StepReport, StepResult
+from server.scheduler.turns import Waiting
+from server.types import Request, StepReport, StepResult
 
 STEP_S, TOKEN_S = 0.01, 0.0005  # of the engines here
 BUDGET = 16
@@ -125,24 +127,33 @@ class Doored:
     num_tokens: int = 0
     refused_s: list[float] = field(default_factory=list)  # by how much each was past the limit
 
-    def load(self, priority: int = 0) -> EngineLoad:
-        scheduler = self.engine.scheduler
-        unplaced = [self.engine.requests[name] for name in scheduler.open_ids if name not in self.first_s]
-        ahead = [each for each in unplaced if each.priority <= priority]
-        num_computing = scheduler.num_running - (len(scheduler.open_ids) - len(unplaced))
-        tokens = sum(len(each.prompt_token_ids) for each in ahead)
-        return EngineLoad(scheduler.num_running, 4 - scheduler.num_running, max(0, len(ahead) - num_computing), tokens)
+    def load(self, newcomer: Request) -> EngineLoad:
+        scheduler, mean = self.engine.scheduler, self.forecast.tokens_per_sequence
+        placed = [self.engine.requests[name] for name in scheduler.running_ids]
+        waiting = [
+            Waiting(self.engine.requests[name], len(self.engine.requests[name].prompt_token_ids))
+            for name in scheduler.open_ids
+            if name not in scheduler.running_ids
+        ]
+        to_come = Counter[str]()
+        for each in placed:
+            to_come[each.tenant] += max(1, ceil(mean) - len(self.engine.events[each.request_id]))
+        ahead = self.forecast.turns.before(newcomer, waiting, to_come, mean)
+        computing = [each for each in placed if each.request_id not in self.first_s]
+        tokens = sum(len(each.prompt_token_ids) for each in computing) + sum(each.num_tokens for each in ahead)
+        return EngineLoad(scheduler.num_running, 4 - scheduler.num_running, len(ahead), tokens)
 
-    def offer(self, name: str, num_prompt: int, num_generated: int, priority: int = 0) -> bool:
-        load = self.load(priority)
+    def offer(self, name: str, num_prompt: int, num_generated: int, priority: int = 0, tenant: str = "") -> bool:
+        prompt = [len(self.came) % 11] * num_prompt
+        newcomer = request(name, prompt, num_generated, arrival_time=self.now, priority=priority, tenant=tenant)
+        load = self.load(newcomer)
         expected_s = self.forecast.first_token_s(load, num_prompt)
         if self.limit_s is not None and self.forecast.delay_s(load) > 0 and expected_s > self.limit_s:
             self.refused_s.append(expected_s - self.limit_s)
             return False
         self.came[name] = self.now
-        prompt = [len(self.came) % 11] * num_prompt
-        self.engine.requests[name] = request(name, prompt, num_generated, arrival_time=self.now, priority=priority)
-        self.engine.scheduler.add(self.engine.requests[name])
+        self.engine.requests[name] = newcomer
+        self.engine.scheduler.add(newcomer)
         return True
 
     def step(self) -> None:
@@ -154,6 +165,7 @@ class Doored:
         events = scheduler.apply(plan, result, self.now)
         self.num_tokens += len(events)
         for event in events:
+            self.engine.events[event.request_id].append(event)
             self.first_s.setdefault(event.request_id, self.now - self.came[event.request_id])
         ended = sum(event.finish_reason is not None for event in events)
         self.forecast.record(scheduler.report(plan, result, self.now), len(events), ended)
@@ -215,3 +227,24 @@ def test_the_urgent_are_refused_last() -> None:
         pass
     assert not engine.offer("later", 10, 10, priority=5)
     assert engine.offer("urgent", 10, 10, priority=-5)
+
+
+def test_who_asks_little_is_not_refused_for_anothers_queue() -> None:
+    """One floods the engine at three times its capacity; the other has one request at a time."""
+    engine = Doored(LIMIT_S)
+    flood, num_taken, num_refused = arrivals(3 * CAPACITY, TIME_S), 0, 0
+    while flood:
+        name = f"few{num_taken}"
+        if not num_taken or f"few{num_taken - 1}" not in engine.engine.scheduler.open_ids:
+            is_taken = engine.offer(name, 8, 10, tenant="few")
+            num_taken, num_refused = num_taken + is_taken, num_refused + (not is_taken)
+        until_s = engine.now + 0.1
+        while engine.now < until_s:
+            while flood and flood[0][0] <= engine.now:
+                _, num_prompt, num_generated = flood.popleft()
+                engine.offer(f"r{len(flood)}", num_prompt, num_generated, tenant="many")
+            engine.step()
+    times = sorted(engine.first_s.values())
+    assert times[len(times) * 99 // 100] <= 1.5 * LIMIT_S
+    assert len(engine.refused_s) > num_refused  # those of the flood
+    assert num_refused < num_taken / 10
