@@ -34,8 +34,8 @@ from server.link.groups import EngineGroups
 from server.link.handle import EngineHandle
 
 log = logging.getLogger("neuronserve")
-# That a connection may be idle: for longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s) keep
-# it, so that none sends a request into one that closes.
+# That a connection may be idle: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s)
+# keep it, so that none sends a request into one that closes.
 KEEP_ALIVE_S = 75
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
 ENGINE_STOP_TIMEOUT_S = 5.0
