@@ -57,13 +57,17 @@ class Admission:
     def _refusal(self, rank: int, request: Request) -> Overloaded | None:
         """What an engine would say to a request; None when it is welcome."""
         config, forecast, load = self._config, self._forecasts[rank], self._load(rank, request)
-        delay_s = forecast.delay_s(load)
-        if config.max_queue_delay is not None and delay_s > config.max_queue_delay:
-            return _overloaded("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay, delay_s)
-        if config.ttft_slo_ms is not None and delay_s > 0:
-            ttft_s, limit_s = forecast.first_token_s(load, len(request.prompt_token_ids)), config.ttft_slo_ms / MS
-            if ttft_s > limit_s:
-                return _overloaded("its first token", "ttft_slo_ms", ttft_s, limit_s, delay_s)
+        delay_s, first_s = forecast.delay_s(load), forecast.first_token_s(load, len(request.prompt_token_ids))
+        ttft_s = None if config.ttft_slo_ms is None else config.ttft_slo_ms / MS
+        limits = (
+            ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
+            ("its first token", "ttft_slo_ms", first_s, ttft_s),
+        )
+        for what, limit, foreseen_s, limit_s in limits:
+            most_s = foreseen_s + forecast.margin_s
+            if limit_s is not None and delay_s > 0 and most_s > limit_s:
+                return _overloaded(what, limit, (most_s, limit_s), delay_s)
+        forecast.expect(request.request_id, request.arrival_time, first_s)
         return None
 
     def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:
@@ -105,12 +109,13 @@ def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
     return min(max_num_seqs - report.num_running, by_blocks)
 
 
-def _overloaded(what: str, limit: str, expected_s: float, limit_s: float, delay_s: float) -> Overloaded:
-    """The refusal; `delay_s` is after which nobody is ahead any more."""
-    retry_after_s = max(1, ceil(min(expected_s - limit_s, delay_s)))
+def _overloaded(what: str, limit: str, seconds: tuple[float, float], delay_s: float) -> Overloaded:
+    """The refusal: how long it may take, and is allowed to; `delay_s` is after which nobody is ahead any more."""
+    most_s, limit_s = seconds
+    retry_after_s = max(1, ceil(min(most_s - limit_s, delay_s)))
     return Overloaded(
-        f"The server is busy: this request would wait about {expected_s:.1f} s for {what}, and at most {limit_s:g} s "
-        f"are allowed. Try again in {retry_after_s} s.",
+        f"The server is busy: this request may wait {most_s:.1f} s for {what}, and at most {limit_s:g} s are allowed. "
+        f"Try again in {retry_after_s} s.",
         limit,
         retry_after_s,
     )
@@ -118,4 +123,5 @@ def _overloaded(what: str, limit: str, expected_s: float, limit_s: float, delay_
 
 def _record(forecast: Forecast, turn: Tokens) -> None:
     num_ended = sum(event.finish_reason is not None for event in turn.events)
-    forecast.record(turn.report, sum(event.token_id is not None for event in turn.events), num_ended)
+    firsts = [event.request_id for event in turn.events if event.index == 0]
+    forecast.record(turn.report, sum(event.token_id is not None for event in turn.events), num_ended, firsts)

@@ -59,7 +59,9 @@ class Strikes:
         """Strike while these go on."""
         while not self.are_done and not whole.done():
             seen = [len(answer.times) for answer in answers]
-            while any(len(each.times) == n and not each.is_over for each, n in zip(answers, seen, strict=True)):
+            while not whole.done() and any(
+                len(each.times) == n and not each.is_over for each, n in zip(answers, seen, strict=True)
+            ):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(self._chance.random() * 0.5)
             if not whole.done() and (pids := self._server.engine_pids):  # none while one follows another

@@ -68,7 +68,7 @@ class Soak:
         mistake, param = self._chance.choice(GENERATION)
         answer = await client.post(CHAT, json={"model": "fake", "messages": HELLO, "max_tokens": 4} | mistake)
         self.outcomes["refused"] += 1
-        if (answer.status_code, answer.json()["error"]["param"]) not in {(400, param), (404, param)}:
+        if (answer.status_code, answer.json().get("error", {}).get("param")) not in {(400, param), (404, param)}:
             self.unexpected.append((mistake, answer.status_code, answer.text[:300]))
 
     async def _ask(self, client: httpx.AsyncClient, number: int, leaves: bool) -> None:

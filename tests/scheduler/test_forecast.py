@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
-from server.scheduler.forecast import EngineLoad, Forecast, StepTimes
+from server.scheduler.forecast import IN_TIME, NUM_ERRORS_KEPT, EngineLoad, Forecast, StepTimes
 from server.scheduler.turns import Waiting
 from server.types import Request, StepReport, StepResult
 
@@ -125,6 +125,7 @@ class Doored:
     came: dict[str, float] = field(default_factory=dict)
     first_s: dict[str, float] = field(default_factory=dict)
     num_tokens: int = 0
+    num_in_time: int = 0  # of them, of those whose first came within the limit
     refused_s: list[float] = field(default_factory=list)  # by how much each was past the limit
 
     def load(self, newcomer: Request) -> EngineLoad:
@@ -148,9 +149,11 @@ class Doored:
         newcomer = request(name, prompt, num_generated, arrival_time=self.now, priority=priority, tenant=tenant)
         load = self.load(newcomer)
         expected_s = self.forecast.first_token_s(load, num_prompt)
-        if self.limit_s is not None and self.forecast.delay_s(load) > 0 and expected_s > self.limit_s:
-            self.refused_s.append(expected_s - self.limit_s)
+        limit_s = None if self.limit_s is None else self.limit_s - self.forecast.margin_s
+        if limit_s is not None and self.forecast.delay_s(load) > 0 and expected_s > limit_s:
+            self.refused_s.append(expected_s - limit_s)
             return False
+        self.forecast.expect(name, self.now, expected_s)
         self.came[name] = self.now
         self.engine.requests[name] = newcomer
         self.engine.scheduler.add(newcomer)
@@ -166,9 +169,11 @@ class Doored:
         self.num_tokens += len(events)
         for event in events:
             self.engine.events[event.request_id].append(event)
-            self.first_s.setdefault(event.request_id, self.now - self.came[event.request_id])
+            first_s = self.first_s.setdefault(event.request_id, self.now - self.came[event.request_id])
+            self.num_in_time += self.limit_s is not None and first_s <= self.limit_s
         ended = sum(event.finish_reason is not None for event in events)
-        self.forecast.record(scheduler.report(plan, result, self.now), len(events), ended)
+        firsts = [event.request_id for event in events if event.index == 0]
+        self.forecast.record(scheduler.report(plan, result, self.now), len(events), ended, firsts)
 
     def run(self, arrivals: deque[tuple[float, int, int]], until_s: float) -> None:
         """Offer (time, prompt, tokens) as their times come."""
@@ -199,8 +204,28 @@ def test_at_three_times_the_capacity_the_admitted_keep_to_the_limit_and_no_token
     times = sorted(full.first_s.values())
     assert max(alone.first_s.values()) > 10 * LIMIT_S, "this is no overload"
     assert times[len(times) * 99 // 100] <= 1.5 * LIMIT_S
-    assert full.num_tokens >= 0.95 * alone.num_tokens
+    assert full.num_in_time >= 0.95 * alone.num_tokens
     assert full.refused_s
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=300))
+def test_the_margin_would_have_kept_nearly_all_of_the_latest_in_time(errors: list[float]) -> None:
+    forecast = taught()
+    for number, error_s in enumerate(errors):
+        name, came = f"r{number}", 1000.0 * number
+        forecast.expect(name, came, 5.0)
+        forecast.record(report(1000 + number, 4, 0, begin=came + 5.0 + error_s - STEP_S - 4 * TOKEN_S), 1, 0, [name])
+    latest = errors[-NUM_ERRORS_KEPT:]
+    late = [error_s for error_s in latest if error_s > forecast.margin_s + 1e-9]
+    assert len(late) <= (1 - IN_TIME) * len(latest)
+    assert 0 <= forecast.margin_s <= max(0.0, *latest) + 1e-9
+
+
+def test_an_engine_that_has_died_meanwhile_says_nothing_of_a_forecast() -> None:
+    forecast = taught()
+    forecast.expect("a", 0.0, 0.1)
+    forecast.record(report(1, 4, 0, begin=2000.0), 1, 0, ["a"])
+    assert forecast.margin_s == 0
 
 
 def test_below_the_capacity_nobody_is_refused() -> None:
