@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from server.settings.model import DEFAULT_MODEL
-from tests.api.serving import Server, running_server
+from tests.api.serving import Server, is_running, running_server, until
 from tests.api.test_responses import client_of
 from tests.chaos.memory_group import memory_group
 from tests.chaos.streams import (
@@ -66,7 +66,12 @@ class Strikes:
             await asyncio.sleep(self._chance.random() * 0.5)
             if not whole.done() and (pids := self._server.engine_pids):  # none while one follows another
                 self.times.append(time.monotonic())
-                await asyncio.to_thread(self._strike, pids[0])
+                await asyncio.to_thread(self._strike_dead, pids[0])
+
+    def _strike_dead(self, pid: int) -> None:
+        """Strike, and wait until that has told: frames that were under way are no sign of life."""
+        self._strike(pid)
+        until(lambda: not is_running(pid))
 
     @property
     def are_done(self) -> bool:
