@@ -1,7 +1,7 @@
 """Three times as many requests as the shipped model's server can answer: what those get who are taken.
 
 `make overload` finds the capacity, offers three times that for a minute, and prints both beside the goals. Nothing of
-time is asserted: the client needs a CPU of its own, or it measures how long it waits for one. Then requests are sent late.
+time is asserted: a client without a CPU of its own measures how long it waits for one, and sends its requests late.
 """
 
 from __future__ import annotations
