@@ -19,7 +19,7 @@ from tests.api.serving import is_running, until
 
 CHUNK = 8 * 2**20
 ROOM = 32 * 2**20  # that the neighbour finds
-# Takes memory until the group has killed somebody for it. The engine goes first, which is larger and offers itself more.
+# Takes memory until the group has killed somebody for it. The engine goes first: it is larger and offers itself more.
 # While its memory is not free yet the kernel may take another process: this one, rather than the server's.
 NEIGHBOUR = f"""
 import sys, time, pathlib
