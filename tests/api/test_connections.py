@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import signal
 import socket
 import subprocess
@@ -75,11 +76,16 @@ def test_the_soft_limit_is_raised_to_the_hard_one(checkpoint: Path) -> None:
 @pytest.mark.thorough
 def test_a_connection_that_clients_keep_is_not_closed_under_them(server: Server) -> None:
     """httpx, and so OpenAI's client, uses one again that was idle for up to five seconds."""
-    with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    with contextlib.closing(client):
+        client.connect()
+        first = client.sock
         for idle_s in (6, 0):
-            connection.sendall(REQUEST % (len(BODY), BODY))
-            assert status_of(connection) == "200"
+            client.request("POST", "/v1/completions", BODY, {"content-type": "application/json"})
+            answer = client.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
             time.sleep(idle_s)
+        assert client.sock is first
 
 
 @pytest.mark.parametrize(("engines", "least"), [("1", 128), ("2", 144)])

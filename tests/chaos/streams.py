@@ -150,12 +150,15 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": [call["function"] for call in calls]}
 
 
-def pauses(answers: list[Answer], strikes: list[float]) -> list[float]:
-    """Seconds from each strike to the next frame of each stream that was open then."""
+def pauses(answers: list[Answer], strikes: list[tuple[float, float]]) -> list[float]:
+    """Seconds from each strike to the first frame after the engine's end of each stream that was open then.
+
+    `strikes` are the times of both: until an engine that hangs or errs has ended, frames of before may come.
+    """
     found = []
-    for at in strikes:
+    for struck, ended in strikes:
         for answer in answers:
-            later = [t for t in answer.times if t > at]
-            if later and answer.times[0] < at:
-                found.append(later[0] - at)
+            later = [t for t in answer.times if t > ended]
+            if later and answer.times[0] < struck:
+                found.append(later[0] - struck)
     return found

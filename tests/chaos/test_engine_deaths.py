@@ -53,7 +53,7 @@ class Strikes:
     def __init__(self, server: Server, strike: Strike, count: int) -> None:
         self._server, self._strike, self._count = server, strike, count
         self._chance = random.Random(count)
-        self.times: list[float] = []
+        self.times: list[tuple[float, float]] = []  # of each strike, and of the engine's end
 
     async def __call__(self, answers: list[Answer], whole: asyncio.Future[Any]) -> None:
         """Strike while these go on."""
@@ -65,11 +65,12 @@ class Strikes:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(self._chance.random() * 0.5)
             if not whole.done() and (pids := self._server.engine_pids):  # none while one follows another
-                self.times.append(time.monotonic())
+                struck = time.monotonic()
                 await asyncio.to_thread(self._strike_dead, pids[0])
+                self.times.append((struck, time.monotonic()))
 
     def _strike_dead(self, pid: int) -> None:
-        """Strike, and wait until that has told: frames that were under way are no sign of life."""
+        """Strike, and wait until it has ended: frames that were under way are no sign of life."""
         self._strike(pid)
         until(lambda: not is_running(pid))
 
