@@ -153,7 +153,7 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
 def pauses(answers: list[Answer], strikes: list[tuple[float, float]]) -> list[float]:
     """Seconds from each strike to the first frame after the engine's end of each stream that was open then.
 
-    `strikes` are the times of both: until an engine that hangs or errs has over, frames of before may come.
+    `strikes` are the times of both: until an engine that hangs or errs has ended, frames of before may come.
     """
     found = []
     for struck, over in strikes:
