@@ -212,6 +212,14 @@ class Charge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTokens:
+    """What decides whose turn it is (scheduler/fair_queue.py), where there are several tenants."""
+
+    counts: dict[str, int]  # of tenants for whom something was computed since the last report
+    least: int  # that a tenant who begins to wait is lifted to
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """What an observer may know of one step."""
 
@@ -230,6 +238,7 @@ class StepReport:
     prefix_hits: int  # of those, found in the cache
     step_seconds: float
     device: DeviceStep | None = None  # None: nothing is modelled, or nothing was computed
+    served: ServedTokens | None = None  # None: there is one tenant
 
     @property
     def device_seconds(self) -> float:

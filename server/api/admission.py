@@ -1,10 +1,12 @@
 """Refuses at the door what would wait too long. Foresees by scheduler/forecast.py; never touches what was taken.
 
-Urgent requests are refused last: who has a lower priority waits behind them, and so is past the limit earlier.
+Urgent requests are refused last: who has a lower priority waits behind them, and so is past the limit earlier. Of
+tenants who take turns each is refused for its own queue and what is served in between, not for another's long one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from math import ceil
@@ -12,8 +14,10 @@ from math import ceil
 from server.api.config import ApiConfig
 from server.errors import Overloaded
 from server.link.hub.engines import AnyEngines, seen
+from server.link.journal import OpenSequence
 from server.link.messages import Tokens
 from server.scheduler.forecast import EngineLoad, Forecast
+from server.scheduler.turns import Waiting
 from server.types import Request, StepReport
 
 MS = 1000
@@ -33,9 +37,9 @@ class Admission:
     def num_engines(self) -> int:
         return len(self._clients)
 
-    def delay_s(self, rank: int, priority: int = 0) -> float:
-        """Seconds that a request which comes now would wait for its place at an engine."""
-        return self._forecasts[rank].delay_s(self._load(rank, priority))
+    def delay_s(self, rank: int) -> float:
+        """Seconds that a request of priority 0 which comes now, of the tenant served last, would wait for a place."""
+        return self._forecasts[rank].delay_s(self._load(rank, None))
 
     def check(self, requests: Sequence[Request], rank: int | None) -> None:
         """Raise Overloaded when the first of these, which come together, would wait past a limit.
@@ -53,29 +57,48 @@ class Admission:
 
     def _refusal(self, rank: int, request: Request) -> Overloaded | None:
         """What an engine would say to a request; None when it is welcome."""
-        config, forecast, load = self._config, self._forecasts[rank], self._load(rank, request.priority)
-        delay_s = forecast.delay_s(load)
-        if config.max_queue_delay is not None and delay_s > config.max_queue_delay:
-            return _overloaded("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay, delay_s)
-        if config.ttft_slo_ms is not None and delay_s > 0:
-            ttft_s, limit_s = forecast.first_token_s(load, len(request.prompt_token_ids)), config.ttft_slo_ms / MS
-            if ttft_s > limit_s:
-                return _overloaded("its first token", "ttft_slo_ms", ttft_s, limit_s, delay_s)
+        config, forecast, load = self._config, self._forecasts[rank], self._load(rank, request)
+        delay_s, first_s = forecast.delay_s(load), forecast.first_token_s(load, len(request.prompt_token_ids))
+        ttft_s = None if config.ttft_slo_ms is None else config.ttft_slo_ms / MS
+        limits = (
+            ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
+            ("its first token", "ttft_slo_ms", first_s, ttft_s),
+        )
+        for what, limit, foreseen_s, limit_s in limits:
+            most_s = foreseen_s + forecast.margin_s
+            if limit_s is not None and delay_s > 0 and most_s > limit_s:
+                return _overloaded(what, limit, (most_s, limit_s), delay_s)
+        forecast.expect(request.request_id, request.arrival_time, first_s)
         return None
 
-    def _load(self, rank: int, priority: int) -> EngineLoad:
-        client = self._clients[rank]
+    def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:
+        """What a request finds at an engine; None: one of priority 0 for which all of that priority are ahead."""
+        client, forecast = self._clients[rank], self._forecasts[rank]
         report = client.report
-        num_running = 0 if report is None else report.num_running
-        unplaced = [each for each in client.journal if not each.num_tokens_here]
-        ahead = [each for each in unplaced if each.request.priority <= priority]
-        num_decoding = client.num_open - len(unplaced)
+        mean = forecast.tokens_per_sequence
+        waiting, num_computing, to_come = list[Waiting](), 0, Counter[str]()
+        for each in client.journal:
+            if not each.is_placed:
+                waiting.append(Waiting(each.request, _num_known(each)))
+                continue
+            to_come[each.request.tenant] += max(1, ceil(mean) - len(each.token_ids))
+            if not each.num_tokens_here:
+                num_computing += _num_known(each)
+        if newcomer is None:
+            ahead = [each for each in waiting if each.request.priority <= 0]
+        else:
+            ahead = forecast.turns.before(newcomer, waiting, to_come, mean)
         return EngineLoad(
-            num_running,
+            0 if report is None else report.num_running,
             _free_places(report, self._config.max_num_seqs),
-            len(ahead) - min(len(ahead), max(0, num_running - num_decoding)),  # without those whose prompt is computed
-            sum(len(each.request.prompt_token_ids) + len(each.token_ids) for each in ahead),
+            len(ahead),
+            num_computing + sum(each.num_tokens for each in ahead),
         )
+
+
+def _num_known(sequence: OpenSequence) -> int:
+    """Tokens of a sequence that an engine which begins with it has to compute."""
+    return len(sequence.request.prompt_token_ids) + len(sequence.token_ids)
 
 
 def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
@@ -87,12 +110,13 @@ def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
     return min(max_num_seqs - report.num_running, by_blocks)
 
 
-def _overloaded(what: str, limit: str, expected_s: float, limit_s: float, delay_s: float) -> Overloaded:
-    """The refusal; `delay_s` is after which nobody is ahead any more."""
-    retry_after_s = max(1, ceil(min(expected_s - limit_s, delay_s)))
+def _overloaded(what: str, limit: str, seconds: tuple[float, float], delay_s: float) -> Overloaded:
+    """The refusal: how long it may take, and is allowed to; `delay_s` is after which nobody is ahead any more."""
+    most_s, limit_s = seconds
+    retry_after_s = max(1, ceil(min(most_s - limit_s, delay_s)))
     return Overloaded(
-        f"The server is busy: this request would wait about {expected_s:.1f} s for {what}, and at most {limit_s:g} s "
-        f"are allowed. Try again in {retry_after_s} s.",
+        f"The server is busy: this request may wait {most_s:.1f} s for {what}, and at most {limit_s:g} s are allowed. "
+        f"Try again in {retry_after_s} s.",
         limit,
         retry_after_s,
     )
@@ -100,4 +124,5 @@ def _overloaded(what: str, limit: str, expected_s: float, limit_s: float, delay_
 
 def _record(forecast: Forecast, turn: Tokens) -> None:
     num_ended = sum(event.finish_reason is not None for event in turn.events)
-    forecast.record(turn.report, sum(event.token_id is not None for event in turn.events), num_ended)
+    firsts = [event.request_id for event in turn.events if event.index == 0]
+    forecast.record(turn.report, sum(event.token_id is not None for event in turn.events), num_ended, firsts)

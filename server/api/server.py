@@ -36,6 +36,9 @@ from server.link.handle import EngineHandle
 from server.link.hub.engines import AnyEngines
 
 log = logging.getLogger("neuronserve")
+# That a connection may be idle: longer than clients (httpx, so OpenAI's too: 5 s) and load balancers (AWS: 60 s)
+# keep it, so that none sends a request into one that closes.
+KEEP_ALIVE_S = 75
 FLUSH_TIMEOUT_S = 5  # for answers that are complete but not yet read by their clients
 ENGINE_STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
@@ -114,6 +117,7 @@ class ApiServer:
                 log_config=None,
                 access_log=False,  # ours is written where the answer is counted
                 server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=FLUSH_TIMEOUT_S,
             ),
             connections,

@@ -67,11 +67,12 @@ def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
     with contextlib.suppress(psutil.NoSuchProcess):
         own = psutil.Process(pid)
         for each in (own, *own.children(recursive=True)):
-            total += _written_bytes(each.pid) if by_proc else int(each.memory_full_info().uss)
+            total += written_bytes(each.pid) if by_proc else int(each.memory_full_info().uss)
     return total
 
 
-def _written_bytes(pid: int) -> int:
+def written_bytes(pid: int) -> int:
+    """Memory of its own that a process has written, by /proc; 0 where it has ended."""
     lines = (line.split() for line in _text(Path(f"/proc/{pid}/status")).splitlines())
     return sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
 

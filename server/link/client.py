@@ -229,7 +229,7 @@ class EngineClient:
 
     def _take_turn(self, turn: Tokens) -> None:
         self.report = turn.report
-        taken = [self.journal.take(event, charge) for event, charge in turn.charged()]
+        taken = self.journal.take_turn(turn)
         if self.journal.has_moved:
             turn = Tokens([event for _, event, _ in taken], turn.report, [charge for *_, charge in taken])
         for observer in self._observers:
@@ -264,10 +264,10 @@ class EngineClient:
 
     def _bury(self, death: Death, info: EngineInfo) -> None:
         """An engine that served has ended: plan its successor, or give up."""
-        loop = asyncio.get_running_loop()
+        now, has_served = asyncio.get_running_loop().time(), self.report is not None
         for poisonous in self.journal.crashed(death.is_fault):
             poisonous.stream.fail(PoisonRequest(f"This request has brought the engine down twice: {death.message}."))
-        delay_s = 0.0 if self._is_restarting else self.breaker.delay_s(loop.time(), death.is_fault)
+        delay_s = 0.0 if self._is_restarting else self.breaker.delay_s(now, death.is_fault, has_served)
         self.state, self.report = "dead" if delay_s is None else "recovering", None
         self._on_death()  # others may take its sequences
         if delay_s is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from server.link.messages import Tokens
 from server.link.stream import Stream
 from server.types import Charge, Request, TokenEvent
 
@@ -41,6 +42,7 @@ class OpenSequence:
     num_waits: int = 0  # deaths since its last token
     num_tokens_here: int = 0  # of token_ids, by the engine that has it
     is_sent: bool = False  # to the engine that has it
+    is_placed: bool = False  # in its batch
 
     @property
     def resumed(self) -> Request:
@@ -57,6 +59,7 @@ class OpenSequence:
         if event.token_id is not None:
             self.token_ids.append(event.token_id)
             self.num_tokens_here += 1
+            self.is_placed = True
         if event.index == 0:
             self.num_cached_tokens = event.num_cached_tokens
         elif event.num_cached_tokens != self.num_cached_tokens:
@@ -66,7 +69,7 @@ class OpenSequence:
 
     def move(self) -> None:
         """Its engine has died: from here on another one charges."""
-        self.base, self.caught_up, self.is_sent = self.charge, None, False
+        self.base, self.caught_up, self.is_sent, self.is_placed = self.charge, None, False, False
         self.num_waits = 0 if self.num_tokens_here else self.num_waits + 1
         self.num_tokens_here = 0
 
@@ -116,6 +119,14 @@ class Journal:
         gone, self._open, self._trial, self.is_trying = list(self._open.values()), {}, [], False
         return gone
 
+    def take_turn(self, turn: Tokens) -> list[tuple[OpenSequence | None, TokenEvent, Charge]]:
+        """Record a turn of the engine: who has got a place in its batch or lost it, and each event as `take` does."""
+        for request_id in turn.report.admitted:
+            self._place(request_id, True)
+        for request_id in turn.report.preempted:
+            self._place(request_id, False)
+        return [self.take(event, charge) for event, charge in turn.charged()]
+
     def take(self, event: TokenEvent, charge: Charge) -> tuple[OpenSequence | None, TokenEvent, Charge]:
         """Record an event. Returns its sequence, None where that was aborted meanwhile, and what its reader gets."""
         sequence = self._open.get(event.request_id)
@@ -150,6 +161,11 @@ class Journal:
         if self.is_trying:
             return self._next_trial()
         return self._sent([each for each in self if not each.is_sent])
+
+    def _place(self, request_id: str, is_placed: bool) -> None:
+        sequence = self._open.get(request_id)
+        if sequence is not None:
+            sequence.is_placed = is_placed
 
     def _next_trial(self) -> list[OpenSequence]:
         if any(each.num_tokens_here < TRIAL_TOKENS for each in self._trial):

@@ -23,15 +23,19 @@ NO_HEALING = Healing()
 
 
 class RestartBreaker:
-    """The deaths of one engine. After the first in a window it restarts at once, after others with growing pauses."""
+    """The deaths of one engine. One that has served is followed at once; while none does, the pauses grow."""
 
     def __init__(self, healing: Healing) -> None:
         self._healing = healing
         self._deaths: deque[float] = deque()
+        self._num_in_vain = 0  # deaths in a row of engines that had served nothing
         self.restarts = {"fault": 0, "outside": 0}  # by what the death came of
 
-    def delay_s(self, now: float, is_fault: bool) -> float | None:
-        """Note a death; seconds until the successor may start, or None when there have been too many."""
+    def delay_s(self, now: float, is_fault: bool, has_served: bool) -> float | None:
+        """Note a death; seconds until the successor may start, or None when there have been too many.
+
+        `has_served` says whether the engine had computed anything since it was ready.
+        """
         deaths = self._deaths
         deaths.append(now)
         while deaths[0] < now - self._healing.window_s:
@@ -39,5 +43,5 @@ class RestartBreaker:
         if len(deaths) > self._healing.max_restarts:
             return None
         self.restarts["fault" if is_fault else "outside"] += 1
-        repeats = len(deaths) - 1
-        return 0.0 if not repeats else min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(repeats - 1, 10))
+        self._num_in_vain = 0 if has_served else self._num_in_vain + 1
+        return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._num_in_vain - 1, 10)) if self._num_in_vain else 0.0

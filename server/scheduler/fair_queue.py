@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
+from server.types import ServedTokens
 
 MAX_REMEMBERED = 4096  # counters, of those that do not wait too
 
@@ -25,6 +26,7 @@ class FairQueue:
         self._queues: dict[str, OrderedQueue] = {}  # of tenants that wait
         self._served: dict[str, int] = {}  # tokens, by tenant
         self._last = ""  # tenant that ceased to wait last
+        self._changed: set[str] = set()  # whose counters have not been reported
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -50,9 +52,7 @@ class FairQueue:
         """Let a sequence wait: one that is new, or has lost its place."""
         tenant = seq.request.tenant
         if tenant not in self._queues:
-            level = self._served.get(self._last, 0)
-            least = min((self._served[other] for other in self._queues), default=level)
-            self._served[tenant] = max(self._served.pop(tenant, 0), least)
+            self._served[tenant] = max(self._served.pop(tenant, 0), self._least)
             self._queues[tenant] = OrderedQueue()
             self._forget()
         self._queues[tenant].add(seq)
@@ -69,6 +69,21 @@ class FairQueue:
         tenant = seq.request.tenant
         if tenant in self._served:  # else it was forgotten while it ran
             self._served[tenant] += num_tokens
+            self._changed.add(tenant)
+
+    def take_served(self) -> ServedTokens | None:
+        """Counters that have grown since this was asked last; None as long as there has been one tenant."""
+        if len(self._served) <= 1:
+            return None
+        counts = {tenant: self._served[tenant] for tenant in self._changed if tenant in self._served}
+        self._changed.clear()
+        return ServedTokens(counts, self._least)
+
+    @property
+    def _least(self) -> int:
+        """What a tenant who begins to wait is lifted to."""
+        level = self._served.get(self._last, 0)
+        return min((self._served[tenant] for tenant in self._queues), default=level)
 
     def _order(self, seq: Sequence) -> tuple[int, int, tuple[int, float, str]]:
         return seq.request.priority, self._served[seq.request.tenant], seq.order

@@ -4,23 +4,32 @@ Two things hold a request back: places in the batch, which are given back as seq
 that are computed before its own. The steps until both are done, at the time that steps take by the tokens in them, are
 its delay. So the delay of a request falls by a second a second while nobody else comes, and whoever is told to come
 back after what is past the limit will find room.
+
+A forecast is of the mean: lengths are drawn, hosts are busy, others may come who are served before. Whoever promises a
+limit needs `margin_s`, by which nearly all of the latest requests were at most later than foreseen.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil
 
+from server.scheduler.turns import Turns
 from server.types import StepReport
 
 NUM_STEPS_KEPT = 32  # of each kind: what came before weighs less and less
 NUM_ENDS_KEPT = 64
+NUM_ERRORS_KEPT = 128  # requests by which a forecast is judged
+IN_TIME = 0.97  # share of them that `margin_s` would have kept in time
+MAX_EXPECTED = 4096  # requests whose first tokens are waited for here; aborted ones are among them
 FIRST_LENGTH = 16.0  # tokens that a sequence generates, before any has ended: OpenAI's default for completions
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What a request that comes now finds at an engine. Sequences of lower priority are not ahead of it."""
+    """What a request that comes now finds at an engine: ahead of it are those served before it (turns.py)."""
 
     num_running: int
     num_free_places: int  # of the batch
@@ -86,6 +95,10 @@ class Forecast:
         self._budget = max_num_batched_tokens
         self._steps = StepTimes()
         self._last: StepReport | None = None
+        self.turns = Turns()
+        self._expected: dict[str, tuple[float, float]] = {}  # when a request came, and the seconds foreseen for it
+        self._errors: deque[float] = deque(maxlen=NUM_ERRORS_KEPT)  # seconds that it took beyond those
+        self.margin_s = 0.0  # at least 0
         self._num_generated, self._num_ended = FIRST_LENGTH, 1.0
 
     @property
@@ -93,9 +106,24 @@ class Forecast:
         """That sequences generate before they end: tokens over ends, so that those under way count too."""
         return self._num_generated / self._num_ended
 
-    def record(self, report: StepReport, num_generated: int, num_ended: int) -> None:
-        """Note a turn of the engine: what it reported, the tokens that it generated and the sequences that ended."""
+    def expect(self, request_id: str, now: float, first_token_s: float) -> None:
+        """Note a request that was taken, with what was foreseen for it."""
+        if first_token_s > 0:
+            self._expected[request_id] = now, first_token_s
+            if len(self._expected) > MAX_EXPECTED:
+                del self._expected[next(iter(self._expected))]
+
+    def record(self, report: StepReport, num_generated: int, num_ended: int, firsts: Collection[str] = ()) -> None:
+        """Note a turn of the engine: what it reported, the tokens that it generated and the sequences that ended.
+
+        `firsts` are ids of those whose first tokens are among them.
+        """
         last, self._last = self._last, report
+        if last is not None and report.step_id <= last.step_id:  # another engine, after a pause that nobody foresaw
+            self.turns.reset()
+            self._expected.clear()
+        self.turns.record(report.served)
+        self._judge(firsts, report.time)
         if report.num_tokens:
             is_next = (
                 last is not None and last.step_id + 1 == report.step_id and last.num_running + last.num_waiting > 0
@@ -113,6 +141,13 @@ class Forecast:
     def first_token_s(self, load: EngineLoad, num_prompt_tokens: int) -> float:
         """Seconds until a request with such a prompt has its first token."""
         return self._seconds(load, num_prompt_tokens)
+
+    def _judge(self, firsts: Collection[str], now: float) -> None:
+        """Compare what was foreseen with what came."""
+        expected = [self._expected.pop(request_id) for request_id in firsts if request_id in self._expected]
+        if expected:
+            self._errors += [now - came - first_token_s for came, first_token_s in expected]
+            self.margin_s = max(0.0, sorted(self._errors)[int(len(self._errors) * IN_TIME)])
 
     def _seconds(self, load: EngineLoad, num_prompt_tokens: int) -> float:
         """Of the steps until there is a place, or until the tokens are computed, whichever are more."""

@@ -146,8 +146,7 @@ class Scheduler:
         seqs = [self._open[placed.request_id] for placed in plan.decode]
         decode_run.compute(seqs, sampled, num_steps, self._cache)
         self._gate.passed(False, num_steps - 1)
-        most = self._config.max_model_len
-        ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, most)]
+        ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, self._config.max_model_len)]
         for seq in seqs:
             self._cache.drop(seq.blocks, seq.num_computed_tokens)
             if seq in ended:
@@ -156,7 +155,8 @@ class Scheduler:
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         """The state after `apply`."""
-        return report_of(plan, result, now, self._cache, (self.num_running, self.num_waiting))
+        num_open = self.num_running, self.num_waiting
+        return report_of(plan, result, now, self._cache, num_open, self._waiting.take_served())
 
     def audit(self) -> list[str]:
         """What is wrong with the books, one line each; O(blocks + open requests). For tests and debugging."""

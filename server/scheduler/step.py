@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.sequence import Sequence
-from server.types import Request, ScheduledSeq, StepPlan, StepReport, StepResult
+from server.types import Request, ScheduledSeq, ServedTokens, StepPlan, StepReport, StepResult
 
 
 class StepDraft:
@@ -92,7 +92,12 @@ class StepDraft:
 
 
 def report_of(
-    plan: StepPlan, result: StepResult, now: float, cache: KVCacheManager, num_open: tuple[int, int]
+    plan: StepPlan,
+    result: StepResult,
+    now: float,
+    cache: KVCacheManager,
+    num_open: tuple[int, int],
+    served: ServedTokens | None,
 ) -> StepReport:
     """The state after a step; `num_open` sequences run and wait."""
     num_running, num_waiting = num_open
@@ -112,4 +117,5 @@ def report_of(
         prefix_hits=cache.prefix_hits,
         step_seconds=result.seconds,
         device=result.device,
+        served=served,
     )

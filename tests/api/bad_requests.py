@@ -22,15 +22,21 @@ class BadRequest(NamedTuple):
     param: str | None
 
 
-# Fields of every generation request: each row is sent to both endpoints.
+# Fields of every generation request: each row is sent to both endpoints. Those past the sizes of the fake model, and
+# those that no model takes.
+PAST_SIZES: list[Case] = [
+    ({"truncate_prompt_tokens": MAX_MODEL_LEN + 1}, "truncate_prompt_tokens"),
+    ({"allowed_token_ids": [VOCAB_SIZE]}, "allowed_token_ids"),
+    ({"logit_bias": {str(VOCAB_SIZE): 1}}, "logit_bias"),
+    ({"stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids"),
+    ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids"),
+]
 GENERATION: list[Case] = [
     ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-    ({"truncate_prompt_tokens": MAX_MODEL_LEN + 1}, "truncate_prompt_tokens"),
     ({"truncate_prompt_tokens": "all"}, "truncate_prompt_tokens"),
     ({"allowed_token_ids": []}, "allowed_token_ids"),
     ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
-    ({"allowed_token_ids": [VOCAB_SIZE]}, "allowed_token_ids"),
     ({"allowed_token_ids": [1] * 9000}, "allowed_token_ids"),
     ({"allowed_token_ids": [1], "guided_regex": "a"}, "allowed_token_ids"),
     ({"bad_words": "a"}, "bad_words"),
@@ -67,7 +73,6 @@ GENERATION: list[Case] = [
     ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"logit_bias": {"5": 101}}, "logit_bias"),
     ({"logit_bias": {"five": 1}}, "logit_bias"),
-    ({"logit_bias": {str(VOCAB_SIZE): 1}}, "logit_bias"),
     ({"logit_bias": {"9" * 400: 1}}, "logit_bias"),
     ({"logit_bias": {str(i): 1 for i in range(2000)}}, "logit_bias"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
@@ -75,7 +80,6 @@ GENERATION: list[Case] = [
     ({"stop": ["a", 5]}, "stop[1]"),
     ({"stop": 5}, "stop"),
     ({"stop": "x" * 2000}, "stop"),
-    ({"stop_token_ids": [VOCAB_SIZE]}, "stop_token_ids"),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
     ({"stop_token_ids": list(range(129))}, "stop_token_ids"),
     ({"priority": 2**40}, "priority"),
@@ -100,7 +104,6 @@ GENERATION: list[Case] = [
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
     ({"logprob_token_ids": [1]}, "logprob_token_ids"),
     ({"logprob_token_ids": []}, "logprob_token_ids"),
-    ({"logprob_token_ids": [VOCAB_SIZE]}, "logprob_token_ids"),
     ({"logprob_token_ids": [1] * 129}, "logprob_token_ids"),
     ({"best_of": 0}, "best_of"),
     ({"best_of": 2, "n": 3}, "best_of"),
@@ -229,7 +232,10 @@ NAMED: list[Case] = [
 OF_GENERATION = [
     *(
         BadRequest(CHAT, {"messages": HELLO, "max_tokens": 1} | body, 400, param)
-        for body, param in GENERATION + CHAT_ONLY
+        for body, param in PAST_SIZES + GENERATION + CHAT_ONLY
     ),
-    *(BadRequest(TEXT, {"prompt": "a", "max_tokens": 1} | body, 400, param) for body, param in GENERATION + TEXT_ONLY),
+    *(
+        BadRequest(TEXT, {"prompt": "a", "max_tokens": 1} | body, 400, param)
+        for body, param in PAST_SIZES + GENERATION + TEXT_ONLY
+    ),
 ]

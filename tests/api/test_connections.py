@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import signal
 import socket
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.api.serving import command, running_server, until
+from tests.api.serving import Server, command, running_server, until
 
 BODY = b'{"prompt": "a", "max_tokens": 2}'
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
@@ -69,6 +71,21 @@ def test_a_refused_connection_says_why_and_when_to_come_back(checkpoint: Path) -
 def test_the_soft_limit_is_raised_to_the_hard_one(checkpoint: Path) -> None:
     with running_server(checkpoint, under=prlimit(128, 512)) as server:
         assert open_limit(server.process.pid) == open_limit(server.engine_pid) == ["512", "512"]
+
+
+@pytest.mark.thorough
+def test_a_connection_that_clients_keep_is_not_closed_under_them(server: Server) -> None:
+    """httpx, and so OpenAI's client, uses one again that was idle for up to five seconds."""
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    with contextlib.closing(client):
+        client.connect()
+        first = client.sock
+        for idle_s in (6, 0):
+            client.request("POST", "/v1/completions", BODY, {"content-type": "application/json"})
+            answer = client.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+            time.sleep(idle_s)
+        assert client.sock is first
 
 
 @pytest.mark.parametrize(("engines", "least"), [("1", 128), ("2", 144)])

@@ -73,6 +73,35 @@ def test_under_three_times_its_load_a_server_answers_or_refuses_and_nothing_else
         until(lambda: client.post(TEXT, json=SHORT).status_code == 200)
 
 
+def test_a_key_is_refused_for_its_own_queue_and_not_for_anothers(checkpoint: Path, tmp_path: Path) -> None:
+    """One place, and sequences that are expected to take four seconds or more: two of a key are past the limit."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys:\n  - {name: many, key: many-key}\n  - {name: few, key: few-key}\n")
+    argv = ("--device", "slow:0.2", "--max-num-seqs", "1", "--max-queue-delay", "10")
+    of_keys = ("--api-keys-file", str(keys), "--public-paths", "/metrics")
+    with running_server(checkpoint, *argv, *of_keys) as server, ThreadPoolExecutor(7) as pool:
+
+        def ask(key: str, max_tokens: int) -> httpx.Response:
+            body = {**SHORT, "max_tokens": max_tokens}
+            return httpx.post(server.url + TEXT, json=body, headers={"Authorization": f"Bearer {key}-key"})
+
+        running = pool.submit(ask, "many", 16)
+        until(lambda: num_generated(server) > 1)
+        many = [pool.submit(ask, "many", 1) for _ in range(5)]
+        until(lambda: any(each.done() for each in many))
+        assert not running.done()
+        assert ask("many", 1).status_code == 429
+        assert ask("few", 1).status_code == 200
+        assert {each.result().status_code for each in many} == {200, 429}
+        assert running.result().status_code == 200
+
+
+def num_generated(server: Server) -> float:
+    page = httpx.get(server.url + "/metrics").text
+    found = re.search(r"^vllm:generation_tokens_total\{.*\} (.*)$", page, re.MULTILINE)
+    return 0.0 if found is None else float(found[1])
+
+
 def test_a_server_past_its_memory_takes_nothing_new_and_says_why(checkpoint: Path) -> None:
     with running_server(checkpoint, "--host-memory-gib", "0.01") as server:
         until(lambda: httpx.post(server.url + TEXT, json=SHORT).status_code == 429)

@@ -19,15 +19,18 @@ from tests.api.serving import is_running, until
 
 CHUNK = 8 * 2**20
 ROOM = 32 * 2**20  # that the neighbour finds
-# Takes memory until the group has killed somebody for it, and gives it back. It is small: the engine goes first.
+# Takes memory until the group has killed somebody for it. The engine goes first: it is larger and offers itself more.
+# While its memory is not free yet the kernel may take another process: this one, rather than the server's.
 NEIGHBOUR = f"""
 import sys, time, pathlib
+pathlib.Path("/proc/self/oom_score_adj").write_text("450")
 events = pathlib.Path(sys.argv[1])
 kills = lambda: [line for line in events.read_text().splitlines() if line.startswith("oom_kill ")]
 before, taken = kills(), []
 while kills() == before:
     taken.append(b"\\1" * {CHUNK})
     time.sleep(0.001)
+time.sleep(3600)
 """
 
 
@@ -49,11 +52,12 @@ class MemoryGroup:
     def run_out(self, pid: int) -> None:
         """Have the group run out of memory until the kernel has killed process `pid` for it."""
         self.limit.write_text(str(int(self.usage.read_text()) + ROOM))
-        try:
-            subprocess.run([*self.under, sys.executable, "-c", NEIGHBOUR, str(self.events)], check=True)
-            until(lambda: not is_running(pid))
-        finally:
-            self.limit.write_text(self.unlimited)
+        with subprocess.Popen([*self.under, sys.executable, "-c", NEIGHBOUR, str(self.events)]) as neighbour:
+            try:
+                until(lambda: not is_running(pid))
+            finally:
+                self.limit.write_text(self.unlimited)
+                neighbour.kill()
 
 
 @contextlib.contextmanager

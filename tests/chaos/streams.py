@@ -66,6 +66,7 @@ class Answer:
     usage: tuple[int, int] | None = None
     errors: list[Any] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    is_over: bool = False
 
     def take(self, chunk: dict[str, Any]) -> None:
         self.times.append(time.monotonic())
@@ -103,10 +104,10 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code != 200:
             answer.errors.append((response.status_code, await response.aread()))
-            return
         async for line in response.aiter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
                 answer.take(json.loads(line.removeprefix("data: ")))
+    answer.is_over = True
 
 
 Disturbance = Callable[[list[Answer], asyncio.Future[Any]], Awaitable[None]]
@@ -149,12 +150,15 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": [call["function"] for call in calls]}
 
 
-def pauses(answers: list[Answer], strikes: list[float]) -> list[float]:
-    """Seconds from each strike to the next frame of each stream that was open then."""
+def pauses(answers: list[Answer], strikes: list[tuple[float, float]]) -> list[float]:
+    """Seconds from each strike to the first frame after the engine's end of each stream that was open then.
+
+    `strikes` are the times of both: until an engine that hangs or errs has ended, frames of before may come.
+    """
     found = []
-    for at in strikes:
+    for struck, over in strikes:
         for answer in answers:
-            later = [t for t in answer.times if t > at]
-            if later and answer.times[0] < at:
-                found.append(later[0] - at)
-    return sorted(found)
+            later = [t for t in answer.times if t > over]
+            if later and answer.times[0] < struck:
+                found.append(later[0] - struck)
+    return found

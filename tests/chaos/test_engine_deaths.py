@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from server.settings.model import DEFAULT_MODEL
-from tests.api.serving import Server, running_server
+from tests.api.serving import Server, is_running, running_server, until
 from tests.api.test_responses import client_of
 from tests.chaos.memory_group import memory_group
 from tests.chaos.streams import (
@@ -45,22 +45,38 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Strikes:
-    """Strikes the engine at random moments, each after the streams have gone on since the last one."""
+    """Strikes the engine at random moments, each after every open stream has gone on since the last one.
+
+    So each pause is of one death. Deaths of engines that have not recovered yet are in `tests/link/test_healing.py`.
+    """
 
     def __init__(self, server: Server, strike: Strike, count: int) -> None:
         self._server, self._strike, self._count = server, strike, count
         self._chance = random.Random(count)
-        self.times: list[float] = []
+        self.times: list[tuple[float, float]] = []  # of each strike, and of the engine's end
 
     async def __call__(self, answers: list[Answer], whole: asyncio.Future[Any]) -> None:
-        while len(self.times) < self._count and not whole.done():
-            seen = sum(len(answer.times) for answer in answers)
-            while sum(len(answer.times) for answer in answers) < seen + NUM_STREAMS * 2 and not whole.done():
+        """Strike while these go on."""
+        while not self.are_done and not whole.done():
+            seen = [len(answer.times) for answer in answers]
+            while not whole.done() and any(
+                len(each.times) == n and not each.is_over for each, n in zip(answers, seen, strict=True)
+            ):
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(self._chance.random() * 0.2)
+            await asyncio.sleep(self._chance.random() * 0.5)
             if not whole.done() and (pids := self._server.engine_pids):  # none while one follows another
-                self.times.append(time.monotonic())
-                await asyncio.to_thread(self._strike, pids[0])
+                struck = time.monotonic()
+                await asyncio.to_thread(self._strike_dead, pids[0])
+                self.times.append((struck, time.monotonic()))
+
+    def _strike_dead(self, pid: int) -> None:
+        """Strike, and wait until it has ended: frames that were under way are no sign of life."""
+        self._strike(pid)
+        until(lambda: not is_running(pid))
+
+    @property
+    def are_done(self) -> bool:
+        return len(self.times) >= self._count
 
 
 def by_signal(number: int) -> Callable[[], Any]:
@@ -107,19 +123,25 @@ def test_streams_are_those_of_an_undisturbed_run(
         line_tokens = max_tokens // 2
         calm = asyncio.run(serve_all(server, max_tokens))
         calm_lines = batch_answers(client, batch_of(client, line_tokens))
-        strikes = Strikes(server, strike, count)
+        strikes, rounds = Strikes(server, strike, count), list[list[Answer]]()
         batch_id = batch_of(client, line_tokens)
-        struck = asyncio.run(serve_all(server, max_tokens, strikes))
+        while not strikes.are_done:
+            rounds.append(asyncio.run(serve_all(server, max_tokens, strikes)))
         struck_lines = batch_answers(client, batch_id)
         metrics = httpx.get(server.url + "/metrics").text
     assert [error for answer in calm for error in answer.errors] == []
-    assert strikes.times
+    for struck in rounds:
+        assert_same(calm, struck)
+    assert struck_lines == calm_lines
+    restarts = sum(float(line.split()[-1]) for line in metrics.splitlines() if "engine_restarts_total{" in line)
+    assert restarts == count
+    found = sorted(pause for struck in rounds for pause in pauses(struck, strikes.times))
+    print(f"\n{count} strikes in {len(rounds)} rounds of {NUM_STREAMS} streams, {len(found)} pauses: ", end="")
+    print(f"median {found[len(found) // 2]:.2f} s, p99 {found[int(len(found) * 0.99)]:.2f} s, ", end="")
+    print(f"longest {found[-1]:.2f} s")
+
+
+def assert_same(calm: list[Answer], struck: list[Answer]) -> None:
     for i, (expected, got) in enumerate(zip(calm, struck, strict=True)):
         for name, want, have in zip(Answer.__annotations__, expected.content, got.content, strict=False):
             assert have == want, f"{name} of stream {i}"
-    assert struck_lines == calm_lines
-    restarts = sum(float(line.split()[-1]) for line in metrics.splitlines() if "engine_restarts_total{" in line)
-    assert restarts == len(strikes.times)
-    found = pauses(struck, strikes.times)
-    print(f"\n{len(found)} pauses after {len(strikes.times)} strikes: median {found[len(found) // 2]:.2f} s, ", end="")
-    print(f"p99 {found[int(len(found) * 0.99)]:.2f} s, longest {found[-1]:.2f} s")

@@ -12,7 +12,7 @@ from server.engine.fake_runner import FakeRunner, expected_prompt_logprobs, expe
 from server.kv_cache.manager import KVCacheManager
 from server.scheduler.batching import POLICIES
 from server.scheduler.scheduler import Scheduler
-from server.types import Request, SampledToken, SamplingParams, StepPlan, StepResult, TokenEvent
+from server.types import Request, SampledToken, SamplingParams, StepPlan, StepReport, StepResult, TokenEvent
 
 VOCAB = 11
 FULL = (AttentionSpan(),)
@@ -30,7 +30,7 @@ GROUPS = (
 
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
     """A request; keyword arguments go to `Request` where it has such a field, to `SamplingParams` otherwise."""
-    own = {k: fields.pop(k) for k in ("arrival_time", "priority", "cache_salt") if k in fields}
+    own = {k: fields.pop(k) for k in ("arrival_time", "priority", "cache_salt", "tenant") if k in fields}
     own.setdefault("arrival_time", 0.0)
     return Request(request_id, tuple(prompt), SamplingParams(max_tokens, **fields), **own)
 
@@ -58,6 +58,7 @@ class Bench:
         self.requests: dict[str, Request] = {}
         self.events: dict[str, list[TokenEvent]] = defaultdict(list)
         self.plans: list[StepPlan] = []
+        self.reports: list[StepReport] = []
         self.placed: set[str] = set()  # ids that were in a plan
         self.broken: set[str] = set()  # ids whose logits are not finite
         self.now = 0.0
@@ -132,6 +133,7 @@ class Bench:
 
     def check_report(self, plan: StepPlan, result: StepResult) -> None:
         report = self.scheduler.report(plan, result, self.now)
+        self.reports.append(report)
         assert report.num_prefill_tokens + report.num_decode_tokens == plan.num_tokens
         assert report.num_running + report.num_waiting == len(self.scheduler.open_ids)
         assert (report.preempted, report.step_id) == (plan.preempted, plan.step_id)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from math import ceil
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scheduler_harness import Bench, bench, request
 
-from server.scheduler.forecast import EngineLoad, Forecast, StepTimes
-from server.types import StepReport, StepResult
+from server.scheduler.forecast import IN_TIME, NUM_ERRORS_KEPT, EngineLoad, Forecast, StepTimes
+from server.scheduler.turns import Waiting
+from server.types import Request, StepReport, StepResult
 
 STEP_S, TOKEN_S = 0.01, 0.0005  # of the engines here
 BUDGET = 16
@@ -123,26 +125,38 @@ class Doored:
     came: dict[str, float] = field(default_factory=dict)
     first_s: dict[str, float] = field(default_factory=dict)
     num_tokens: int = 0
+    num_in_time: int = 0  # of them, of those whose first came within the limit
     refused_s: list[float] = field(default_factory=list)  # by how much each was past the limit
 
-    def load(self, priority: int = 0) -> EngineLoad:
-        scheduler = self.engine.scheduler
-        unplaced = [self.engine.requests[name] for name in scheduler.open_ids if name not in self.first_s]
-        ahead = [each for each in unplaced if each.priority <= priority]
-        num_computing = scheduler.num_running - (len(scheduler.open_ids) - len(unplaced))
-        tokens = sum(len(each.prompt_token_ids) for each in ahead)
-        return EngineLoad(scheduler.num_running, 4 - scheduler.num_running, max(0, len(ahead) - num_computing), tokens)
+    def load(self, newcomer: Request) -> EngineLoad:
+        scheduler, mean = self.engine.scheduler, self.forecast.tokens_per_sequence
+        placed = [self.engine.requests[name] for name in scheduler.running_ids]
+        waiting = [
+            Waiting(self.engine.requests[name], len(self.engine.requests[name].prompt_token_ids))
+            for name in scheduler.open_ids
+            if name not in scheduler.running_ids
+        ]
+        to_come = Counter[str]()
+        for each in placed:
+            to_come[each.tenant] += max(1, ceil(mean) - len(self.engine.events[each.request_id]))
+        ahead = self.forecast.turns.before(newcomer, waiting, to_come, mean)
+        computing = [each for each in placed if each.request_id not in self.first_s]
+        tokens = sum(len(each.prompt_token_ids) for each in computing) + sum(each.num_tokens for each in ahead)
+        return EngineLoad(scheduler.num_running, 4 - scheduler.num_running, len(ahead), tokens)
 
-    def offer(self, name: str, num_prompt: int, num_generated: int, priority: int = 0) -> bool:
-        load = self.load(priority)
-        expected_s = self.forecast.first_token_s(load, num_prompt)
-        if self.limit_s is not None and self.forecast.delay_s(load) > 0 and expected_s > self.limit_s:
-            self.refused_s.append(expected_s - self.limit_s)
-            return False
-        self.came[name] = self.now
+    def offer(self, name: str, num_prompt: int, num_generated: int, priority: int = 0, tenant: str = "") -> bool:
         prompt = [len(self.came) % 11] * num_prompt
-        self.engine.requests[name] = request(name, prompt, num_generated, arrival_time=self.now, priority=priority)
-        self.engine.scheduler.add(self.engine.requests[name])
+        newcomer = request(name, prompt, num_generated, arrival_time=self.now, priority=priority, tenant=tenant)
+        load = self.load(newcomer)
+        expected_s = self.forecast.first_token_s(load, num_prompt)
+        limit_s = None if self.limit_s is None else self.limit_s - self.forecast.margin_s
+        if limit_s is not None and self.forecast.delay_s(load) > 0 and expected_s > limit_s:
+            self.refused_s.append(expected_s - limit_s)
+            return False
+        self.forecast.expect(name, self.now, expected_s)
+        self.came[name] = self.now
+        self.engine.requests[name] = newcomer
+        self.engine.scheduler.add(newcomer)
         return True
 
     def step(self) -> None:
@@ -154,9 +168,12 @@ class Doored:
         events = scheduler.apply(plan, result, self.now)
         self.num_tokens += len(events)
         for event in events:
-            self.first_s.setdefault(event.request_id, self.now - self.came[event.request_id])
+            self.engine.events[event.request_id].append(event)
+            first_s = self.first_s.setdefault(event.request_id, self.now - self.came[event.request_id])
+            self.num_in_time += self.limit_s is not None and first_s <= self.limit_s
         ended = sum(event.finish_reason is not None for event in events)
-        self.forecast.record(scheduler.report(plan, result, self.now), len(events), ended)
+        firsts = [event.request_id for event in events if event.index == 0]
+        self.forecast.record(scheduler.report(plan, result, self.now), len(events), ended, firsts)
 
     def run(self, arrivals: deque[tuple[float, int, int]], until_s: float) -> None:
         """Offer (time, prompt, tokens) as their times come."""
@@ -187,8 +204,28 @@ def test_at_three_times_the_capacity_the_admitted_keep_to_the_limit_and_no_token
     times = sorted(full.first_s.values())
     assert max(alone.first_s.values()) > 10 * LIMIT_S, "this is no overload"
     assert times[len(times) * 99 // 100] <= 1.5 * LIMIT_S
-    assert full.num_tokens >= 0.95 * alone.num_tokens
+    assert full.num_in_time >= 0.95 * alone.num_tokens
     assert full.refused_s
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=300))
+def test_the_margin_would_have_kept_nearly_all_of_the_latest_in_time(errors: list[float]) -> None:
+    forecast = taught()
+    for number, error_s in enumerate(errors):
+        name, came = f"r{number}", 1000.0 * number
+        forecast.expect(name, came, 5.0)
+        forecast.record(report(1000 + number, 4, 0, begin=came + 5.0 + error_s - STEP_S - 4 * TOKEN_S), 1, 0, [name])
+    latest = errors[-NUM_ERRORS_KEPT:]
+    late = [error_s for error_s in latest if error_s > forecast.margin_s + 1e-9]
+    assert len(late) <= (1 - IN_TIME) * len(latest)
+    assert 0 <= forecast.margin_s <= max(0.0, *latest) + 1e-9
+
+
+def test_an_engine_that_has_died_meanwhile_says_nothing_of_a_forecast() -> None:
+    forecast = taught()
+    forecast.expect("a", 0.0, 0.1)
+    forecast.record(report(1, 4, 0, begin=2000.0), 1, 0, ["a"])
+    assert forecast.margin_s == 0
 
 
 def test_below_the_capacity_nobody_is_refused() -> None:
@@ -215,3 +252,24 @@ def test_the_urgent_are_refused_last() -> None:
         pass
     assert not engine.offer("later", 10, 10, priority=5)
     assert engine.offer("urgent", 10, 10, priority=-5)
+
+
+def test_who_asks_little_is_not_refused_for_anothers_queue() -> None:
+    """One floods the engine at three times its capacity; the other has one request at a time."""
+    engine = Doored(LIMIT_S)
+    flood, num_taken, num_refused = arrivals(3 * CAPACITY, TIME_S), 0, 0
+    while flood:
+        name = f"few{num_taken}"
+        if not num_taken or f"few{num_taken - 1}" not in engine.engine.scheduler.open_ids:
+            is_taken = engine.offer(name, 8, 10, tenant="few")
+            num_taken, num_refused = num_taken + is_taken, num_refused + (not is_taken)
+        until_s = engine.now + 0.1
+        while engine.now < until_s:
+            while flood and flood[0][0] <= engine.now:
+                _, num_prompt, num_generated = flood.popleft()
+                engine.offer(f"r{len(flood)}", num_prompt, num_generated, tenant="many")
+            engine.step()
+    times = sorted(engine.first_s.values())
+    assert times[len(times) * 99 // 100] <= 1.5 * LIMIT_S
+    assert len(engine.refused_s) > num_refused  # those of the flood
+    assert num_refused < num_taken / 10

@@ -61,14 +61,19 @@ class Limiter:
 
     def begin(self, num_prompt_tokens: int, now: float) -> None:
         """Take the tokens of a prompt that is about to be computed; `end` follows. Raises RateLimited."""
+        self.require(num_prompt_tokens, now)
+        if self._tokens is not None:
+            self._tokens.take(num_prompt_tokens, now)
+        self.num_running += 1
+
+    def require(self, num_prompt_tokens: int, now: float) -> None:
+        """Raise RateLimited where `begin` would."""
         most = self.limits.max_concurrent
         if most is not None and self.num_running >= most:
             message = f"This key has {self.num_running} requests under way, as many as it may have at once."
             raise RateLimited(message, "concurrent_requests", 1)
         if self._tokens is not None:
             _require(self._tokens, num_prompt_tokens, now, "tokens")
-            self._tokens.take(num_prompt_tokens, now)
-        self.num_running += 1
 
     def generated(self, num_tokens: int, now: float) -> None:
         """Take tokens that a request was given."""

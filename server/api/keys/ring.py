@@ -63,6 +63,11 @@ class KeyUse:
         with self._counting():
             self._limiter.let_in(self._clock.now())
 
+    def require(self, num_prompt_tokens: int) -> None:
+        """Raise RateLimited where `generating` would."""
+        with self._counting():
+            self._limiter.require(num_prompt_tokens, self._clock.now())
+
     @contextlib.contextmanager
     def generating(self, num_prompt_tokens: int) -> Iterator[KeyUse]:
         """While a request is generated. Raises RateLimited before anything."""

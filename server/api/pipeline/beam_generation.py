@@ -51,6 +51,7 @@ class BeamGeneration:
         self._adapter = service.adapters.get(body.model)
         self._planned = sequences
         self._prompts = [sequence.prompt for sequence in sequences]
+        self._num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self._prompts)
         self._sampling = sequences[0].sampling
         self._searches = [BeamSearch(_params(self._width, body, each.sampling)) for each in sequences]
         self._arrival_time = service.clock.now()
@@ -69,10 +70,16 @@ class BeamGeneration:
         """Each prompt once, with the sampling that beams are made of."""
         return self._planned
 
+    def require_welcome(self) -> None:
+        """Raise RateLimited when the key's limits say so: beams are let in however many wait."""
+        self._origin.caller.use.require(self._num_prompt_tokens)
+
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """One batch with all choices. Raises GenerationFailed, Unavailable, or RequestTimeout after the time limit."""
-        num_prompt = sum(len(prompt.token_ids) for prompt in self._prompts)
-        with self._origin.caller.use.generating(num_prompt) as use, self._service.adapters.using(self._adapter):
+        with (
+            self._origin.caller.use.generating(self._num_prompt_tokens) as use,
+            self._service.adapters.using(self._adapter),
+        ):
             while any(not search.is_done for search in self._searches):
                 await self._step()
             ended = [(i, beam) for i, search in enumerate(self._searches) for beam in search.ended]
@@ -83,7 +90,7 @@ class BeamGeneration:
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts of the prompts and of the beams that were kept, and the device time of all."""
-        num_prompt = sum(len(prompt.token_ids) for prompt in self._prompts)
+        num_prompt = self._num_prompt_tokens
         num_generated = self._num_generated if has_output else 0
         shows_device = self._origin.has_device_usage
         return Usage(

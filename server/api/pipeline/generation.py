@@ -62,6 +62,9 @@ class AnyGeneration(Protocol):
     def planned(self) -> Sequence[PlannedSequence]:
         """Each prompt once, with the sampling of its first choice."""
 
+    def require_welcome(self) -> None:
+        """Raise Overloaded when it would wait too long, RateLimited when the key's limits say so; `deltas` does too."""
+
     def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """Batches of output as it comes; ends when every choice has ended."""
 
@@ -204,12 +207,9 @@ class Generation:
         return [sequence.prompt for sequence in self._sequences]
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended.
-
-        Raises Overloaded before anything when it would wait too long, and RateLimited when the key's limits say so.
-        """
+        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
         engine, adapters = self._service.engine, self._service.adapters
-        self._require_welcome()
+        self.require_welcome()
         with (
             self._use.generating(self._num_prompt_tokens),
             adapters.using(self._adapter),
@@ -231,12 +231,11 @@ class Generation:
         """Token counts and device time so far; without output, as it was before the first token was sent."""
         choices = list(self._choices.values())
         firsts = range(0, len(choices), self._n)
-        num_prompt = self._num_prompt_tokens
         num_generated = sum(choice.num_tokens for choice in choices) if has_output else 0
         return Usage(
-            prompt_tokens=num_prompt,
+            prompt_tokens=self._num_prompt_tokens,
             completion_tokens=num_generated,
-            total_tokens=num_prompt + num_generated,
+            total_tokens=self._num_prompt_tokens + num_generated,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(choices[i].num_cached_tokens for i in firsts)),
             neuronserve=self._device_usage() if self._has_device_usage else None,
         )
@@ -251,13 +250,14 @@ class Generation:
         """Each prompt once, with the sampling of its first choice."""
         return self._sequences[:: self._n]
 
-    def _require_welcome(self) -> None:
+    def require_welcome(self) -> None:
         model = self._service.served
         try:
             model.admission.check(self._requests, self._rank)
         except QueueFull as error:
             model.requests.rejected(error.limit)
             raise
+        self._use.require(self._num_prompt_tokens)
 
     def _device_usage(self) -> DeviceUsage:
         choices = self._choices.values()

@@ -55,7 +55,8 @@ class _Place:
         self.number = number
         self.process: SpawnProcess | None = None  # in its present life
         self.breaker = RestartBreaker(RESTARTS)
-        self.has_served = asyncio.Event()
+        self.has_served = asyncio.Event()  # in any life
+        self.served_at_last = False  # in the life that has ended
 
     @property
     def is_running(self) -> bool:
@@ -157,7 +158,8 @@ class Supervisor:
             if self._is_stopping:
                 return
             await self._store.recover(life)
-            delay_s = place.breaker.delay_s(asyncio.get_running_loop().time(), is_fault=True)
+            now = asyncio.get_running_loop().time()
+            delay_s = place.breaker.delay_s(now, is_fault=True, has_served=place.served_at_last)
             if delay_s is None:
                 raise WorkerLost(f"{what}, {RESTARTS.max_restarts + 1} times within {RESTARTS.window_s:g} s")
             log.error("%s; starting it again", what)
@@ -179,6 +181,7 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(session.ended.wait(), LAST_WORDS_S)
         self._sums.end(number)
+        place.served_at_last = session.serving.is_set()
         what = f"API worker {place.number} (pid {process.pid}) {_ending(process.exitcode)}"
         if session.failure is not None:
             what += f": {session.failure.message}"

@@ -23,6 +23,8 @@ keys:
   - {name: few, key: few-key, limits: {requests_per_minute: 1}}
   - {name: some, key: some-key, limits: {tokens_per_minute: 60}}
   - {name: short, key: short-key, limits: {tokens_per_minute: 10}}
+  - {name: behind-False, key: behind-False-key, limits: {tokens_per_minute: 10}}
+  - {name: behind-True, key: behind-True-key, limits: {tokens_per_minute: 10}}
   - {name: one, key: one-key, limits: {max_concurrent: 1}}
 """
 BODY = {"prompt": "abcdef", "max_tokens": 4, "ignore_eos": True}
@@ -122,6 +124,24 @@ def test_tokens_per_minute_count_prompts_and_what_is_generated(keyed: Server) ->
     assert int(second.headers["retry-after"]) > 60  # the debt of 26 tokens at 10 a minute comes first
     anthropic = ask(keyed, "POST", "/v1/messages", "short", json={"max_tokens": 1, "messages": [], "model": "fake"})
     assert anthropic.json()["type"] == "error"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_response_in_the_background_over_the_limit_is_refused_before_it_is_queued(
+    keyed: Server, is_stream: bool
+) -> None:
+    """Clients try again after 429, and not after a response that has failed."""
+    key = f"behind-{is_stream}"
+    with openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=f"{key}-key", max_retries=0, timeout=60) as client:
+        asked = {"model": "fake", "input": "abcdef", "max_output_tokens": 40, "background": True}
+        first = client.responses.create(**asked)
+        until(lambda: client.responses.retrieve(first.id).status in {"completed", "incomplete"})
+        num_before = usage(keyed, key)["requests"]
+        with pytest.raises(openai.RateLimitError) as refused:
+            client.responses.create(**asked, stream=is_stream)
+    assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "tokens")
+    assert int(refused.value.response.headers["retry-after"]) >= 1
+    assert (usage(keyed, key)["requests"], usage(keyed, key)["rate_limited"]) == (num_before, 1)
 
 
 def test_a_key_has_as_many_requests_at_once_as_it_may(file: Path, tmp_path: Path) -> None:

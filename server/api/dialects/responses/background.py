@@ -59,7 +59,11 @@ class Background:
         self._ended: dict[str, _Running] = {}  # streams, oldest first
 
     async def start(self, run: ResponseRun, is_stream: bool) -> None:
-        """Store the response as queued, and generate it from now on. Raises StorageFull."""
+        """Store the response as queued, and generate it from now on.
+
+        Raises StorageFull, and what would end it at once: a client tries again after 429, and not after `failed`.
+        """
+        run.require_welcome()
         await run.store(is_required=True)
         running = _Running(run, is_stream)
         self._running[run.response.id] = running
