@@ -27,7 +27,7 @@ Prompts = Annotated[
     Annotated[str, Tag("a text")]
     | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("list of texts")]
     | Annotated[TokenIds, Tag("token ids")]
-    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("lists of ids")],
+    | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("lists of ids")],
     Discriminator(
         _kind_of_prompt,
         custom_error_type="prompt_type",
