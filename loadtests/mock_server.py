@@ -1,8 +1,8 @@
 """A server with a script instead of a model: tokens at known times, and every way a server can fail.
 
 What tests and the self-check of the generator measure against. It writes down when it really sent each token, on the
-host's monotonic clock. `python -m loadtests.mock_server` prints its address, writes it to a `--ready-file` as the command
-does, and serves until it is ended.
+host's monotonic clock. `python -m loadtests.mock_server` prints its address, writes it to a `--ready-file` as
+the command does, and serves until it is ended.
 """
 
 from __future__ import annotations
