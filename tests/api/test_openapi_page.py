@@ -79,7 +79,7 @@ def hold_to_its_page(server: Server, directory: Path, *options: str) -> None:
     "effort",
     [
         ("--phases", "fuzzing", "--max-examples", "3", "--generation-deterministic"),
-        thorough(("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "100", "--workers", "2")),
+        thorough(("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "50")),
     ],
     ids=["few", "many"],
 )
@@ -92,7 +92,7 @@ def test_what_generates_and_what_is_stored_keep_to_the_page(
 
 @pytest.mark.thorough
 def test_what_scores_and_classifies_keeps_to_the_page(labelled: Server, tmp_path: Path) -> None:
-    options = ("--phases", "examples,coverage,fuzzing", "--max-examples", "100")
+    options = ("--phases", "examples,coverage,fuzzing", "--max-examples", "50")
     hold_to_its_page(labelled, tmp_path, "--include-path-regex", OF_LABELS, *options)
 
 

@@ -33,6 +33,7 @@ _FORM = {
     "type": "object",
     "properties": {"file": _BINARY, "purpose": {"enum": [*PURPOSES]}},
     "required": ["file", "purpose"],
+    "maxProperties": 1 + MAX_FIELDS,
 }
 _BODY = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
 
