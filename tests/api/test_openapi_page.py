@@ -78,7 +78,7 @@ def hold_to_its_page(server: Server, directory: Path, *options: str) -> None:
 @pytest.mark.parametrize(
     "effort",
     [
-        ("--phases", "fuzzing", "--max-examples", "3", "--generation-deterministic"),
+        ("--phases", "fuzzing", "--max-examples", "1", "--generation-deterministic"),
         thorough(("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "50")),
     ],
     ids=["few", "many"],
