@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import schemathesis
 
 # As schemathesis itself sees it: a body that is right may name what is not there, or come at a bad time.
-ACCEPTED_STATUSES = {401, 403, 404, 409, 429}
+ACCEPTED_STATUSES = {401, 403, 404, 408, 409, 429}
 GENERATING = r"/v1/(chat/)?completions(/render)?|/invocations"
 TEXT = r"/v1/completions(/render)?|/invocations|/tokenize"
 CHAT = r"/v1/chat/completions(/render)?|/invocations|/tokenize"
@@ -43,7 +43,7 @@ BEYOND_SCHEMAS = [
     Rule(GENERATING, r".*use_beam_search.*|.*beam search.*"),
     Rule(GENERATING, r"prompt_logprobs .*stream.*"),
     Rule(CHAT, r"top_logprobs needs logprobs to be true\."),
-    Rule(CHAT, r"tool_choice is allowed only when tools are given\."),
+    Rule(f"{CHAT}|{RESPONSES}|{MESSAGES}", r"tool_choice is allowed only when tools are given\."),
     Rule(CHAT, r"tool_choice names the function .*"),
     Rule(f"{CHAT}|{RESPONSES}|{MESSAGES}", r"tools\[\d+\]\S*\.name: two functions are named .*"),
     Rule(CHAT, r"continue_final_message and add_generation_prompt exclude each other\."),
@@ -56,6 +56,7 @@ BEYOND_SCHEMAS = [
     # What an item or a block has depends on its type, and which there can be on who speaks.
     Rule(MESSAGES, rf"messages\[\d+\]\.content\[\d+\]\.({FIELDS}) is required\."),
     Rule(MESSAGES, r"\S+\.type: this server takes only text; blocks of type '[a-z_]+' are not possible here\."),
+    Rule(RESPONSES, r"tool_choice\.(name|mode|tools): must be .*"),
     Rule(RESPONSES, r"input(\[\d+\]\.\S+)? is required.*"),
     # The model under test: its vocabulary, its context and the limits of its server.
     Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is not below the vocabulary's \d+\."),
@@ -72,6 +73,8 @@ BEYOND_SCHEMAS = [
     Rule(CHAT, r"thinking_token_budget: this server does not know how the model marks its reasoning; .*"),
     # Whether a schema, a regex or a grammar can be followed is known when it has been compiled.
     Rule(rf"{GENERATING}|{RESPONSES}|{MESSAGES}", r"\S+ cannot be used: .*"),
+    # A field of a form may come several times, and the form has no more than so many in all.
+    Rule(r"/v1/files", r"The form cannot be read: Too many fields\. .*"),
     # What is stored: a response that was created in another way, a name that is no item of a list.
     Rule(r"/v1/responses/\{response_id\}", r"\S+ cannot be streamed: .*"),
     Rule(r"/v1/responses/\{response_id\}/cancel", r"\S+ was not created with background\."),
