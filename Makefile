@@ -15,7 +15,7 @@ serve: $(VENV)/.serve
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Every behaviour once.
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.fuzz
 	$(PYTEST)
 
 # And then the rest: every shape and instruction set, long simulations, ten times as many examples of each property, and
@@ -31,9 +31,10 @@ chaos: $(VENV)/.test
 soak: $(VENV)/.test
 	$(BIN)/python -m pytest -s tests/chaos/test_soak.py -m chaos
 
-# A hundred thousand requests that are almost right, and schemathesis with its own.
+# A hundred thousand requests that are almost right, and thousands of schemathesis's to every endpoint.
 fuzz: $(VENV)/.test $(VENV)/.fuzz
-	PATH="$(abspath $(VENV))/fuzz/bin:$$PATH" $(BIN)/python -m pytest -s tests/chaos/test_fuzz.py -m chaos
+	$(BIN)/python -m pytest -s tests/chaos/test_fuzz.py -m chaos
+	$(BIN)/python -m pytest -s tests/api/test_openapi_page.py -m "thorough or not thorough"
 
 # Three times the requests that the shipped model's server can answer, for a minute, beside its capacity.
 overload: $(VENV)/.test
@@ -105,6 +106,7 @@ $(VENV)/.deploy: tests/deploy/fetch_helm.py tests/deploy/requirements.txt | $(VE
 	$(VENV)/deploy/bin/python tests/deploy/fetch_helm.py $(VENV)/deploy/bin
 	@touch $@
 
+# Reads /openapi.json, for one test; in an environment of its own, since it brings another web server and client.
 $(VENV)/.fuzz: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/fuzz
 	$(VENV)/fuzz/bin/python -m pip install --quiet --disable-pip-version-check 'schemathesis>=4.32,<5'

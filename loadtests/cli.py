@@ -148,6 +148,18 @@ def _parser() -> _Parser:
 def _measuring(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
     """A command that measures: its scenario, its files, and a flag for each key of a scenario."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, allow_abbrev=False, description=text)
+    _add_measuring_flags(parser)
+    return parser
+
+
+def run_parser() -> argparse.ArgumentParser:
+    """A parser of the flags of a run, which is what is done without a command."""
+    parser = _Parser()
+    _add_measuring_flags(parser)
+    return parser
+
+
+def _add_measuring_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="NAME", help=f"a TOML file, or built in: {', '.join(built_in_names())}")
     parser.add_argument("--serve", metavar="ARGS", help="start `neuronserve serve ARGS` for this, on a free port")
     parser.add_argument("--json", metavar="FILE", help="where the result goes (default: in --result-dir)")
@@ -155,4 +167,3 @@ def _measuring(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
     parser.add_argument("--result-dir", metavar="DIR", default=RESULT_DIR, help=f"default: {RESULT_DIR}")
     parser.add_argument("--disable-progress", action="store_true", help="no live line")
     add_scenario_flags(parser)
-    return parser

@@ -1,7 +1,8 @@
 """A server with a script instead of a model: tokens at known times, and every way a server can fail.
 
 What tests and the self-check of the generator measure against. It writes down when it really sent each token, on the
-host's monotonic clock. `python -m loadtests.mock_server` prints its address and serves until it is ended.
+host's monotonic clock. `python -m loadtests.mock_server` prints its address, writes it to a `--ready-file` as
+the command does, and serves until it is ended.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import httptools
 import msgspec
 
+MODEL = "mock"
 Fault = Literal[
     "refuse",  # 429 before the stream
     "crash",  # 500 before the stream
@@ -134,7 +138,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._path.endswith("/models"):
-            model = {"id": "mock", "object": "model", "max_model_len": self._server.script.max_model_len}
+            model = {"id": MODEL, "object": "model", "max_model_len": self._server.script.max_model_len}
             self._whole(200, {"object": "list", "data": [model]})
         elif self._path.endswith("/version"):
             self._whole(200, {"version": "mock-1"})
@@ -271,16 +275,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--itl-ms", type=float, default=2.0)
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ready-file", type=Path)
     arguments = parser.parse_args(argv)
     with contextlib.suppress(KeyboardInterrupt):
         script = Script(arguments.ttft_ms / 1e3, arguments.itl_ms / 1e3, max_model_len=arguments.max_model_len)
-        asyncio.run(_serve(script, arguments.port))
+        asyncio.run(_serve(script, arguments.port, arguments.ready_file))
     return 0
 
 
-async def _serve(script: Script, port: int) -> None:
+async def _serve(script: Script, port: int, ready_file: Path | None) -> None:
     async with MockServer(script, port) as server:
         print(f"ready: {server.url}", file=sys.stderr, flush=True)
+        if ready_file is not None:
+            partial = ready_file.with_suffix(".partial")  # the file is there whole or not at all
+            partial.write_text(json.dumps({"url": server.url, "model": MODEL, "pid": os.getpid()}))
+            partial.replace(ready_file)
         await asyncio.Event().wait()
 
 

@@ -61,6 +61,8 @@ def test_bash_completes_commands_flags_and_values(script: Script) -> None:
     assert {"inf2.xlarge", "inf2.48xlarge"} <= bash(file, "neuronserve", "ls", "--device", "inf2")
     assert bash(file, "neuronserve", "serve", "--port", "''") == set()
     assert "--batch-size" in bash(file, "neuronserve", "bench", "latency", "--batch")
+    assert {"--request-rate"} == bash(file, "neuronserve", "bench", "serve", "--request-r")
+    assert bash(file, "neuronserve", "bench", "serve", "--num-prompts", "''") == set()
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
@@ -72,6 +74,7 @@ def test_fish_completes_commands_flags_and_values(script: Script) -> None:
     assert fish(file, "neuronserve serve --dtype ") == {"auto", "bfloat16", "float32"}
     assert "--batch-size" in fish(file, "neuronserve bench latency --batch")
     assert fish(file, "neuronserve bench serve --dtyp") == set()
+    assert fish(file, "neuronserve bench serve --request-r") == {"--request-rate"}
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
@@ -87,6 +90,7 @@ def test_zsh_completes_commands_flags_and_values(script: Script) -> None:
             "neuronserve serve --dtype fl": "oat32 ",
             "neuronserve bench thr": "oughput ",
             "neuronserve bench latency --input": "-len ",
+            "neuronserve bench serve --request-r": "ate ",
         }.items():
             shell.expect("$ ")
             shell.type(f"{typed}\t")

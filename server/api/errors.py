@@ -261,6 +261,8 @@ def _written(path: Sequence[int | str]) -> str | None:
 def _message(item: Any) -> str:
     if item["type"] == "json_invalid":
         return f"The body is not valid JSON: {item['ctx']['error']}"
+    if item["type"] == "none_required":
+        return "belongs to another type"  # the only fields that must be null are those of the union's other types
     text = str(item["msg"]).replace("Input should be", "must be").replace("Field required", "is required")
     value = item.get("input")
     if isinstance(value, str | int | float) and item["type"] != "missing":

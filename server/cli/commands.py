@@ -259,12 +259,14 @@ def doctor(call: Call) -> None:
 
 def completion(call: Call) -> None:
     """Print a shell's completion of all commands and flags."""
-    from server.cli.completion import SHELLS, described
+    from loadtests.cli import run_parser
+    from server.cli.completion import SHELLS, described, settings_parser
     from server.settings.every import BY_COMMAND
 
+    parsers = {name: settings_parser(kind) for name, kind in BY_COMMAND.items()} | {"bench serve": run_parser()}
     parser = Parser(prog=f"neuronserve {call.name}", description=f"{call.what[0].upper()}{call.what[1:]}.")
     parser.add_argument("shell", choices=sorted(SHELLS))
-    print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, BY_COMMAND)), end="")
+    print(SHELLS[parser.parse_args(call.argv).shell](described(call.siblings, parsers)), end="")
 
 
 def version(call: Call) -> None:

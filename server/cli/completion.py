@@ -43,27 +43,31 @@ class Command:
         return self.name.rpartition(" ")[2]
 
 
-def described(commands: Mapping[str, str], settings: Mapping[str, type[Settings]]) -> tuple[Command, ...]:
-    """Every command, with the flags of those that have settings."""
+def described(commands: Mapping[str, str], parsers: Mapping[str, ArgumentParser]) -> tuple[Command, ...]:
+    """Every command, with the flags of those that have a parser here: the one that writes their --help."""
     return tuple(
-        Command(name, what, tuple(_flags(settings[name])) if name in settings else ())
-        for name, what in commands.items()
+        Command(name, what, tuple(_flags(parsers[name])) if name in parsers else ()) for name, what in commands.items()
     )
 
 
-def _flags(kind: type[Settings]) -> Iterator[Flag]:
+def settings_parser(kind: type[Settings]) -> ArgumentParser:
+    """A parser of the flags of settings."""
     parser = ArgumentParser()
     add_flags(kind, parser)
+    return parser
+
+
+def _flags(parser: ArgumentParser) -> Iterator[Flag]:
     for action in parser._actions:
         names = tuple(action.option_strings)
         if not names:  # the model, or another word without a flag
             continue
         flag = Flag(names, (action.help or "").replace("%%", "%"))
-        if action.nargs == 0 or action.metavar is None:
+        if action.nargs == 0:
             yield flag
             continue
-        metavar = str(action.metavar)
-        choices = tuple(metavar[1:-1].split(",")) if metavar.startswith("{") else ()
+        metavar = str(action.metavar or "")
+        choices = tuple(metavar[1:-1].split(",")) if metavar.startswith("{") else tuple(action.choices or ())
         if "--device" in names:
             choices = tuple(part.name for part in instances())
         yield replace(flag, has_value=True, is_number=metavar in NUMBERS, choices=choices)

@@ -91,7 +91,7 @@ GENERATION: list[Case] = [
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
     ({"response_format": {"type": "json_object", "json_schema": {"schema": {}}}}, "response_format.json_schema"),
     ({"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
-    ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
+    ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.json_schema"),
     ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
     ({"structured_outputs": {"regex": "a+", "choice": ["a"]}}, "structured_outputs"),
     ({"guided_json": {"$ref": "#"}}, "guided_json"),

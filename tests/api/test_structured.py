@@ -195,11 +195,11 @@ def test_whatever_the_schema_the_output_is_valid(client: openai.OpenAI, schema: 
 SCHEMA_FIELD = "response_format.json_schema.schema"
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
-    ({"response_format": {"type": "json_schema"}}, SCHEMA_FIELD, "required"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "required"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, SCHEMA_FIELD, "required"),
     ({"response_format": form({"type": "objekt"})}, SCHEMA_FIELD, "objekt"),
     ({"response_format": form({"not": {}})}, SCHEMA_FIELD, "not"),
-    ({"response_format": form([])}, SCHEMA_FIELD, "list"),
+    ({"response_format": form([])}, SCHEMA_FIELD, "object"),
     ({"response_format": form({"type": "object", "x": 10**400})}, SCHEMA_FIELD, "number"),
     ({"response_format": form({"enum": ["x" * 140_000]})}, SCHEMA_FIELD, "131072"),
     ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex", "exclude"),

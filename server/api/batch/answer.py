@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -21,6 +21,7 @@ from server.api.keys.ring import Caller
 from server.api.pipeline.respond import whole_answer
 from server.api.service import Service
 from server.api.store.records import LineResult
+from server.api.wire.batches import Endpoint
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.generation import INT32
@@ -54,7 +55,7 @@ async def _embeddings(origin: Origin, body: EmbeddingRequest, service: Service) 
     return await asyncio.to_thread((await embeddings.embedded(origin, body, service)).make)
 
 
-ENDPOINTS: dict[str, tuple[type[BaseModel], Answer]] = {
+ENDPOINTS: dict[Endpoint, tuple[type[BaseModel], Answer]] = {
     "/v1/chat/completions": (ChatRequest, _chat),
     "/v1/completions": (CompletionRequest, _completion),
     "/v1/responses": (ResponsesRequest, _response),
@@ -97,7 +98,7 @@ class Worker:
         return LineResult(self.batch_id, line.number, True, _encoded(record))
 
     async def _ask(self, line: BatchLine, request_id: str) -> BaseModel:
-        model, answer = ENDPOINTS[line.url]
+        model, answer = ENDPOINTS[cast(Endpoint, line.url)]  # as `BatchLine` has been checked for
         body = parse(model, line.body)
         for name in NOT_HERE:
             if getattr(body, name, None):

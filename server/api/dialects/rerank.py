@@ -94,7 +94,7 @@ async def _rerank(origin: Origin, body: RerankRequest, service: Service, version
     _check_length(body, facts)
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     query = Given("query", body.query)
-    pairs = [_Pair(query, _not_empty(Given(f"documents[{i}]", text))) for i, text in enumerate(texts)]
+    pairs = [_Pair(query, Given(f"documents[{i}]", text)) for i, text in enumerate(texts)]
     scores, usage = await _Scorer(service, origin, body).scores(pairs, facts)
     order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
     has_texts = version == "1" if body.return_documents is None else body.return_documents
@@ -112,14 +112,8 @@ async def _rerank(origin: Origin, body: RerankRequest, service: Service, version
 
 def _given(texts: str | list[str], param: str) -> list[Given]:
     if isinstance(texts, str):
-        return [_not_empty(Given(param, texts))]
-    return [_not_empty(Given(f"{param}[{i}]", text)) for i, text in enumerate(texts)]
-
-
-def _not_empty(given: Given) -> Given:
-    if not given.text:
-        raise InvalidRequest(f"{given.param} is empty.", given.param)
-    return given
+        return [Given(param, texts)]
+    return [Given(f"{param}[{i}]", text) for i, text in enumerate(texts)]
 
 
 def _pairs(first: Sequence[Given], second: Sequence[Given]) -> list[_Pair]:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from server.api.batch.answer import ENDPOINTS
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import CallerOf
@@ -42,9 +41,6 @@ async def create_batch(
 ) -> Batch:
     """Begin a batch. Its input is checked line by line before anything is answered."""
     batches, files = service.store.batches, service.store.files
-    if body.endpoint not in ENDPOINTS:
-        known = ", ".join(ENDPOINTS)
-        raise InvalidRequest(f"endpoint is {body.endpoint[:80]!r}; batches are taken for {known}.", "endpoint")
     window_s = int(body.completion_window[:-1]) * SECONDS[body.completion_window[-1]]
     if window_s > MAX_WINDOW_S:
         raise InvalidRequest(f"completion_window is {body.completion_window}; it may be 30d.", "completion_window")

@@ -12,7 +12,7 @@ from starlette.responses import FileResponse
 
 from server.api.errors import StorageFull, invalid_body
 from server.api.http.body import content_type
-from server.api.http.openapi import TEXT, Responses, errors_of
+from server.api.http.openapi import Responses, errors_of
 from server.api.http.origin import CallerOf
 from server.api.service import ServiceOf
 from server.api.store.files import FileLabel, copy_of
@@ -29,7 +29,12 @@ PURPOSES = ("batch",)
 STORED = errors_of(400, 401, 404, 507)
 _BINARY = {"type": "string", "format": "binary"}
 _CONTENT: Responses = {200: {"content": {"application/octet-stream": {"schema": _BINARY}}}}
-_FORM = {"type": "object", "properties": {"file": _BINARY, "purpose": TEXT["schema"]}, "required": ["file", "purpose"]}
+_FORM = {
+    "type": "object",
+    "properties": {"file": _BINARY, "purpose": {"enum": [*PURPOSES]}},
+    "required": ["file", "purpose"],
+    "maxProperties": 1 + MAX_FIELDS,
+}
 _BODY = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
 
 router = APIRouter()

@@ -30,7 +30,9 @@ STATUSES = {
 EVERYWHERE = (413, 431, 500)
 OF_BODIES = (400, 404, 415, 503)
 TEXT = {"schema": {"type": "string"}}
-STREAM: Responses = {200: {"content": {"text/event-stream": TEXT}}}
+TYPE_AND_DATA = {"event": {"type": "string"}, "data": {"type": "string"}}
+EVENT = {"schema": {"type": "object", "properties": TYPE_AND_DATA, "required": ["data"]}}  # each of a stream
+STREAM: Responses = {200: {"content": {"text/event-stream": EVENT}}}
 
 
 class ErrorObject(BaseModel):

@@ -9,7 +9,14 @@ from typing import Any
 
 from server.api.pipeline.prompts import check_ids
 from server.api.service import ServedModel
-from server.api.wire.generation import GenerationRequest, ResponseFormat, StructuredOutputs
+from server.api.wire.generation import (
+    GenerationRequest,
+    JsonObjectResponse,
+    JsonSchemaResponse,
+    ResponseFormat,
+    StructuredOutputs,
+    TextResponse,
+)
 from server.errors import InvalidRequest
 from server.text.grammar import GrammarError, Kind, quoted
 
@@ -61,28 +68,15 @@ async def compile_format(model: ServedModel, required: OutputFormat, before: str
 def _response_format(given: ResponseFormat | None) -> list[OutputFormat]:
     if given is None:
         return []
-    _refuse_others(given)
-    if given.type == "text":
-        return []
-    if given.type == "json_object" and given.schema_ is None:
-        return [OutputFormat("response_format", "json", ANY_OBJECT)]
-    if given.type == "json_object":
-        return [OutputFormat("response_format.schema", "json", given.schema_)]
-    param = "response_format.json_schema"
-    if given.json_schema is None or given.json_schema.schema_ is None:
-        raise InvalidRequest(f"{param}.schema is required for the type 'json_schema'.", f"{param}.schema")
-    return [OutputFormat(f"{param}.schema", "json", given.json_schema.schema_)]
-
-
-def _refuse_others(given: ResponseFormat) -> None:
-    """Raise InvalidRequest for a schema in a field that the type does not have: it would be ignored silently."""
-    for name, kind, value in (
-        ("json_schema", "json_schema", given.json_schema),
-        ("schema", "json_object", given.schema_),
-    ):
-        if value is not None and given.type != kind:
-            field = f"response_format.{name}"
-            raise InvalidRequest(f"{field} belongs to the type {kind!r}, not to {given.type!r}.", field)
+    match given:
+        case TextResponse():
+            return []
+        case JsonObjectResponse(schema_=None):
+            return [OutputFormat("response_format", "json", ANY_OBJECT)]
+        case JsonObjectResponse():
+            return [OutputFormat("response_format.schema", "json", given.schema_)]
+        case JsonSchemaResponse():
+            return [OutputFormat("response_format.json_schema.schema", "json", given.json_schema.schema_)]
 
 
 def _structured_outputs(given: StructuredOutputs | None) -> list[OutputFormat]:

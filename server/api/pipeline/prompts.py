@@ -12,13 +12,12 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from server.api.service import ServedModel
-from server.api.wire.chat import ChatInput, Message
+from server.api.wire.chat import ROLES, ChatInput, Message
 from server.api.wire.completions import Prompts
 from server.api.wire.tools import INPUT, CustomToolCall, Tool, ToolCall
 from server.errors import InvalidRequest
 from server.text.chat_template import RESERVED, Conversation
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 # No token of a sensible vocabulary is longer than this many characters (runs of spaces are), so a text with more of
 # them than the context has tokens need not be encoded to be refused.
 MAX_CHARS_PER_TOKEN = 256

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from server.api.pipeline.prompts import MAX_CHARS_PER_TOKEN, check_ids
 from server.api.service import ServedModel
-from server.api.wire.completions import Prompts
+from server.api.wire.pooling import Inputs
 from server.errors import InvalidRequest
 from server.link.messages import PoolingFacts
 from server.text.encoder_tokenizer import TextOrPair
@@ -34,8 +34,8 @@ class Given:
         return len(self.text) if isinstance(self.text, str) else sum(map(len, self.text))
 
 
-def given_texts(inputs: Prompts, prefix: str = "") -> list[Given]:
-    """Each text of `input`, after `prefix`, a prompt of the model's. Raises InvalidRequest for one that is empty."""
+def given_texts(inputs: Inputs, prefix: str = "") -> list[Given]:
+    """Each text of `input`, after `prefix`, a prompt of the model's."""
     items = cast(Sequence[Any], inputs)
     if isinstance(inputs, str) or isinstance(items[0], int):
         return [_given("input", inputs, prefix)]
@@ -43,8 +43,6 @@ def given_texts(inputs: Prompts, prefix: str = "") -> list[Given]:
 
 
 def _given(param: str, item: Any, prefix: str) -> Given:
-    if not item:
-        raise InvalidRequest(f"{param} is empty.", param)
     return Given(param, prefix + item) if isinstance(item, str) else Given(param, token_ids=tuple(item))
 
 

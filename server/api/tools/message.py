@@ -96,7 +96,7 @@ def whole_calls(part: MessagePart) -> list[ToolCall | CustomToolCall] | None:
         )
         for call in part.calls
     }
-    found |= {call.index: CustomToolCall(id=call.id, custom=call.custom) for call in part.custom_calls}
+    found |= {call.index: CustomToolCall(id=call.id, type="custom", custom=call.custom) for call in part.custom_calls}
     return [found[index] for index in sorted(found)] or None
 
 

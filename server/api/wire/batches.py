@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from server.api.wire.responses import Metadata
 from server.api.wire.usage import optional
 
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]  # of lines
 MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 86400  # OpenAI's
 
 
@@ -23,7 +24,7 @@ class BatchRequest(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     input_file_id: str = Field(max_length=256)
-    endpoint: str = Field(max_length=256)
+    endpoint: Endpoint
     completion_window: str = Field(pattern=r"^[1-9][0-9]{0,6}[smhd]$")
     metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None

@@ -6,25 +6,28 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.api.wire.generation import INT32, GenerationRequest
+from server.api.wire.generation import INT32, GenerationRequest, listed, needing
 from server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
 from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 MAX_TEMPLATE_CHARS = 2**20
 MAX_DOCUMENTS = 1024
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ContentPart(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+    """A part of a message's content; one of another type than text may have none."""
 
-    type: str
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type", "text"))
+
+    type: Annotated[str, listed("text")]
     text: str | None = None
 
 
 class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
-    role: str
+    role: Annotated[str, listed(*ROLES)]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     tool_calls: Annotated[list[AnyToolCall], Field(fail_fast=True)] | None = None
 

@@ -23,16 +23,17 @@ def _kind_of_prompt(value: Any) -> str | None:
     return kinds.get(type(value[0]), "token ids") if value else "token ids"
 
 
+BY_KIND = Discriminator(
+    _kind_of_prompt,
+    custom_error_type="prompt_type",
+    custom_error_message="must be a text, a list of texts, a list of token ids or a list of such lists",
+)
 Prompts = Annotated[
     Annotated[str, Tag("a text")]
     | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("list of texts")]
     | Annotated[TokenIds, Tag("token ids")]
-    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PROMPTS), Tag("lists of ids")],
-    Discriminator(
-        _kind_of_prompt,
-        custom_error_type="prompt_type",
-        custom_error_message="must be a text, a list of texts, a list of token ids or a list of such lists",
-    ),
+    | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("lists of ids")],
+    BY_KIND,
 ]
 
 

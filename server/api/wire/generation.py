@@ -5,14 +5,17 @@ Unknown fields are kept: some of them change the meaning of a request and must b
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.config import JsonDict
 
 from server.api.config import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
     MAX_ID_CHARS,
+    MAX_LOGIT_BIAS,
     MAX_LOGPROB_TOKEN_IDS,
     MAX_N,
     MAX_STOP_CHARS,
@@ -23,6 +26,7 @@ from server.api.config import (
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 MAX_CHOICES = 1024
+BY_TOKEN_ID: JsonDict = {"propertyNames": {"pattern": "^[0-9]{1,10}$"}, "maxProperties": MAX_LOGIT_BIAS}
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=INT32)]
@@ -31,6 +35,27 @@ Choices = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MA
 AllowedTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_ALLOWED_TOKEN_IDS)]
 
 LogprobTokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1, max_length=MAX_LOGPROB_TOKEN_IDS)]
+
+JsonSchema = dict[str, Any] | str | bool  # a text is parsed
+
+
+def listed(*values: str) -> WithJsonSchema:
+    """A text for which /openapi.json lists these values. Others are refused where they are read, by what is offered."""
+    return WithJsonSchema({"type": "string", "enum": [*values]})
+
+
+def needing(*names: str) -> Callable[[JsonDict], None]:
+    """Of a model: /openapi.json requires these fields. Types that are not offered may lack them, and are refused."""
+
+    def require(schema: JsonDict) -> None:
+        fields = cast(dict[str, dict[str, Any]], schema["properties"])
+        for name in names:
+            field = {key: value for key, value in fields[name].items() if key != "default"}
+            kinds = [kind for kind in field.pop("anyOf", ()) if kind != {"type": "null"}]
+            fields[name] = field | ({"anyOf": kinds} if len(kinds) > 1 else dict(*kinds))
+        schema["required"] = [*names]
+
+    return require
 
 
 class StreamOptions(BaseModel):
@@ -46,16 +71,35 @@ class JsonSchemaFormat(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     name: str | None = None
-    schema_: Any = Field(None, alias="schema")
+    schema_: JsonSchema = Field(alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class TextResponse(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
-    schema_: Any = Field(None, alias="schema")  # of a json_object, as other servers have it
+    type: Literal["text"]
+    json_schema: None = None
+    schema_: None = Field(None, alias="schema")
+
+
+class JsonObjectResponse(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    type: Literal["json_object"]
+    json_schema: None = None
+    schema_: JsonSchema | None = Field(None, alias="schema")  # as other servers have it
+
+
+class JsonSchemaResponse(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchemaFormat
+    schema_: None = Field(None, alias="schema")
+
+
+ResponseFormat = TextResponse | JsonObjectResponse | JsonSchemaResponse
 
 
 class StructuredOutputs(BaseModel):
@@ -63,7 +107,7 @@ class StructuredOutputs(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
-    json_: dict[str, Any] | str | bool | None = Field(None, alias="json")
+    json_: JsonSchema | None = Field(None, alias="json")
     regex: str | None = None
     choice: Choices | None = None
     grammar: str | None = None
@@ -89,7 +133,7 @@ class GenerationRequest(BaseModel):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, json_schema_extra=BY_TOKEN_ID)
     stop: StopString | Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_STOP_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
@@ -111,7 +155,7 @@ class GenerationRequest(BaseModel):
     logprob_token_ids: LogprobTokenIds | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | str | bool | None = None
+    guided_json: JsonSchema | None = None
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None

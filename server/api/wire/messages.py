@@ -7,10 +7,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.config import MAX_STOP_STRINGS
-from server.api.wire.generation import INT32, StopString
+from server.api.wire.generation import INT32, StopString, listed, needing
 from server.api.wire.tools import MAX_TOOLS, FunctionName
 from server.api.wire.usage import optional
 
+TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT = BLOCK_TYPES = (
+    "text",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+)
+OF_CLIENTS = "custom"  # type of a tool that the client runs itself
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
@@ -19,7 +27,7 @@ class Block(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    type: str
+    type: Annotated[str, listed(*BLOCK_TYPES)]
     text: str | None = None
     thinking: str | None = None
     id: str | None = None
@@ -30,7 +38,17 @@ class Block(BaseModel):
     is_error: bool | None = None
 
 
+class TextParam(Block):
+    """A block where nothing but text is possible."""
+
+    model_config = ConfigDict(json_schema_extra=needing("type", "text"))
+
+    type: Annotated[str, listed(TEXT)]
+    text: str | None = None
+
+
 Content = str | Annotated[list[Block], Field(fail_fast=True)]
+TextContent = str | Annotated[list[TextParam], Field(fail_fast=True)]
 
 
 class MessageParam(BaseModel):
@@ -43,9 +61,9 @@ class MessageParam(BaseModel):
 class ToolParam(BaseModel):
     """A tool of the client's. Those that a server would run have another `type` and no schema."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("name", "input_schema"))
 
-    type: str | None = None
+    type: Annotated[str, listed(OF_CLIENTS)] | None = None
     name: FunctionName
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -88,7 +106,7 @@ class CountTokensRequest(BaseModel):
 
     model: str = Field(max_length=4096)
     messages: Annotated[list[MessageParam], Field(fail_fast=True, min_length=1)]
-    system: Content | None = None
+    system: TextContent | None = None
     tools: Annotated[list[ToolParam], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None

@@ -7,12 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from server.api.config import MAX_PROMPTS
-from server.api.wire.completions import Prompts
+from server.api.wire.completions import BY_KIND, TokenIds
 from server.api.wire.generation import INT32
 from server.api.wire.usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
 PoolingTask = Literal["embed", "classify", "token_embed"]
+
+
+FilledText = Annotated[str, Field(min_length=1)]  # of an empty one there is no vector, whatever the model
+FilledTexts = Annotated[list[FilledText], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+Inputs = Annotated[
+    Annotated[FilledText, Tag("a text")]
+    | Annotated[FilledTexts, Tag("list of texts")]
+    | Annotated[TokenIds, Tag("token ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("lists of ids")],
+    BY_KIND,
+]
 
 
 class PoolingBody(BaseModel):
@@ -29,7 +40,7 @@ class PoolingBody(BaseModel):
 class InputBody(PoolingBody):
     """A body with texts, or token ids, in `input`."""
 
-    input: Prompts
+    input: Inputs
     prompt_name: str | None = None  # of the model's own prompts
 
 
@@ -55,9 +66,7 @@ def _kind_of_text(value: Any) -> str:
 
 
 Texts = Annotated[
-    Annotated[str, Tag("a text")]
-    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS), Tag("list of texts")],
-    Discriminator(_kind_of_text),
+    Annotated[FilledText, Tag("a text")] | Annotated[FilledTexts, Tag("list of texts")], Discriminator(_kind_of_text)
 ]
 
 
@@ -71,7 +80,7 @@ class ScoreRequest(PoolingBody):
 class Document(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
-    text: str
+    text: FilledText
 
 
 def _kind_of_document(value: Any) -> str:
@@ -79,12 +88,12 @@ def _kind_of_document(value: Any) -> str:
 
 
 AnyDocument = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[Document, Tag("a document")], Discriminator(_kind_of_document)
+    Annotated[FilledText, Tag("a text")] | Annotated[Document, Tag("a document")], Discriminator(_kind_of_document)
 ]
 
 
 class RerankRequest(PoolingBody):
-    query: str = Field(min_length=1)
+    query: FilledText
     documents: Annotated[list[AnyDocument], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
     top_n: int | None = Field(None, ge=1, le=INT32)
     return_documents: bool | None = None

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from server.api.wire.generation import INT32
+from server.api.wire.chat import ROLES
+from server.api.wire.generation import INT32, listed, needing
 from server.api.wire.tools import MAX_TOOLS, FunctionName
 
 MAX_ITEMS = 4096  # of the input of one request
 MAX_METADATA = 16
+TEXT_PARTS = ("input_text", "output_text", "text")
+REFUSAL = "refusal"
+FUNCTION, ALLOWED_TOOLS = "function", "allowed_tools"
+ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output")
+NotOffered = Annotated[Any, WithJsonSchema({"type": "null"})]
+Summary = Annotated[Literal["auto", "concise", "detailed"], listed("auto")]  # none is written
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -33,7 +40,7 @@ class _Strict(BaseModel):
 class Part(_Strict):
     """A part of a message's content."""
 
-    type: str
+    type: Annotated[str, listed(*TEXT_PARTS, REFUSAL)]
     text: str | None = None
     refusal: str | None = None
 
@@ -44,9 +51,9 @@ Content = str | Annotated[list[Part], Field(fail_fast=True)]
 class InputItem(_Strict):
     """An item of the input, of any type; which fields it must have depends on that."""
 
-    type: str = "message"
+    type: Annotated[str, listed(*ITEM_TYPES)] = "message"
     id: str | None = Field(None, max_length=256)
-    role: str | None = None
+    role: Annotated[str, listed(*ROLES)] | None = None
     content: Content | None = None
     call_id: str | None = None
     name: str | None = None
@@ -56,7 +63,11 @@ class InputItem(_Strict):
 
 
 class ResponseTool(_Strict):
-    type: str
+    """A function of the client. Tools that a server would run have another `type`, and some of them no name."""
+
+    model_config = ConfigDict(json_schema_extra=needing("type", "name"))
+
+    type: Annotated[str, listed(FUNCTION)]
     name: FunctionName | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -64,47 +75,62 @@ class ResponseTool(_Strict):
 
 
 class NamedTool(_Strict):
-    type: str
+    model_config = ConfigDict(json_schema_extra=needing("type", "name"))
+
+    type: Annotated[str, listed(FUNCTION)]
     name: str | None = None
 
 
-class ResponseToolChoice(NamedTool):
+class ResponseToolChoice(_Strict):
     """A function by its name, or with the type `allowed_tools` several."""
 
+    type: Annotated[str, listed(FUNCTION, ALLOWED_TOOLS)]
+    name: str | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)] | None = None
 
 
-class TextFormat(_Strict):
-    type: Literal["text", "json_object", "json_schema"]
+class PlainFormat(_Strict):
+    type: Literal["text", "json_object"]
+    schema_: None = Field(None, alias="schema")
+
+
+class SchemaFormat(_Strict):
+    type: Literal["json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
 
 
 class TextOptions(_Strict):
-    format: TextFormat | None = None
+    format: PlainFormat | SchemaFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(_Strict):
     effort: str | None = Field(None, max_length=32)
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
 
 
 class ResponsesRequest(BaseModel):
-    """Body of POST /v1/responses. A null field is an absent one."""
+    """Body of POST /v1/responses. A null field is an absent one; `input` may be, after a stored response."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        json_schema_extra=needing("input"),
+    )
 
     model: str | None = Field(None, max_length=4096)
     input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(None, max_length=256)
-    conversation: Any = None
-    prompt: Any = None
+    conversation: NotOffered = None
+    prompt: NotOffered = None
     background: bool | None = None
     include: list[Includable] | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=INT32)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from server.api.wire.generation import listed
 from server.api.wire.usage import optional
 
 MAX_TOOLS = 128
@@ -40,7 +41,7 @@ class TextFormat(BaseModel):
 class Grammar(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
-    syntax: Literal["regex", "lark"]
+    syntax: Annotated[Literal["regex", "lark"], listed("regex")]
     definition: str
 
 
@@ -167,7 +168,7 @@ class CustomToolCall(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     id: str | None = None
-    type: Literal["custom"] = "custom"
+    type: Literal["custom"]
     custom: CalledCustom
 
 

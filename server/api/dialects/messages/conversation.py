@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from server.api.errors import invalid_body
+from server.api.wire import messages
 from server.api.wire.chat import ChatRequest
-from server.api.wire.messages import Block, Content, CountTokensRequest, MessageParam, MessagesRequest, ToolChoiceParam
+from server.api.wire.messages import Block, CountTokensRequest, MessageParam, MessagesRequest, ToolChoiceParam
 from server.errors import InvalidRequest
 
 REFUSED = ("container", "mcp_servers", "context_management")
@@ -51,13 +52,13 @@ def _turn(message: MessageParam, param: str) -> Iterable[dict[str, Any]]:
         return [_answer(message.content, param)]
     turns: list[dict[str, Any]] = []
     for i, block in enumerate(message.content):
-        if block.type == "tool_result":
+        if block.type == messages.TOOL_RESULT:
             turns.append(_result(block, f"{param}[{i}]"))
         elif turns and turns[-1]["role"] == message.role:
             turns[-1]["content"].append(_part(block, f"{param}[{i}]"))
         else:
             turns.append({"role": message.role, "content": [_part(block, f"{param}[{i}]")]})
-    return turns
+    return turns or [{"role": message.role, "content": ""}]
 
 
 def _answer(blocks: Sequence[Block], param: str) -> dict[str, Any]:
@@ -65,11 +66,11 @@ def _answer(blocks: Sequence[Block], param: str) -> dict[str, Any]:
     parts, calls, thoughts = [], [], []
     for i, block in enumerate(blocks):
         match block.type:
-            case "tool_use":
+            case messages.TOOL_USE:
                 calls.append(_call(block, f"{param}[{i}]"))
-            case "thinking":
+            case messages.THINKING:
                 thoughts.append(block.thinking or "")
-            case "redacted_thinking":
+            case messages.REDACTED:
                 pass  # nobody here wrote it, so nobody can read it
             case _:
                 parts.append(_part(block, f"{param}[{i}]"))
@@ -93,7 +94,7 @@ def _result(block: Block, param: str) -> dict[str, Any]:
 
 def _part(block: Block, param: str) -> dict[str, Any]:
     """A text part of a chat message. Raises InvalidRequest for blocks of other types."""
-    if block.type != "text":
+    if block.type != messages.TEXT:
         field = f"{param}.type"
         raise InvalidRequest(
             f"{field}: this server takes only text; blocks of type {block.type[:40]!r} are not possible here.",
@@ -103,7 +104,7 @@ def _part(block: Block, param: str) -> dict[str, Any]:
     return {"type": "text", "text": _given(block.text, f"{param}.text")}
 
 
-def _text(content: Content, param: str) -> str:
+def _text(content: str | Sequence[Block], param: str) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(_part(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
@@ -118,7 +119,7 @@ def _given(value: Any, param: str) -> Any:
 def _tools(body: CountTokensRequest) -> dict[str, Any]:
     tools = []
     for i, tool in enumerate(body.tools or ()):
-        if tool.type not in (None, "custom"):
+        if tool.type not in (None, messages.OF_CLIENTS):
             raise InvalidRequest(
                 f"tools[{i}].type: {tool.type[:60]!r} runs on Anthropic's servers; here are only tools of the client.",
                 f"tools[{i}].type",

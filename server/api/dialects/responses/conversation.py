@@ -11,11 +11,23 @@ from pydantic import ValidationError
 
 from server.api.errors import invalid_body
 from server.api.wire.chat import ChatRequest
-from server.api.wire.responses import Content, InputItem, NamedTool, ResponsesRequest, ResponseTool, ResponseToolChoice
+from server.api.wire.responses import (
+    ALLOWED_TOOLS,
+    FUNCTION,
+    ITEM_TYPES,
+    REFUSAL,
+    TEXT_PARTS,
+    Content,
+    InputItem,
+    NamedTool,
+    PlainFormat,
+    ResponsesRequest,
+    ResponseTool,
+    ResponseToolChoice,
+)
 from server.errors import InvalidRequest
 
 UNSUPPORTED = "unsupported_parameter"
-TEXT_PARTS = ("input_text", "output_text", "text")
 LOGPROBS = "message.output_text.logprobs"
 ELSEWHERE = {  # chat's names of what has another here
     "messages": "input",
@@ -65,8 +77,7 @@ class Messages:
             self._append({"role": "tool", "tool_call_id": _required(item, "call_id", param), "content": content}, param)
         else:
             raise InvalidRequest(
-                f"{param}.type is {item.type[:80]!r}; this server takes message, reasoning, function_call and "
-                "function_call_output.",
+                f"{param}.type is {item.type[:80]!r}; this server takes {', '.join(ITEM_TYPES)}.",
                 f"{param}.type",
                 UNSUPPORTED,
             )
@@ -175,8 +186,8 @@ def _text(content: Content | None, param: str) -> str:
         return content
     texts = []
     for index, part in enumerate(content):
-        value = part.refusal if part.type == "refusal" else part.text
-        if part.type not in (*TEXT_PARTS, "refusal"):
+        value = part.refusal if part.type == REFUSAL else part.text
+        if part.type not in (*TEXT_PARTS, REFUSAL):
             where = f"{param}[{index}].type"
             raise InvalidRequest(f"{where} is {part.type[:40]!r}; this server takes only text.", where, UNSUPPORTED)
         if value is None:
@@ -186,7 +197,7 @@ def _text(content: Content | None, param: str) -> str:
 
 
 def _tool(tool: ResponseTool, param: str) -> dict[str, Any]:
-    if tool.type != "function":
+    if tool.type != FUNCTION:
         raise _hosted(tool, f"{param}.type")
     function = {key: getattr(tool, key) for key in ("name", "description", "parameters", "strict")}
     return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
@@ -195,18 +206,18 @@ def _tool(tool: ResponseTool, param: str) -> dict[str, Any]:
 def _tool_choice(choice: str | ResponseToolChoice | None) -> Any:
     if choice is None or isinstance(choice, str):
         return choice
-    if choice.type == "function":
+    if choice.type == FUNCTION:
         return {"type": "function", "function": {"name": choice.name}}
-    if choice.type != "allowed_tools":
+    if choice.type != ALLOWED_TOOLS:
         raise _hosted(choice, "tool_choice.type")
     for index, tool in enumerate(choice.tools or ()):
-        if tool.type != "function":
+        if tool.type != FUNCTION:
             raise _hosted(tool, f"tool_choice.tools[{index}].type")
     named = [{"type": "function", "function": {"name": tool.name}} for tool in choice.tools or ()]
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
 
 
-def _hosted(tool: ResponseTool | NamedTool, param: str) -> InvalidRequest:
+def _hosted(tool: ResponseTool | NamedTool | ResponseToolChoice, param: str) -> InvalidRequest:
     return InvalidRequest(
         f"{param} is {tool.type[:80]!r}; this server runs no tools itself and offers functions only.",
         param,
@@ -218,8 +229,6 @@ def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:
     given = body.text.format if body.text else None
     if given is None:
         return None
-    if given.type != "json_schema":
+    if isinstance(given, PlainFormat):
         return {"type": given.type}
-    if given.schema_ is None:
-        raise InvalidRequest("text.format.schema is required for the type 'json_schema'.", "text.format.schema")
     return {"type": given.type, "json_schema": {"name": given.name, "schema": given.schema_, "strict": given.strict}}

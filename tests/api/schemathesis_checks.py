@@ -1,0 +1,96 @@
+"""What schemathesis asks beside its own checks; its command loads this file, in an environment of its own.
+
+A request that the page /openapi.json allows is accepted. What no schema can say is a row of BEYOND_SCHEMAS: the
+operations that it holds for, and the refusal. Each is a rule between fields, about the model, or about what is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import schemathesis
+
+# As schemathesis itself sees it: a body that is right may name what is not there, or come at a bad time.
+ACCEPTED_STATUSES = {401, 403, 404, 408, 409, 429}
+GENERATING = r"/v1/(chat/)?completions(/render)?|/invocations"
+TEXT = r"/v1/completions(/render)?|/invocations|/tokenize"
+CHAT = r"/v1/chat/completions(/render)?|/invocations|/tokenize"
+MESSAGES = r"/v1/messages(/count_tokens)?"
+RESPONSES = r"/v1/responses"
+ENCODING = r"/v1/embeddings|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
+FIELDS = "|".join(("id", "name", "input", "text", "tool_use_id"))
+
+
+class Rule(NamedTuple):
+    """Refusals that are right though the schema allows the request."""
+
+    paths: str
+    message: str
+
+
+BEYOND_SCHEMAS = [
+    # To JSON Schema 5.0 is an integer. OpenAI wants those without a fraction, and so do we.
+    Rule(r".*", r"\S+: must be a valid integer, not -?\d[\d.]*(e\+?\d+)?"),
+    # Rules between fields, which OpenAI's own page has in prose.
+    Rule(GENERATING, r"stream_options is allowed only with stream\."),
+    Rule(GENERATING, r"logprob_token_ids needs logprobs\."),
+    Rule(GENERATING, r"(early_stopping|length_penalty) needs use_beam_search\."),
+    Rule(GENERATING, r"structured_outputs needs exactly one of .*"),
+    Rule(GENERATING, r"\S+ and \S+ exclude each other\."),
+    Rule(GENERATING, r"min_tokens is \d+, but at most \d+ tokens can be generated\."),
+    Rule(GENERATING, r"best_of .*"),
+    Rule(GENERATING, r".*use_beam_search.*|.*beam search.*"),
+    Rule(GENERATING, r"prompt_logprobs .*stream.*"),
+    Rule(CHAT, r"top_logprobs needs logprobs to be true\."),
+    Rule(f"{CHAT}|{RESPONSES}|{MESSAGES}", r"tool_choice is allowed only when tools are given\."),
+    Rule(CHAT, r"tool_choice names the function .*"),
+    Rule(f"{CHAT}|{RESPONSES}|{MESSAGES}", r"tools\[\d+\]\S*\.name: two functions are named .*"),
+    Rule(CHAT, r"continue_final_message and add_generation_prompt exclude each other\."),
+    Rule(CHAT, r"messages\[\d+\]\.content is required for the role .*"),
+    Rule(r"/tokenize", r"Exactly one of prompt and messages is required\."),
+    Rule(MESSAGES, r"thinking\.budget_tokens (is required|is \d+; it must be less than max_tokens, which is \d+)\."),
+    Rule(MESSAGES, r"tool_choice\.name is required\."),
+    Rule(r"/v1/batches", r"completion_window is \S+; it may be 30d\."),
+    Rule(r"(/v1)?/score", r"text_1 has \d+ texts and text_2 \d+: .*"),
+    # What an item or a block has depends on its type, and which there can be on who speaks.
+    Rule(MESSAGES, rf"messages\[\d+\]\.content\[\d+\]\.({FIELDS}) is required\."),
+    Rule(MESSAGES, r"\S+\.type: this server takes only text; blocks of type '[a-z_]+' are not possible here\."),
+    Rule(RESPONSES, r"tool_choice\.(name|mode|tools): must be .*"),
+    Rule(RESPONSES, r"input(\[\d+\]\.\S+)? is required.*"),
+    # The model under test: its vocabulary, its context and the limits of its server.
+    Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is not below the vocabulary's \d+\."),
+    Rule(GENERATING, r"truncate_prompt_tokens is \d+; it must be -1, or from 1 to the context of \d+\."),
+    Rule(ENCODING, r"truncate_prompt_tokens is \d+; it must be -1, or from \d+ to the \d+ of the model\."),
+    Rule(ENCODING, r"dimensions is \d+: an embedding has \d+\."),
+    Rule(ENCODING, r"max_tokens_per_doc is \d+: documents are held to the model's length of .*"),
+    Rule(ENCODING, r"input(\[\d+\])? has \d+ (characters|tokens); this server encodes texts of up to \d+ tokens\..*"),
+    Rule(GENERATING, r"(prompt_|top_)?logprobs is \d+, but this server gives at most \d+\."),
+    Rule(f"{GENERATING}|{RESPONSES}", r"This model's maximum context length is .*"),
+    Rule(TEXT, r"The prompt is empty\."),
+    Rule(TEXT, r"suffix is not supported by this model: its tokenizer has no fill-in-the-middle tokens\."),
+    Rule(CHAT, r"chat_template is refused: this server was started without --trust-request-chat-template\."),
+    Rule(CHAT, r"thinking_token_budget: this server does not know how the model marks its reasoning; .*"),
+    # Whether a schema, a regex or a grammar can be followed is known when it has been compiled.
+    Rule(rf"{GENERATING}|{RESPONSES}|{MESSAGES}", r"\S+ cannot be used: .*"),
+    # A field of a form may come several times, and the form has no more than so many in all.
+    Rule(r"/v1/files", r"The form cannot be read: Too many fields\. .*"),
+    # What is stored: a response that was created in another way, a name that is no item of a list.
+    Rule(r"/v1/responses/\{response_id\}", r"\S+ cannot be streamed: .*"),
+    Rule(r"/v1/responses/\{response_id\}/cancel", r"\S+ was not created with background\."),
+    Rule(r"/v1/responses/\{response_id\}/input_items", r"after is .*, which is no item of this response\."),
+]
+
+
+@schemathesis.check
+def refuses_only_what_no_schema_can_say(_: Any, response: Any, case: Any) -> None:
+    """schemathesis's positive_data_acceptance, but for the rows of BEYOND_SCHEMAS."""
+    is_right = case.meta is not None and case.meta.generation.mode.is_positive
+    if not is_right or not 400 <= response.status_code < 500 or response.status_code in ACCEPTED_STATUSES:
+        return
+    message = response.json()["error"]["message"]
+    is_known = any(
+        re.fullmatch(rule.paths, case.path) and re.fullmatch(rule.message, message, re.DOTALL)
+        for rule in BEYOND_SCHEMAS
+    )
+    assert is_known, f"the page allows what is refused: {message}"

@@ -1,0 +1,256 @@
+"""What the server does for every token, step or request beside answering it: `python -m tools.overhead [NAME ...]`.
+
+Each row is work with the part and the same work without it, in turns, in one process, in seconds of the processor:
+
+- journal: a token handed to its reader, by a journal that keeps it for the case that an engine dies
+- heartbeat: a step, for which the engine writes by when it should be over
+- keys: a request through the guard, with a key among many that has limits
+- limits: a token that is taken from its key's limit
+- turns: a request that waits among those of other keys, instead of in one line
+- account: a token that is counted for its key's turn
+
+A turn is a step of a full batch. What cannot be turned off in a server can be left out here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api.keys.guard import Guard
+from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
+from server.api.keys.ring import KeyRing
+from server.clock import MonotonicClock
+from server.engine.watched import WatchedRunner
+from server.kv_cache.hashing import HashChain
+from server.kv_cache.manager import SequenceBlocks
+from server.link.heartbeat import Heartbeat, StepLimit
+from server.link.journal import Journal, OpenSequence
+from server.link.stream import Stream
+from server.scheduler import sequence
+from server.scheduler.fair_queue import FairQueue
+from server.scheduler.queue import OrderedQueue
+from server.types import Charge, Request, SamplingParams, StepPlan, StepResult, TokenEvent
+
+TURNS = 400  # of one measurement
+ROUNDS = 15
+NUM_KEYS = 100
+SPENDING = KeyLimits(requests_per_minute=10**9, tokens_per_minute=10**12)  # limits that nobody reaches
+Work = Callable[[int], float]  # seconds of the processor for TURNS turns of so many sequences, or TURNS requests
+Unit = Literal["token", "step", "request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One row: work with a part of the server and without it, and what of it there is one of."""
+
+    unit: Unit
+    included: Work
+    omitted: Work
+
+    def seconds(self, num_seqs: int) -> float:
+        """The median of what one unit takes longer with the part."""
+        num_units = TURNS * num_seqs if self.unit == "token" else TURNS
+        taken = (self.included(num_seqs) - self.omitted(num_seqs) for _ in range(ROUNDS))
+        return statistics.median(taken) / num_units
+
+
+class _NoRunner:
+    """Implements server.engine.loop.Runner, in no time."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return StepResult(plan.step_id, {}, 0.0)
+
+
+def _turns(num_seqs: int) -> list[list[TokenEvent]]:
+    return [[TokenEvent(f"r{i}", 7, turn, 0.0) for i in range(num_seqs)] for turn in range(TURNS)]
+
+
+def _requests(num_seqs: int) -> list[Request]:
+    """Requests of as many keys."""
+    sampling = SamplingParams(max_tokens=TURNS + 1)
+    return [Request(f"r{i}", (1, 2, 3), sampling, float(i), tenant=f"key-{i}") for i in range(num_seqs)]
+
+
+def _open_sequences(num_seqs: int) -> list[OpenSequence]:
+    return [OpenSequence(each, Stream([each.request_id], lambda _: None)) for each in _requests(num_seqs)]
+
+
+def _with_journal(num_seqs: int) -> float:
+    """Readers are looked up in the journal, which keeps every token."""
+    journal, charge = Journal(), Charge(5)
+    for each in _open_sequences(num_seqs):
+        journal.add(each)
+    turns, begin = _turns(num_seqs), time.thread_time()
+    for events in turns:
+        for taken, event, shown in [journal.take(event, charge) for event in events]:
+            if taken is not None:
+                taken.stream.put(event, shown)
+    return time.thread_time() - begin
+
+
+def _without_journal(num_seqs: int) -> float:
+    """Readers by their id and no more."""
+    charge, streams = Charge(5), {each.request.request_id: each.stream for each in _open_sequences(num_seqs)}
+    turns, begin = _turns(num_seqs), time.thread_time()
+    for events in turns:
+        for event in events:
+            stream = streams.get(event.request_id)
+            if stream is not None:
+                stream.put(event, charge)
+    return time.thread_time() - begin
+
+
+def _steps(runner: _NoRunner | WatchedRunner) -> float:
+    plan, begin = StepPlan(0, (), ()), time.thread_time()
+    for _ in range(TURNS):
+        runner.execute(plan)
+    return time.thread_time() - begin
+
+
+def _with_heartbeat(_: int) -> float:
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(Heartbeat(directory)) as heartbeat:
+        return _steps(WatchedRunner(_NoRunner(), heartbeat, StepLimit(0.01), MonotonicClock()))
+
+
+def _without_heartbeat(_: int) -> float:
+    return _steps(_NoRunner())
+
+
+def _ring() -> KeyRing:
+    keys = tuple(Key(f"key-{i}", digest_of(f"secret-{i}"), limits=SPENDING) for i in range(NUM_KEYS))
+    return KeyRing(KeysConfig(fixed=keys), MonotonicClock())
+
+
+async def _no_app(_: Scope, __: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _sent(_: Message) -> None:
+    pass
+
+
+def _calls(app: ASGIApp) -> float:
+    """Seconds of the processor for requests that all bring the last key."""
+    headers = [(b"authorization", f"Bearer secret-{NUM_KEYS - 1}".encode())]
+    kind = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
+
+    async def call() -> float:
+        begin = time.thread_time()
+        for _ in range(TURNS):
+            await app({**kind}, _nothing, _sent)
+        return time.thread_time() - begin
+
+    return asyncio.run(call())
+
+
+def _with_keys(_: int) -> float:
+    return _calls(Guard(_no_app, _ring()))
+
+
+def _without_keys(_: int) -> float:
+    return _calls(_no_app)
+
+
+def _with_limits(num_seqs: int) -> float:
+    """Tokens are counted sequence by sequence, as a request's deltas are."""
+    use, begin = _ring().named("key-0").use, time.thread_time()
+    use.limit(SPENDING)
+    for _ in range(TURNS * num_seqs):
+        use.generated(1)
+    return time.thread_time() - begin
+
+
+def _nothing_counted(num_seqs: int) -> float:
+    begin = time.thread_time()
+    for _ in range(TURNS * num_seqs):
+        pass
+    return time.thread_time() - begin
+
+
+def _waiting(num_seqs: int) -> list[sequence.Sequence]:
+    return [sequence.Sequence(each, SequenceBlocks(HashChain(16, ""), num_groups=1)) for each in _requests(num_seqs)]
+
+
+def _with_turns(num_seqs: int) -> float:
+    return _admissions(FairQueue(), _waiting(num_seqs))
+
+
+def _without_turns(num_seqs: int) -> float:
+    return _admissions(OrderedQueue(), _waiting(num_seqs))
+
+
+def _admissions(queue: FairQueue | OrderedQueue, seqs: Sequence[sequence.Sequence]) -> float:
+    """Each time the next sequence leaves, and waits again beside all others."""
+    for each in seqs:
+        queue.add(each)
+    begin = time.thread_time()
+    for _ in range(TURNS):
+        first = queue.first
+        queue.remove(first)
+        queue.add(first)
+    return time.thread_time() - begin
+
+
+def _with_account(num_seqs: int) -> float:
+    queue, seqs = FairQueue(), _waiting(num_seqs)
+    for each in seqs:
+        queue.add(each)
+    begin = time.thread_time()
+    for _ in range(TURNS):
+        for each in seqs:
+            queue.serve(each, 1)
+    return time.thread_time() - begin
+
+
+PARTS: dict[str, Part] = {
+    "journal": Part("token", _with_journal, _without_journal),
+    "heartbeat": Part("step", _with_heartbeat, _without_heartbeat),
+    "keys": Part("request", _with_keys, _without_keys),
+    "limits": Part("token", _with_limits, _nothing_counted),
+    "turns": Part("request", _with_turns, _without_turns),
+    "account": Part("token", _with_account, _nothing_counted),
+}
+
+
+def rows(names: Sequence[str], num_seqs: int, rates: dict[Unit, float]) -> Iterator[str]:
+    """A line for each part; `rates` are how many of each unit a server has in a second."""
+    for name in names:
+        part = PARTS[name]
+        seconds, rate = part.seconds(num_seqs), rates[part.unit]
+        yield f"{name}: {seconds * 1e6:.2f} us a {part.unit}, {seconds * rate:.3%} of a core at {rate:g} {part.unit}s/s"
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m tools.overhead", description=__doc__, formatter_class=form)
+    parser.add_argument("names", nargs="*", choices=[*PARTS, []], metavar="NAME", help=", ".join(PARTS))
+    parser.add_argument("--tokens-per-s", type=float, default=5000, help="of the whole server")
+    parser.add_argument("--tokens-per-request", type=float, default=100)
+    parser.add_argument("--seqs", type=int, default=64, help="sequences in a step, and requests that wait")
+    asked = parser.parse_args()
+    tokens = asked.tokens_per_s
+    rates: dict[Unit, float] = {
+        "token": tokens,
+        "step": tokens / asked.seqs,
+        "request": tokens / asked.tokens_per_request,
+    }
+    for row in rows(asked.names or list(PARTS), asked.seqs, rates):
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
