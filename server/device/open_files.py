@@ -15,7 +15,7 @@ REFUSED_CONNECTIONS = 32  # at once, on their way out
 
 
 def raise_open_files(read: Callable[[str], int | None] = sysctl) -> None:
-    """Raise the soft limit (RLIMIT_NOFILE) to the hard one; processes that are started later have it too.
+    """Raise the soft limit (RLIMIT_NOFILE) to the hard one.
 
     macOS has no hard one by default, and takes no soft one above kern.maxfilesperproc.
     """

@@ -24,6 +24,7 @@ import zmq
 from server.config import EngineConfig
 from server.device.confinement import end_with_parent, give_up_network, go_first_when_memory_runs_out
 from server.device.host import num_oom_kills
+from server.device.open_files import raise_open_files
 from server.errors import StartError
 from server.link.fork_server import fork_context
 from server.link.heartbeat import Heartbeat
@@ -157,6 +158,7 @@ class EngineHandle:
 def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    raise_open_files()  # as the API has done since the fork server began
     end_with_parent()  # whose children's ends nobody would tell the API of
     go_first_when_memory_runs_out()
     if not give_up_network():
