@@ -84,16 +84,18 @@ async def measure(url: str, streams: int, rounds: int, seconds: float) -> None:
 
 async def _in_turns(server: Server, name: str, rounds: int, seconds: float) -> dict[bool, list[float]]:
     found: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(rounds):
-        for is_open, rates in found.items():
+    for number in range(rounds):
+        for is_open in (number % 2 == 1, number % 2 == 0):
             async with server.console(is_open):
-                rates.append(await server.rate(name, seconds))
+                found[is_open].append(await server.rate(name, seconds))
     return found
 
 
 def _print(what: str, found: dict[bool, list[float]]) -> None:
     closed, opened = statistics.median(found[False]), statistics.median(found[True])
-    print(f"{what}: {closed:.4g} closed, {opened:.4g} open ({opened / closed:.4f} of it)" if closed else what)
+    shares = sorted(after / before for before, after in zip(found[False], found[True], strict=True))
+    print(f"{what}: {closed:.4g} closed, {opened:.4g} open", end=" ")
+    print(f"({statistics.median(shares):.3f} of it; {shares[0]:.3f} to {shares[-1]:.3f} by round)", flush=True)
 
 
 def main() -> None:
