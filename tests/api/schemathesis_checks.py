@@ -37,6 +37,7 @@ BEYOND_SCHEMAS = [
     Rule(GENERATING, r"logprob_token_ids needs logprobs\."),
     Rule(GENERATING, r"(early_stopping|length_penalty) needs use_beam_search\."),
     Rule(GENERATING, r"structured_outputs needs exactly one of .*"),
+    Rule(GENERATING, r"structured_outputs\..* is not supported by this server\."),  # unless its value is empty
     Rule(GENERATING, r"\S+ and \S+ exclude each other\."),
     Rule(GENERATING, r"min_tokens is \d+, but at most \d+ tokens can be generated\."),
     Rule(GENERATING, r"best_of .*"),
