@@ -14,8 +14,9 @@ from dataclasses import replace
 from functools import partial
 
 from server.device.visible_cores import core_ranges
-from server.errors import EngineDead, InvalidRequest, RequestError
+from server.errors import EngineDead, RequestError
 from server.link.client import EngineClient
+from server.link.engines import Engines
 from server.link.handle import EngineHandle
 from server.link.messages import (
     AdapterCommand,
@@ -31,38 +32,21 @@ from server.link.messages import (
 )
 from server.link.restarts import NO_HEALING, Healing
 from server.link.stream import Stream
-from server.link.watchdog import EngineState
 from server.scheduler.router import Router
 from server.types import Request
 
 log = logging.getLogger("neuronserve.engine")
-RANK_HEADER = "X-data-parallel-rank"  # vLLM's: the engine that a client or a router chose itself
 
 
-class EngineGroups:
+class EngineGroups(Engines):
     """Clients of one engine or several, in the order of their ranks."""
 
     def __init__(self, engines: Sequence[EngineHandle], healing: Healing = NO_HEALING) -> None:
-        self.clients = tuple(
+        self.clients: tuple[EngineClient, ...] = tuple(
             EngineClient(engine, healing, partial(self._take_over, rank)) for rank, engine in enumerate(engines)
         )
         self.infos: Sequence[EngineInfo] = ()  # of each engine, once `start` has returned
         self._router: Router | None = None  # with one engine there is no choice
-
-    @property
-    def is_alive(self) -> bool:
-        """True while any engine can take requests, now or once it has loaded."""
-        return any(client.is_alive for client in self.clients)
-
-    @property
-    def states(self) -> tuple[EngineState, ...]:
-        """How each engine is, by rank."""
-        return tuple(client.state for client in self.clients)
-
-    @property
-    def loss(self) -> str | None:
-        """How engines have ended that served and were not stopped; None when there is none."""
-        return "; ".join(client.loss for client in self.clients if client.loss is not None) or None
 
     @property
     def num_open(self) -> int:
@@ -84,12 +68,6 @@ class EngineGroups:
         if len(self.clients) > 1:
             self._route(info)
         return info
-
-    def check_rank(self, rank: int | None) -> None:
-        """Raise InvalidRequest unless there is an engine `rank`; None stands for any."""
-        if rank is not None and not 0 <= rank < len(self.clients):
-            what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
-            raise InvalidRequest(what, RANK_HEADER)
 
     def submit(self, requests: Sequence[Request], rank: int | None = None, stream: Stream | None = None) -> Stream:
         """Submit each request to an engine, or all to engine `rank`; their ids must be new.

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from server.api.http.access_log import Served
 from server.api.keys.ring import Caller, anyone
 from server.errors import InvalidRequest
-from server.link.groups import RANK_HEADER
+from server.link.engines import RANK_HEADER
 
 DEVICE_USAGE_HEADER = "X-Neuronserve-Usage"
 MAX_RANK_DIGITS = 6

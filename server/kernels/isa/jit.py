@@ -92,7 +92,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function, or None."""
-        rtsys.initialize(target_context)  # functions that Python calls do call it
+        rtsys.initialize(target_context)  # what Python calls of them refers to Numba's runtime
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 

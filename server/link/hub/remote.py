@@ -12,8 +12,9 @@ import socket
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any
 
-from server.errors import EngineDead, InvalidRequest, RequestError
-from server.link.groups import RANK_HEADER, merged
+from server.errors import EngineDead, RequestError
+from server.link.engines import Engines
+from server.link.groups import merged
 from server.link.hub import messages as m
 from server.link.hub.wire import TO_WORKER, Wire
 from server.link.journal import OpenSequence
@@ -52,6 +53,11 @@ class RemoteEngine:
         return self.shown.state
 
     @property
+    def loss(self) -> str | None:
+        """Why it has ended for good, unless it was stopped."""
+        return self.shown.loss
+
+    @property
     def is_alive(self) -> bool:
         """True while the engine can take requests, now or once it, or its successor, has loaded."""
         return self.state != "dead"
@@ -71,7 +77,7 @@ class RemoteEngine:
         self.observers.append(observer)
 
 
-class RemoteEngines:
+class RemoteEngines(Engines):
     """All engines of the server, and the other API processes, by one connection to the hub."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -86,21 +92,6 @@ class RemoteEngines:
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # for an Ordered or Answers, by number
         self._handlers: dict[str, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def is_alive(self) -> bool:
-        """True while any engine can take requests, now or once it has loaded."""
-        return any(client.is_alive for client in self.clients)
-
-    @property
-    def states(self) -> tuple[EngineState, ...]:
-        """How each engine is, by rank."""
-        return tuple(client.state for client in self.clients)
-
-    @property
-    def loss(self) -> str | None:
-        """How engines have ended that served and were not stopped; None when there is none."""
-        return "; ".join(client.shown.loss for client in self.clients if client.shown.loss is not None) or None
 
     @property
     def num_open(self) -> int:
@@ -126,12 +117,6 @@ class RemoteEngines:
     def failed(self, message: str, exit_code: int) -> None:
         """Say why this process cannot start."""
         self._wire.send(Failed(message, exit_code))
-
-    def check_rank(self, rank: int | None) -> None:
-        """Raise InvalidRequest unless there is an engine `rank`; None stands for any."""
-        if rank is not None and not 0 <= rank < len(self.clients):
-            what = f"{RANK_HEADER} is {rank}: this server has engines 0 to {len(self.clients) - 1}."
-            raise InvalidRequest(what, RANK_HEADER)
 
     def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
         """Submit requests, whose ids must be new. Raises EngineDead; the hub's refusals come by the stream."""
