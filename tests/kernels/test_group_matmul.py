@@ -133,6 +133,21 @@ def test_every_code_by_every_activation(two_threads: WorkerPool, weights: Weight
 
 
 @cases
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_largest_sums_of_a_group_are_exact(
+    two_threads: WorkerPool, weights: WeightFormat, isa: Isa, rows: int
+) -> None:
+    """All codes alike, with activations of one sign and of both: int16 may hold sums on the way."""
+    each = np.arange(256 if weights == "int8-groups" else 16)
+    codes = np.repeat(each.astype(np.uint8), 64).reshape(-1, 64)
+    shard = Shard(GroupedRows(codes, np.full((each.size, 2), 0.5, np.float32)), weights, WeightGroups(32))
+    signs = np.array([[1], [-1], [1], [-1]]) * np.where(np.arange(64) < 32, 1, np.where(np.arange(64) % 2, 1, -1))
+    x = 127.0 * signs[:rows]
+    (got,) = multiply(two_threads, Product(linear_kernels(weights, isa).matmul, each.size), Inputs(x), [shard])
+    assert np.array_equal(got, x @ shard.value.T)
+
+
+@cases
 @pytest.mark.parametrize(("rows", "size"), [(1, 64), (37, 128)])
 def test_a_gated_product_equals_numpy(pool: WorkerPool, weights: WeightFormat, isa: Isa, rows: int, size: int) -> None:
     kernels, rng = linear_kernels(weights, isa), np.random.default_rng(size)

@@ -113,6 +113,12 @@ def first_sums_twice(builder: Any, word: Any) -> Any:
     return builder.bitcast(builder.shl(every_word(builder, word), _all(_VI, 1)), _V)
 
 
+@emitted(simd.float32x16, types.int64)
+def no_sums(builder: Any, word: Any) -> Any:
+    """Where sums begin that have nothing added before their end."""
+    return ir.Constant(_V, [0.0] * simd.LANES)
+
+
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
 def dot_u8_avx512_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """sums + four unsigned codes by the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
@@ -134,19 +140,61 @@ def dot_u8_avx2_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
 
 
-@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
-def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
-    """The same by VPMADDUBSW and VPMADDWD: int16 holds two products of codes up to 128."""
-    vectors = builder.bitcast(sums, _VI), builder.bitcast(codes, _VI), every_word(builder, word)
-    half, kind, pairs = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), ir.VectorType(_I16, 16)
+_HALF, _HALF_BYTES, _HALF_PAIRS = ir.VectorType(_I32, 8), ir.VectorType(_I8, 32), ir.VectorType(_I16, 16)
+
+
+def by_register(builder: Any, compute: Callable[..., Any], *vectors: Any) -> Any:
+    """What `compute` makes of each eight lanes of the vectors, side by side."""
     halves = []
     for part in range(2):
-        order = ir.Constant(half, [8 * part + i for i in range(8)])
-        c, w, a = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in vectors)
-        w, a = builder.bitcast(w, kind), builder.bitcast(a, kind)
-        twos = simd.call(builder, "llvm.x86.avx2.pmadd.ub.sw", pairs, w, a)
-        halves.append(builder.add(c, simd.call(builder, "llvm.x86.avx2.pmadd.wd", half, twos, _all(pairs, 1))))
+        order = ir.Constant(_HALF, [8 * part + i for i in range(8)])
+        lanes = (builder.bitcast(each, _VI) for each in vectors)
+        halves.append(compute(*(builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in lanes)))
     return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
+
+
+def _pair_products(builder: Any, codes: Any, word: Any) -> Any:
+    """VPMADDUBSW: sums of two products as int16, which hold those of codes up to 128."""
+    codes, word = builder.bitcast(codes, _HALF_BYTES), builder.bitcast(word, _HALF_BYTES)
+    return simd.call(builder, "llvm.x86.avx2.pmadd.ub.sw", _HALF_PAIRS, codes, word)
+
+
+def _pair_sums(builder: Any, pairs: Any) -> Any:
+    """VPMADDWD: two int16 to an int32."""
+    ones = _all(_HALF_PAIRS, 1)
+    return simd.call(builder, "llvm.x86.avx2.pmadd.wd", _HALF, builder.bitcast(pairs, _HALF_PAIRS), ones)
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def dot_u8_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """The same by VPMADDUBSW and VPMADDWD, of codes up to 128."""
+
+    def compute(c: Any, w: Any, a: Any) -> Any:
+        return builder.add(c, _pair_sums(builder, _pair_products(builder, w, a)))
+
+    return by_register(builder, compute, sums, codes, every_word(builder, word))
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
+def add_pairs_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
+    """The same as int16 pairs, which hold the sums of a chunk of codes up to 15: 32767 >= 16 * 15 * 127."""
+
+    def compute(c: Any, w: Any, a: Any) -> Any:
+        added = builder.add(builder.bitcast(c, _HALF_PAIRS), _pair_products(builder, w, a))
+        return builder.bitcast(added, _HALF)
+
+    return by_register(builder, compute, sums, codes, every_word(builder, word))
+
+
+@emitted(simd.float32x16, simd.float32x16, types.int64)
+def number_of_pairs_avx2(builder: Any, sums: Any, word: Any) -> Any:
+    """Pairs' sums and the int32 at `word`, as float32."""
+
+    def compute(c: Any, first: Any) -> Any:
+        return builder.add(_pair_sums(builder, c), first)
+
+    total = by_register(builder, compute, sums, every_word(builder, word))
+    return builder.sitofp(builder.bitcast(total, _VI), _V)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)

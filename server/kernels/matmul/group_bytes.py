@@ -5,18 +5,31 @@ A row for each instruction set that multiplies bytes without loss; others take w
 
 from __future__ import annotations
 
+from typing import Any
+
 from server.config.formats import Isa
 from server.kernels.isa import byte_codes, neon, nibbles
-from server.kernels.matmul.group_lanes import Codes, kernels_of
+from server.kernels.matmul.group_lanes import Codes, codes_of, kernels_of
 from server.kernels.matmul.loop import LINE
 
-_STEP = 2 * LINE
-_UNSIGNED = (_STEP, byte_codes.unsigned_line, byte_codes.next_unsigned_line, byte_codes.first_sums)
-_SIGNED = (_STEP, byte_codes.signed_line, byte_codes.next_signed_line, byte_codes.no_sums)
+_UNSIGNED, _SIGNED = (
+    ((byte_codes.unsigned_line, byte_codes.next_unsigned_line), byte_codes.first_sums),
+    (
+        (byte_codes.signed_line, byte_codes.next_signed_line),
+        nibbles.no_sums,
+    ),
+)
+
+
+def _codes(sign: tuple[tuple[Any, Any], Any], dot: Any, load_scales: Any = nibbles.load_f16) -> Codes:
+    return codes_of(2 * LINE, *sign, load_scales, dot)
+
+
 _CODES: dict[Isa, Codes] = {
-    "avx512-vnni": Codes(*_UNSIGNED, nibbles.load_f16, nibbles.dot_u8_avx512_vnni),
-    "avx2-vnni": Codes(*_UNSIGNED, nibbles.load_f16, nibbles.dot_u8_avx2_vnni),
-    "neon-dot": Codes(*_SIGNED, nibbles.load_f16, neon.dot_codes),
-    "portable": Codes(*_SIGNED, nibbles.load_f16_portable, byte_codes.dot_signed_portable),
+    "avx512-vnni": _codes(_UNSIGNED, nibbles.dot_u8_avx512_vnni)._replace(is_by_two=True),
+    "avx2-vnni": _codes(_UNSIGNED, nibbles.dot_u8_avx2_vnni),
+    "avx2": _codes(_SIGNED, byte_codes.dot_signed_avx2),
+    "neon-dot": _codes(_SIGNED, neon.dot_codes),
+    "portable": _codes(_SIGNED, byte_codes.dot_signed_portable, nibbles.load_f16_portable),
 }
 INT8 = kernels_of("i8_groups", _CODES, False)

@@ -22,8 +22,9 @@ from server.config.formats import Isa
 from server.device.layout import GROUP_SCALE_BYTES
 from server.kernels.isa import neon, nibbles, simd
 from server.kernels.isa.jit import Kernel, inline, made_kernel
-from server.kernels.isa.memory import load_f32, load_i64
+from server.kernels.isa.memory import hidden, load_f32, load_i64
 from server.kernels.matmul import epilogue
+from server.kernels.matmul.lane_products import ROWS, SUMS, stack_sums, store_tiles
 from server.kernels.matmul.loop import LINE, matmul_loop, rows_of
 from server.kernels.records import MATMUL
 
@@ -39,9 +40,12 @@ class Codes(NamedTuple):
     step: int  # bytes of sixteen columns at eight of k
     low: Any  # (their address) -> bytes of the first half of k
     high: Any
-    first_sums: Any  # (address of the pair's int32) -> where the sums begin
+    first_sums: Any  # (address of the pair's int32) -> what the sums of a chunk begin at, or have added at its end
     load_scales: Any  # (address) -> sixteen columns' scales
     dot: Any  # (sums, word, codes) -> sums
+    begin: Any  # (address of the pair's int32) -> sums
+    number: Any  # (sums, that address) -> float32 of them
+    is_by_two: bool = False  # four rows by two column tiles at once, where there are 32 registers of 512 bits
 
     @property
     def chunk_bytes(self) -> int:
@@ -49,54 +53,32 @@ class Codes(NamedTuple):
         return CHUNK // 8 * self.step
 
 
+@inline
+def whole(sums, word):  # type: ignore[no-untyped-def]
+    """Of sums that began at `first_sums`."""
+    return nibbles.number(sums)
+
+
+def codes_of(step: int, halves: tuple[Any, Any], first_sums: Any, load_scales: Any, dot: Any) -> Codes:
+    """Codes whose products are summed as int32."""
+    return Codes(step, *halves, first_sums, load_scales, dot, first_sums, whole)
+
+
 def _int4(dot: Any, load_scales: Any) -> Codes:
-    return Codes(LINE, nibbles.low_int4, nibbles.high_int4, nibbles.first_sums, load_scales, dot)
+    return codes_of(LINE, (nibbles.low_int4, nibbles.high_int4), nibbles.first_sums, load_scales, dot)
 
 
-def _mxfp4(dot: Any) -> Codes:
-    return Codes(LINE, nibbles.low_e2m1, nibbles.high_e2m1, nibbles.first_sums_twice, simd.load_bf16, dot)
-
-
-def _chunk_products(codes: Codes) -> tuple[Any, Any]:
-    """int32 sums of one chunk of four rows, or one, by two column tiles."""
-    low, high, first, dot, step = codes.low, codes.high, codes.first_sums, codes.dot, codes.step
-
-    @inline
-    def four_rows(a, sides, b0, b1):  # type: ignore[no-untyped-def]
-        c0, c1, c2, c3 = first(sides + 4), first(sides + 12), first(sides + 20), first(sides + 28)
-        d0, d1, d2, d3 = c0, c1, c2, c3
-        for i in range(4):
-            at, left, right = a + 8 * i, low(b0 + i * step), low(b1 + i * step)
-            c0, d0 = dot(c0, at, left), dot(d0, at, right)
-            c1, d1 = dot(c1, at + 64, left), dot(d1, at + 64, right)
-            c2, d2 = dot(c2, at + 128, left), dot(d2, at + 128, right)
-            c3, d3 = dot(c3, at + 192, left), dot(d3, at + 192, right)
-            at, left, right = at + 4, high(b0 + i * step), high(b1 + i * step)
-            c0, d0 = dot(c0, at, left), dot(d0, at, right)
-            c1, d1 = dot(c1, at + 64, left), dot(d1, at + 64, right)
-            c2, d2 = dot(c2, at + 128, left), dot(d2, at + 128, right)
-            c3, d3 = dot(c3, at + 192, left), dot(d3, at + 192, right)
-        return c0, d0, c1, d1, c2, d2, c3, d3
-
-    @inline
-    def one_row(a, sides, b0, b1):  # type: ignore[no-untyped-def]
-        c = d = first(sides + 4)
-        for i in range(4):
-            at = a + 8 * i
-            c, d = dot(c, at, low(b0 + i * step)), dot(d, at, low(b1 + i * step))
-            c, d = dot(c, at + 4, high(b0 + i * step)), dot(d, at + 4, high(b1 + i * step))
-        return c, d
-
-    return four_rows, one_row
+def _mxfp4(dot: Any, low: Any = nibbles.low_e2m1, high: Any = nibbles.high_e2m1) -> Codes:
+    return codes_of(LINE, (low, high), nibbles.first_sums_twice, simd.load_bf16, dot)
 
 
 def _added(codes: Codes, has_shifts: bool) -> Any:
-    first = codes.first_sums
+    first, number = codes.first_sums, codes.number
 
     @inline
     def added(total, sums, scales, shifts, sides):  # type: ignore[no-untyped-def]
         """The total and one chunk's sums, of one row and column tile."""
-        by = simd.mul(nibbles.number(sums), scales)
+        by = simd.mul(number(sums, sides + 4), scales)
         if has_shifts:
             by = simd.fma(nibbles.number(first(sides + 4)), shifts, by)
         return simd.fma(by, simd.splat(load_f32(sides)), total)
@@ -104,58 +86,132 @@ def _added(codes: Codes, has_shifts: bool) -> Any:
     return added
 
 
-def _products(codes: Codes, has_shifts: bool) -> tuple[Any, Any]:
-    """Sums over all of k of four rows, or one, by two column tiles."""
-    four_chunk, one_chunk = _chunk_products(codes)
-    added, load_scales, chunk_bytes = _added(codes, has_shifts), codes.load_scales, codes.chunk_bytes
+class _Tiles(NamedTuple):
+    """Column tiles side by side at the first of k, and the bytes from each chunk or group to the next."""
+
+    codes: Any
+    scales: Any
+    shifts: Any  # the scales where there are none
+    chunk: Any
+    group: Any
+    shift: Any  # log2 of the chunks of a group
+    chunks: Any
+
+
+def _one_row(codes: Codes, has_shifts: bool) -> Any:
+    """Sums over all of k of one row by two column tiles."""
+    low, high, dot, begin, load_scales = codes.low, codes.high, codes.dot, codes.begin, codes.load_scales
+    added, step, next_tile = _added(codes, has_shifts), codes.step, codes.chunk_bytes
 
     @inline
-    def group_of(scales, shifts, width, group):  # type: ignore[no-untyped-def]
-        """Scales and shifts of both column tiles; shifts are the scales where there are none."""
-        at, last = scales + group * width * _SCALES, (width - 1) * _SCALES
-        s0, s1 = load_scales(at), load_scales(at + last)
-        if has_shifts:
-            at = shifts + group * width * _SCALES
-            return s0, s1, load_scales(at), load_scales(at + last)
-        return s0, s1, s0, s1
-
-    @inline
-    def four_rows(a, sides, b0, scales, shifts, width, shift, chunks):  # type: ignore[no-untyped-def]
-        b1 = b0 + (width - 1) * chunk_bytes
-        f0 = f1 = f2 = f3 = g0 = g1 = g2 = g3 = simd.splat(0.0)
-        for i in range(chunks):
-            at, k = a + (i // 2) * _PANEL + i % 2 * CHUNK, i * width * chunk_bytes
-            c0, d0, c1, d1, c2, d2, c3, d3 = four_chunk(at, sides, b0 + k, b1 + k)
-            s0, s1, z0, z1 = group_of(scales, shifts, width, i >> shift)
-            f0, g0 = added(f0, c0, s0, z0, sides), added(g0, d0, s1, z1, sides)
-            f1, g1 = added(f1, c1, s0, z0, sides + 8), added(g1, d1, s1, z1, sides + 8)
-            f2, g2 = added(f2, c2, s0, z0, sides + 16), added(g2, d2, s1, z1, sides + 16)
-            f3, g3 = added(f3, c3, s0, z0, sides + 24), added(g3, d3, s1, z1, sides + 24)
-            sides += _SIDES
-        return f0, g0, f1, g1, f2, g2, f3, g3
-
-    @inline
-    def one_row(a, sides, b0, scales, shifts, width, shift, chunks):  # type: ignore[no-untyped-def]
-        b1 = b0 + (width - 1) * chunk_bytes
+    def one_row(a, sides, at, width, sums):  # type: ignore[no-untyped-def]
         f = g = simd.splat(0.0)
-        for i in range(chunks):
-            at, k = a + (i // 2) * _PANEL + i % 2 * CHUNK, i * width * chunk_bytes
-            c, d = one_chunk(at, sides, b0 + k, b1 + k)
-            s0, s1, z0, z1 = group_of(scales, shifts, width, i >> shift)
-            f, g = added(f, c, s0, z0, sides), added(g, d, s1, z1, sides)
+        turns = hidden(4)
+        b1, last = (width - 1) * next_tile, (width - 1) * _SCALES
+        for i in range(at.chunks):
+            word, b, group = a + (i // 2) * _PANEL + i % 2 * CHUNK, at.codes + i * at.chunk, (i >> at.shift) * at.group
+            c = d = begin(sides + 4)
+            for j in range(turns):
+                c, d = dot(c, word, low(b + j * step)), dot(d, word, low(b + b1 + j * step))
+                c, d = dot(c, word + 4, high(b + j * step)), dot(d, word + 4, high(b + b1 + j * step))
+                word += 8
+            s, z = at.scales + group, at.shifts + group
+            f = added(f, c, load_scales(s), load_scales(z), sides)
+            g = added(g, d, load_scales(s + last), load_scales(z + last), sides)
             sides += _SIDES
-        return f, g
+        simd.store(sums, f)
+        simd.store(sums + LINE, g)
 
-    return four_rows, one_row
+    return one_row
+
+
+def _by_tile(codes: Codes, has_shifts: bool) -> Any:
+    """Sums of four rows by one column tile, then the other: those of a chunk take eight of 16 registers."""
+    low, high, dot, begin, load_scales = codes.low, codes.high, codes.dot, codes.begin, codes.load_scales
+    added, step, next_tile = _added(codes, has_shifts), codes.step, codes.chunk_bytes
+
+    @inline
+    def of_tile(a, sides, at, tile, sums):  # type: ignore[no-untyped-def]
+        f0 = f1 = f2 = f3 = simd.splat(0.0)
+        turns = hidden(4)  # unrolled, rows would be multiplied one by one and codes go through memory
+        for i in range(at.chunks):
+            word, b = a + (i // 2) * _PANEL + i % 2 * CHUNK, at.codes + tile * next_tile + i * at.chunk
+            c0, c1, c2, c3 = begin(sides + 4), begin(sides + 12), begin(sides + 20), begin(sides + 28)
+            for j in range(turns):
+                left, right = low(b + j * step), high(b + j * step)
+                c0, c1 = dot(c0, word, left), dot(c1, word + 64, left)
+                c2, c3 = dot(c2, word + 128, left), dot(c3, word + 192, left)
+                c0, c1 = dot(c0, word + 4, right), dot(c1, word + 68, right)
+                c2, c3 = dot(c2, word + 132, right), dot(c3, word + 196, right)
+                word += 8
+            group = (i >> at.shift) * at.group + tile * _SCALES
+            s, z = load_scales(at.scales + group), load_scales(at.shifts + group)
+            f0, f1 = added(f0, c0, s, z, sides), added(f1, c1, s, z, sides + 8)
+            f2, f3 = added(f2, c2, s, z, sides + 16), added(f3, c3, s, z, sides + 24)
+            sides += _SIDES
+        simd.store(sums, f0)
+        simd.store(sums + SUMS, f1)
+        simd.store(sums + 2 * SUMS, f2)
+        simd.store(sums + 3 * SUMS, f3)
+
+    @inline
+    def four_rows(a, sides, at, width, sums):  # type: ignore[no-untyped-def]
+        for tile in range(width):
+            of_tile(a, sides, at, tile, sums + tile * LINE)
+
+    return four_rows
+
+
+def _by_two_tiles(codes: Codes, has_shifts: bool) -> Any:
+    """The same of both column tiles at once."""
+    low, high, dot, begin, load_scales = codes.low, codes.high, codes.dot, codes.begin, codes.load_scales
+    added, step, next_tile = _added(codes, has_shifts), codes.step, codes.chunk_bytes
+
+    @inline
+    def four_rows(a, sides, at, width, sums):  # type: ignore[no-untyped-def]
+        f0 = f1 = f2 = f3 = g0 = g1 = g2 = g3 = simd.splat(0.0)
+        b1, last = (width - 1) * next_tile, (width - 1) * _SCALES
+        for i in range(at.chunks):
+            word, b = a + (i // 2) * _PANEL + i % 2 * CHUNK, at.codes + i * at.chunk
+            c0, c1, c2, c3 = begin(sides + 4), begin(sides + 12), begin(sides + 20), begin(sides + 28)
+            d0, d1, d2, d3 = c0, c1, c2, c3
+            for j in range(4):
+                left, right = low(b + j * step), low(b + b1 + j * step)
+                c0, d0 = dot(c0, word, left), dot(d0, word, right)
+                c1, d1 = dot(c1, word + 64, left), dot(d1, word + 64, right)
+                c2, d2 = dot(c2, word + 128, left), dot(d2, word + 128, right)
+                c3, d3 = dot(c3, word + 192, left), dot(d3, word + 192, right)
+                left, right = high(b + j * step), high(b + b1 + j * step)
+                c0, d0 = dot(c0, word + 4, left), dot(d0, word + 4, right)
+                c1, d1 = dot(c1, word + 68, left), dot(d1, word + 68, right)
+                c2, d2 = dot(c2, word + 132, left), dot(d2, word + 132, right)
+                c3, d3 = dot(c3, word + 196, left), dot(d3, word + 196, right)
+                word += 8
+            group = (i >> at.shift) * at.group
+            s, z = load_scales(at.scales + group), load_scales(at.shifts + group)
+            f0, f1 = added(f0, c0, s, z, sides), added(f1, c1, s, z, sides + 8)
+            f2, f3 = added(f2, c2, s, z, sides + 16), added(f3, c3, s, z, sides + 24)
+            s, z = load_scales(at.scales + group + last), load_scales(at.shifts + group + last)
+            g0, g1 = added(g0, d0, s, z, sides), added(g1, d1, s, z, sides + 8)
+            g2, g3 = added(g2, d2, s, z, sides + 16), added(g3, d3, s, z, sides + 24)
+            sides += _SIDES
+        store_tiles(sums, f0, g0)
+        store_tiles(sums + SUMS, f1, g1)
+        store_tiles(sums + 2 * SUMS, f2, g2)
+        store_tiles(sums + 3 * SUMS, f3, g3)
+
+    return four_rows
 
 
 def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
-    four_rows, one_row = _products(codes, has_shifts)
-    (place, store), chunk_bytes = output, codes.chunk_bytes
+    one = _one_row(codes, has_shifts)
+    four = (_by_two_tiles if codes.is_by_two else _by_tile)(codes, has_shifts)
+    (place, store), chunk_bytes, tiles_of = output, codes.chunk_bytes, _Tiles
 
     @inline
-    def finish(op, row, n, width, left, right):  # type: ignore[no-untyped-def]
+    def finish(op, row, n, width, sums):  # type: ignore[no-untyped-def]
         at, bias = place(load_i64(op + MATMUL.output), load_i64(op + MATMUL.ldc), row, n), load_i64(op + MATMUL.bias)
+        left, right = simd.load(sums), simd.load(sums + (width - 1) * LINE)
         if bias != 0:
             left = simd.add(left, simd.load(bias + n * LINE))
             right = simd.add(right, simd.load(bias + (n + width - 1) * LINE))
@@ -166,25 +222,22 @@ def _rows(codes: Codes, has_shifts: bool, output: epilogue.Output) -> Any:
         """Rows `begin` to `end` of column tiles n and n + 1, or n alone where `width` is 1."""
         k_tiles, shift = load_i64(op + MATMUL.k_tiles), load_i64(op + MATMUL.group_shift)
         chunks = 2 * k_tiles
-        b0 = load_i64(op + MATMUL.weights) + n * chunks * chunk_bytes
-        groups = ((chunks - 1) >> shift) + 1
-        scales = load_i64(op + MATMUL.column_scales) + n * groups * _SCALES
-        shifts = load_i64(op + MATMUL.column_sums) + n * groups * _SCALES
-        row = begin
-        while row < end:
-            block = load_i64(op + MATMUL.activations) + row // 16 * k_tiles * _BLOCK
-            a, sides = block + row % 16 * 64, block + k_tiles * _PANEL + row % 16 * 8
-            if row + 4 <= end:
-                f0, g0, f1, g1, f2, g2, f3, g3 = four_rows(a, sides, b0, scales, shifts, width, shift, chunks)
-                finish(op, row, n, width, f0, g0)
-                finish(op, row + 1, n, width, f1, g1)
-                finish(op, row + 2, n, width, f2, g2)
-                finish(op, row + 3, n, width, f3, g3)
-                row += 4
+        first_scale = n * (((chunks - 1) >> shift) + 1) * _SCALES
+        scales = load_i64(op + MATMUL.column_scales) + first_scale
+        shifts = load_i64(op + MATMUL.column_sums) + first_scale if has_shifts else scales
+        weights = load_i64(op + MATMUL.weights) + n * chunks * chunk_bytes
+        tiles = tiles_of(weights, scales, shifts, width * chunk_bytes, width * _SCALES, shift, chunks)
+        sums = stack_sums()
+        for first in range(begin, end, ROWS):
+            block = load_i64(op + MATMUL.activations) + first // 16 * k_tiles * _BLOCK
+            a, sides = block + first % 16 * 64, block + k_tiles * _PANEL + first % 16 * 8
+            count = min(ROWS, end - first)
+            if count > 1:  # rows beyond the last are the block's padding
+                four(a, sides, tiles, width, sums)
             else:
-                f, g = one_row(a, sides, b0, scales, shifts, width, shift, chunks)
-                finish(op, row, n, width, f, g)
-                row += 1
+                one(a, sides, tiles, width, sums)
+            for i in range(count):
+                finish(op, first + i, n, width, sums + i * SUMS)
 
     return all_rows
 
@@ -212,17 +265,19 @@ def _matmul(codes: Codes, store: str, may_shift: bool) -> Any:
 
 
 _INT4: dict[Isa, Codes] = {
-    "avx512-vnni": _int4(nibbles.dot_u8_avx512_vnni, nibbles.load_f16),
+    "avx512-vnni": _int4(nibbles.dot_u8_avx512_vnni, nibbles.load_f16)._replace(is_by_two=True),
     "avx2-vnni": _int4(nibbles.dot_u8_avx2_vnni, nibbles.load_f16),
-    "avx2": _int4(nibbles.dot_u8_avx2, nibbles.load_f16),
+    "avx2": _int4(nibbles.add_pairs_avx2, nibbles.load_f16)._replace(
+        begin=nibbles.no_sums, number=nibbles.number_of_pairs_avx2
+    ),
     "neon-dot": _int4(neon.dot_codes, nibbles.load_f16),
     "portable": _int4(nibbles.dot_u8_portable, nibbles.load_f16_portable),
 }
 _FP4: dict[Isa, Codes] = {
-    "avx512-vnni": _mxfp4(nibbles.dot_u8_avx512_vnni),
+    "avx512-vnni": _mxfp4(nibbles.dot_u8_avx512_vnni)._replace(is_by_two=True),
     "avx2-vnni": _mxfp4(nibbles.dot_u8_avx2_vnni),
-    "avx2": _mxfp4(nibbles.dot_u8_avx2)._replace(low=nibbles.low_e2m1_avx2, high=nibbles.high_e2m1_avx2),
-    "neon-dot": _mxfp4(neon.dot_codes)._replace(low=nibbles.low_e2m1_neon, high=nibbles.high_e2m1_neon),
+    "avx2": _mxfp4(nibbles.dot_u8_avx2, nibbles.low_e2m1_avx2, nibbles.high_e2m1_avx2),
+    "neon-dot": _mxfp4(neon.dot_codes, nibbles.low_e2m1_neon, nibbles.high_e2m1_neon),
     "portable": _mxfp4(nibbles.dot_u8_portable),
 }
 

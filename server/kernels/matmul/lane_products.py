@@ -94,10 +94,10 @@ def by_two_tiles(step: Step, panel: int) -> Any:
                 c1, d1 = dot(c1, at + row, b0 + line), dot(d1, at + row, b1 + line)
                 c2, d2 = dot(c2, at + 2 * row, b0 + line), dot(d2, at + 2 * row, b1 + line)
                 c3, d3 = dot(c3, at + 3 * row, b0 + line), dot(d3, at + 3 * row, b1 + line)
-        _store(sums, c0, d0)
-        _store(sums + SUMS, c1, d1)
-        _store(sums + 2 * SUMS, c2, d2)
-        _store(sums + 3 * SUMS, c3, d3)
+        store_tiles(sums, c0, d0)
+        store_tiles(sums + SUMS, c1, d1)
+        store_tiles(sums + 2 * SUMS, c2, d2)
+        store_tiles(sums + 3 * SUMS, c3, d3)
 
     return products
 
@@ -128,7 +128,8 @@ def by_row_pairs(pairs: neon.RowPairs) -> Any:
 
 
 @inline
-def _store(sums, c, d):  # type: ignore[no-untyped-def]
+def store_tiles(sums, c, d):  # type: ignore[no-untyped-def]
+    """One row's sums of two column tiles."""
     simd.store(sums, c)
     simd.store(sums + LINE, d)
 
