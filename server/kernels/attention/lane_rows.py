@@ -35,7 +35,7 @@ def softmax(is_scaled: bool) -> Any:
                 score = softcap(score, cap)
             if is_scaled or cap != 0.0:
                 simd.store(scores + t * 4, score)
-            high = simd.maximum(high, simd.select_range(begin - t, end - t, score, simd.splat(LOWEST)))
+            high = simd.larger(simd.select_range(begin - t, end - t, score, simd.splat(LOWEST)), high)
         maximum = simd.max_lanes(high)
         factor = simd.first_lane(simd.exp(simd.splat(load_f32(state) - maximum)))
         total = simd.mul(simd.load(state + SUMS), simd.splat(factor))

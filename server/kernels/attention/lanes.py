@@ -16,7 +16,7 @@ from server.kernels.attention.items import ITEM, attention_items
 from server.kernels.attention.lane_rows import LINE, four_row_loops, softmax
 from server.kernels.attention.state import first_key, state_bytes
 from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import load_f32, load_i32, load_i64
+from server.kernels.isa.memory import load_f32, load_i32, load_i64, prefetch_to_l2
 from server.kernels.records import ATTENTION
 
 
@@ -79,20 +79,38 @@ def _run_loop(cell: CacheCell) -> Any:
     return run
 
 
+@inline
+def _place(item, block):  # type: ignore[no-untyped-def]
+    """Bytes from the cache's first block to the sequence's block `block`, of the item's kv head."""
+    op = load_i64(item + ITEM.op)
+    index = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.kv_heads)
+    return (index + load_i64(item + ITEM.kv_head)) * load_i64(op + ATTENTION.block_bytes)
+
+
+@inline
+def _fetch(item, block):  # type: ignore[no-untyped-def]
+    """Ask for a block that is read next: it lies anywhere, so that the host cannot foresee it."""
+    op, at = load_i64(item + ITEM.op), _place(item, block)
+    for line in range(at, at + load_i64(op + ATTENTION.block_bytes), 64):
+        prefetch_to_l2(load_i64(op + ATTENTION.k_cache) + line)
+        prefetch_to_l2(load_i64(op + ATTENTION.v_cache) + line)
+
+
 def _attend(cell: CacheCell) -> Any:
     run = _run_loop(cell)
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
         op = load_i64(item + ITEM.op)
-        block_size, kv_heads = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.kv_heads)
+        block_size = load_i64(op + ATTENTION.block_size)
         t = max(begin // CHUNK * CHUNK, begin // block_size * block_size)
         while t < end:
             block = t // block_size
             stop = min(t // CHUNK * CHUNK + CHUNK, (block + 1) * block_size)
-            index = load_i32(load_i64(item + ITEM.table) + block * 4) * kv_heads + load_i64(item + ITEM.kv_head)
-            at = index * load_i64(op + ATTENTION.block_bytes)
+            at = _place(item, block)
             k, v = load_i64(op + ATTENTION.k_cache) + at, load_i64(op + ATTENTION.v_cache) + at
+            if stop < end and stop % block_size == 0:
+                _fetch(item, block + 1)
             run(item, t, t - block * block_size, stop - t, k, v)
             t = stop
 

@@ -282,7 +282,7 @@ def exp(x: Any) -> Any:
     Cody-Waite reduction by ln 2 in two parts, then the Taylor polynomial of degree 7 on |r| <= ln(2)/2.
     """
     x = clamp(x, splat(-87.0), splat(88.0))
-    n = maximum(rint(mul(x, splat(1.4426950408889634))), splat(-126.0))  # a number even where x is not
+    n = larger(rint(mul(x, splat(1.4426950408889634))), splat(-126.0))  # a number even where x is not
     r = fma(n, splat(-0.693359375), x)
     r = fma(n, splat(2.12194440e-4), r)
     p = fma(splat(1.0 / 5040.0), r, splat(1.0 / 720.0))
