@@ -114,8 +114,25 @@ def _leave_part(item, slot):  # type: ignore[no-untyped-def]
         copy_state(slot + r * state_bytes(head_pad), states + r * state_bytes(head_pad), head_pad)
 
 
-def _items(attend: Any) -> Any:
-    """What is done with an item that has all keys, and with one that has a partition."""
+@inline
+def _merge_parts(item, split, pair, pairs):  # type: ignore[no-untyped-def]
+    """Leave the states at hand; True for whoever is last of the query's items, and has all in the totals then."""
+    op, own, count = load_i64(item + ITEM.op), load_i32(split), load_i32(split + 8)
+    slot = load_i32(split + 4) * pairs + pair
+    slot_bytes = load_i64(op + ATTENTION.max_group) * state_bytes(load_i64(op + ATTENTION.head_pad))
+    parts, stride = load_i64(op + ATTENTION.partials) + slot * slot_bytes, pairs * slot_bytes
+    _leave_part(item, parts + own * stride)
+    arrivals = load_i64(op + ATTENTION.arrivals) + slot * 8
+    if fetch_add(arrivals, 1) != count - 1:
+        return False
+    store_release(arrivals, 0)
+    for p in range(count):
+        _merge(item, p, parts + p * stride)
+    return True
+
+
+def _do_item(attend: Any) -> Any:
+    """What is done with an item; `attend` is compiled into it once."""
 
     @inline
     def attend_partition(item, partition):  # type: ignore[no-untyped-def]
@@ -128,36 +145,28 @@ def _items(attend: Any) -> Any:
         attend(item, first, min(begin + PARTITION, position + tokens))
 
     @inline
-    def whole(item):  # type: ignore[no-untyped-def]
-        position, tokens = load_i64(item + ITEM.position), load_i64(item + ITEM.tokens)
-        window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
-        first, last = first_key(position, window) // PARTITION, (position + tokens - 1) // PARTITION
+    def do_item(item, split, pair, pairs):  # type: ignore[no-untyped-def]
+        """`split`: the partition or -1 for all, its slot, how many share the query; `pair`: core and kv head."""
+        position, window = load_i64(item + ITEM.position), load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
+        first, last = (
+            first_key(position, window) // PARTITION,
+            (position + load_i64(item + ITEM.tokens) - 1) // PARTITION,
+        )
+        is_part, states = load_i32(split) >= 0, load_i64(item + ITEM.states)
+        if is_part:
+            first = last = load_i32(split)
         for partition in range(first, last + 1):
             attend_partition(item, partition)
             if first < last:
-                _merge(item, partition, load_i64(item + ITEM.states))
+                _merge(item, partition, states)
         if first < last:
             _finish(item, load_i64(item + ITEM.totals))
-        else:
-            _finish(item, load_i64(item + ITEM.states))
-
-    @inline
-    def part(item, split, pair, pairs):  # type: ignore[no-untyped-def]
-        """`split` is (partition, first slot, number of partitions); `pair` is the item's core and kv head."""
-        op, partition, count = load_i64(item + ITEM.op), load_i32(split), load_i32(split + 8)
-        head_pad, first = load_i64(op + ATTENTION.head_pad), load_i32(split + 4) * pairs + pair
-        slot_bytes = load_i64(op + ATTENTION.max_group) * state_bytes(head_pad)
-        parts, stride = load_i64(op + ATTENTION.partials) + first * slot_bytes, pairs * slot_bytes
-        attend_partition(item, partition)
-        _leave_part(item, parts + partition * stride)
-        arrivals = load_i64(op + ATTENTION.arrivals) + first * 8
-        if fetch_add(arrivals, 1) == count - 1:
-            store_release(arrivals, 0)
-            for p in range(count):
-                _merge(item, p, parts + p * stride)
+        elif not is_part:
+            _finish(item, states)
+        elif _merge_parts(item, split, pair, pairs):
             _finish(item, load_i64(item + ITEM.totals))
 
-    return whole, part
+    return do_item
 
 
 def attention_items(prepare: Any, attend: Any) -> Any:
@@ -166,7 +175,7 @@ def attention_items(prepare: Any, attend: Any) -> Any:
     `prepare(item)` gets the queries ready; `attend(item, begin, end)` takes the keys begin <= t < end, and those that
     follow up to a kernel's own step, into the states.
     """
-    whole, part = _items(attend)
+    do_item = _do_item(attend)
 
     @inline
     def run(operands, cores, step, worker, workers):  # type: ignore[no-untyped-def]
@@ -185,10 +194,7 @@ def attention_items(prepare: Any, attend: Any) -> Any:
                 split = load_i64(step + STEP.tile_split) + entry * 12
                 if group > 0:
                     prepare(at)
-                    if load_i32(split) < 0:
-                        whole(at)
-                    else:
-                        part(at, split, pair, pairs)
+                    do_item(at, split, pair, pairs)
                 index = last - fetch_add(counter, 1)
 
     return run
