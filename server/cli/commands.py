@@ -46,7 +46,7 @@ def serve(call: Call) -> None:
             supervisor.serve(settings.api_config(model_path), engines, listener, settings.api_workers, start)
         elif settings.console:
             from server.console.mount import console
-            from server.console.planning import InForce
+            from server.console.question import InForce
 
             in_force = InForce(settings.catalog_config, settings.calibration_file)
             server.serve(settings.api_config(model_path), engines, listener, console(in_force, str(model_path)))
@@ -187,7 +187,7 @@ def plan(call: Call) -> None:
     settings = call.settings(PlanSettings)
     if settings.serve:
         from server.console.alone import run_planner
-        from server.console.planning import InForce
+        from server.console.question import InForce
 
         in_force = InForce(settings.catalog_config, settings.calibration_file)
         run_planner(in_force, settings.model, settings.host, settings.port)
