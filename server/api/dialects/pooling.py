@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.dialects.embeddings import embedding_params
@@ -13,8 +12,8 @@ from server.api.http.body import body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import answered, new_id, shown
+from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
 from server.api.pipeline.texts import given_texts, tokenized
 from server.api.service import Service, ServiceOf
 from server.api.wire.pooling import (
@@ -56,7 +55,7 @@ async def _pool(origin: Origin, body: TextPoolingRequest, service: Service) -> R
     pooling = await _pooling(origin, body, service, _params(body, facts, service))
     rows = await pooling.rows()
     if body.task == "token_embed":
-        rows = [row.reshape(length, -1) for row, length in zip(rows, pooling.lengths, strict=True)]
+        rows = [rows_of(row, length) for row, length in zip(rows, pooling.lengths, strict=True)]
 
     def make() -> PoolingList:
         items = [
@@ -111,5 +110,5 @@ def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> 
 
 
 def _class(index: int, row: Float32, facts: PoolingFacts) -> ClassifyItem:
-    label = facts.labels[int(np.argmax(row))]
+    label = facts.labels[max(range(len(row)), key=row.__getitem__)]
     return ClassifyItem(index=index, label=label, probs=row.tolist(), num_classes=len(row))

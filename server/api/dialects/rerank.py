@@ -17,8 +17,8 @@ from server.api.http.body import body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import answered, cosine, new_id
+from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import Float32, answered, cosine, new_id
 from server.api.pipeline.texts import Given, tokenized
 from server.api.service import Service, ServiceOf
 from server.api.wire.pooling import (
