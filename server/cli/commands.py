@@ -35,6 +35,9 @@ def serve(call: Call) -> None:
     model_path = _model_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
+        from server.api.http.deferred import import_fastapi
+
+        import_fastapi()
         from server.api import server
 
         listener = server.bind(settings.host, settings.port)
