@@ -26,9 +26,8 @@ RESPONSES = errors_of(401, 429, *OF_BODIES)
 
 @router.post(
     "/v1/embeddings",
-    response_model=EmbeddingList,
     responses=RESPONSES,
-    openapi_extra=documented(EmbeddingRequest),
+    openapi_extra=documented(EmbeddingRequest, EmbeddingList),
 )
 async def create_embeddings(
     request: Request, body: Annotated[EmbeddingRequest, Depends(body_of(EmbeddingRequest))], service: ServiceOf

@@ -34,7 +34,7 @@ RESPONSES = errors_of(401, 429, *OF_BODIES)
 MAX_TOKEN_WISE = 32  # texts whose tokens' states are in one answer: a row for each token is large
 
 
-@router.post("/pooling", response_model=PoolingList, responses=RESPONSES, openapi_extra=documented(TextPoolingRequest))
+@router.post("/pooling", responses=RESPONSES, openapi_extra=documented(TextPoolingRequest, PoolingList))
 async def create_pooling(
     request: Request, body: Annotated[TextPoolingRequest, Depends(body_of(TextPoolingRequest))], service: ServiceOf
 ) -> Response:
@@ -42,7 +42,7 @@ async def create_pooling(
     return await until_disconnect(request.receive, _pool(origin_of(request), body, service))
 
 
-@router.post("/classify", response_model=ClassifyList, responses=RESPONSES, openapi_extra=documented(ClassifyRequest))
+@router.post("/classify", responses=RESPONSES, openapi_extra=documented(ClassifyRequest, ClassifyList))
 async def classify(
     request: Request, body: Annotated[ClassifyRequest, Depends(body_of(ClassifyRequest))], service: ServiceOf
 ) -> Response:
