@@ -37,10 +37,22 @@ from server.api.keys.guard import Guard, refusals
 from server.api.service import Service
 from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
-from server.api.wire.chat import ChatRequest
-from server.api.wire.completions import CompletionRequest
-from server.api.wire.messages import CountTokensRequest, MessagesRequest
-from server.api.wire.pooling import ClassifyRequest, EmbeddingRequest, RerankRequest, ScoreRequest, TextPoolingRequest
+from server.api.wire.chat import ChatCompletion, ChatRequest
+from server.api.wire.completions import Completion, CompletionRequest
+from server.api.wire.messages import CountTokensRequest, MessageAnswer, MessagesRequest
+from server.api.wire.pooling import (
+    ClassifyList,
+    ClassifyRequest,
+    EmbeddingList,
+    EmbeddingRequest,
+    PoolingList,
+    RerankAnswer,
+    RerankRequest,
+    ScoreList,
+    ScoreRequest,
+    TextPoolingRequest,
+)
+from server.api.wire.response import Response
 from server.api.wire.responses import ResponsesRequest
 
 RATE_LIMIT_HEADERS = [
@@ -69,11 +81,23 @@ BODIES = (
     AbortRequest,
 )
 
+ANSWERS = (
+    ChatCompletion,
+    Completion,
+    MessageAnswer,
+    Response,
+    EmbeddingList,
+    PoolingList,
+    ClassifyList,
+    ScoreList,
+    RerankAnswer,
+)
+
 
 def build_app(service: Service) -> FastAPI:
     """Build the ASGI application of one service."""
     app = Application(title="neuronserve", version=__version__, docs_url=None, redoc_url=None)
-    app.bodies = BODIES
+    app.bodies, app.answers = BODIES, ANSWERS
     app.refusals = refusals
     app.state.service = service
     app.state.background = Background()

@@ -29,6 +29,7 @@ from server.api.http.watched_files import WatchedFiles
 from server.api.ready_file import ReadyFile
 from server.api.service import Service
 from server.api.start_screen import show_way_in, start_screen
+from server.api.wire.model import build_models
 from server.device.open_files import REFUSED_CONNECTIONS
 from server.errors import EngineLost, RequestError, StartError
 from server.link.groups import EngineGroups
@@ -137,7 +138,9 @@ class ApiServer:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
         loading = asyncio.create_task(self._load())
         watching = [self.service.memory.watch(), *(files.watch() for files in self._watched)]
-        others = [asyncio.create_task(work) for work in (self._log_stats(), self._end_when_dead(), *watching)]
+        others = [
+            asyncio.create_task(work) for work in (self._log_stats(), self._end_when_dead(), build_models(), *watching)
+        ]
         try:
             await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():

@@ -1,22 +1,16 @@
-"""What a start shows of its progress: a bar for each series of steps on a terminal, lines of the log elsewhere.
-
-A line that ends in `3/8`, or `(3/8)`, is a step of a series, named by its first word: loading, compiling.
-"""
+"""What a start shows of its progress: a bar for each series of steps on a terminal, lines of the log elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
 log = logging.getLogger("neuronserve")
 Report = Callable[[str], None]
-_STEP = re.compile(r"(?:engine \d+: )?(?P<verb>\w+) (?P<what>.*?) ?\(?(?P<number>\d+)/(?P<total>\d+)\)?")
+BARS = "server.api.start_bars"  # imported where somebody sees them: it has all of rich
 
 
 @contextmanager
@@ -25,38 +19,8 @@ def start_screen() -> Iterator[Report]:
     if not is_watched():
         yield lambda line: log.info("%s", line)
         return
-    columns = TextColumn("{task.description:<10}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn()
-    detail = TextColumn("{task.fields[what]}")
-    with Progress(*columns, detail, console=Console(stderr=True), transient=True) as progress:
-        yield _Bars(progress).report
-
-
-class _Bars:
-    """The series that were seen so far, each with its bar; an engine is in one series at a time."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
-        self._totals: dict[str, int] = {}  # of the series that engines are in
-
-    def report(self, line: str) -> None:
-        """Move a bar, or log a line that is no step."""
-        step = _STEP.fullmatch(line)
-        engine = line.partition(": ")[0] if line.startswith("engine ") else ""
-        series = "" if step is None else engine + step["verb"]
-        for other in [each for each in self._totals if each.startswith(engine) and each != series]:
-            self._progress.update(self._tasks[other], completed=self._totals.pop(other))
-        if step is None:
-            log.info("%s", line)
-            return
-        number, total = int(step["number"]), int(step["total"])
-        self._totals[series] = total
-        if series not in self._tasks:
-            self._tasks[series] = self._progress.add_task(f"{engine} {step['verb']}".strip(), total=total, what="")
-        if number == 1:
-            self._progress.reset(self._tasks[series], total=total)
-        # This one has only begun.
-        self._progress.update(self._tasks[series], completed=number - 1, what=step["what"])
+    with importlib.import_module(BARS).bars() as report:
+        yield report
 
 
 def show_way_in(url: str) -> None:

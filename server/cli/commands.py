@@ -35,6 +35,9 @@ def serve(call: Call) -> None:
     model_path = _model_path(settings)
     engines = [EngineHandle(each, call.engine, settings.engine_mode) for each in settings.engine_configs(model_path)]
     try:
+        from server.api.http.deferred import import_fastapi
+
+        import_fastapi()
         from server.api import server
 
         listener = server.bind(settings.host, settings.port)
@@ -46,7 +49,7 @@ def serve(call: Call) -> None:
             supervisor.serve(settings.api_config(model_path), engines, listener, settings.api_workers, start)
         elif settings.console:
             from server.console.mount import console
-            from server.console.planning import InForce
+            from server.console.question import InForce
 
             in_force = InForce(settings.catalog_config, settings.calibration_file)
             server.serve(settings.api_config(model_path), engines, listener, console(in_force, str(model_path)))
@@ -187,7 +190,7 @@ def plan(call: Call) -> None:
     settings = call.settings(PlanSettings)
     if settings.serve:
         from server.console.alone import run_planner
-        from server.console.planning import InForce
+        from server.console.question import InForce
 
         in_force = InForce(settings.catalog_config, settings.calibration_file)
         run_planner(in_force, settings.model, settings.host, settings.port)

@@ -37,6 +37,9 @@ def _run_worker(
         signal.signal(number, signal.SIG_IGN)
     settings.put_in_force()
     go_first_when_memory_runs_out()  # before the process that has the engines
+    from server.api.http.deferred import import_fastapi
+
+    import_fastapi()
     from server.api.workers import worker
 
     listener.setblocking(False)

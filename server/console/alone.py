@@ -13,7 +13,7 @@ from server.api.http.middleware import HeadAsGet, RequestIds
 from server.api.server import address, bind
 from server.console.pages import pages_router
 from server.console.plan_routes import PlanPage, plan_router
-from server.console.planning import Defaults, InForce
+from server.console.question import Defaults, InForce
 
 
 def planner_app(in_force: InForce, model: str) -> FastAPI:

@@ -10,7 +10,7 @@ from server.api.service import Service
 from server.console.live import LiveStream
 from server.console.pages import pages_router
 from server.console.plan_routes import PlanPage, plan_router
-from server.console.planning import Defaults, InForce
+from server.console.question import Defaults, InForce
 from server.console.snapshot import Recorder
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import multiprocessing
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, Literal
 
-from server.console.planning import InForce
+from server.console.question import InForce
 
 IDLE_S = 60.0  # without a question, after which the process ends
-P = ParamSpec("P")
-T = TypeVar("T")
+PLANNING = "server.console.planning"  # imported by that process alone, because it has all of the planner
+Work = Literal["choices", "require_public", "plan_part", "files_of"]  # its functions
 
 
 class PlanProcess:
@@ -24,8 +24,8 @@ class PlanProcess:
         self._ending: asyncio.TimerHandle | None = None
         self._num_open = 0
 
-    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `work` in the process; it and its arguments must be picklable. Raises what it raises."""
+    async def call(self, work: Work, *args: Any) -> Any:
+        """The result of `work` in the process; its arguments must be picklable. Raises what it raises."""
         if self._ending is not None:
             self._ending.cancel()
         if self._pool is None:
@@ -33,7 +33,7 @@ class PlanProcess:
             self._pool = ProcessPoolExecutor(1, context, self._in_force.apply)
         self._num_open += 1
         try:
-            return await asyncio.wrap_future(self._pool.submit(work, *args, **kwargs))
+            return await asyncio.wrap_future(self._pool.submit(_run, work, args))
         finally:
             self._num_open -= 1
             if not self._num_open:
@@ -44,3 +44,7 @@ class PlanProcess:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+
+
+def _run(work: Work, args: tuple[Any, ...]) -> Any:
+    return getattr(importlib.import_module(PLANNING), work)(*args)

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from server.api.http.body import body_of
 from server.api.http.event_stream import EventStream, frame
-from server.console.plan_process import PlanProcess
-from server.console.planning import Defaults, InForce, Question, Row, choices, files_of, plan_part, require_public
+from server.console.plan_process import PlanProcess, Work
+from server.console.question import Defaults, InForce, Question, Row
 from server.device.prices import PriceBasis
 from server.errors import InvalidRequest, StartError
-from server.planner.plan.options import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.plan.bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
 
 Traffic = Callable[[], Sequence[tuple[float, int, int]]]
 Limit = Annotated[float | None, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -70,44 +70,42 @@ class PlanPage:
 
     async def choices(self) -> dict[str, Any]:
         """What the controls offer."""
-        return {"default_model": self._defaults.name, **await self.process.call(choices)}
+        return {"default_model": self._defaults.name, **await self.process.call("choices")}
 
     async def parts(self, body: PlanBody) -> AsyncGenerator[bytes, None]:
         """A frame for each part, in the order of the question. Raises InvalidRequest."""
         question = await self._question(body)
-        devices = body.device or [each["name"] for each in (await self.process.call(choices))["devices"]]
+        devices = body.device or [each["name"] for each in (await self.process.call("choices"))["devices"]]
         for device in devices:
-            yield frame(msgspec.json.encode(await self._ask(plan_part, question, device)))
+            yield frame(msgspec.json.encode(await self._ask("plan_part", question, device)))
 
     async def files(self, body: RowBody) -> bytes:
         """The archive of a row's files. Raises InvalidRequest."""
-        found: bytes = await self._ask(files_of, await self._question(body), Row(**body.row.model_dump()))
+        found: bytes = await self._ask("files_of", await self._question(body), Row(**body.row.model_dump()))
         return found
 
     async def _question(self, body: PlanBody) -> Question:
         if body.model:
-            await self._ask(require_public, body.model)
+            await self._ask("require_public", body.model)
         lengths = tuple(self._traffic()) if body.uses_traffic else ()
         if body.uses_traffic and len(lengths) < 2:
             raise InvalidRequest("The server has not seen two requests yet, so there is no traffic.", "uses_traffic")
-        try:
-            return Question(_options(body, body.model or self._defaults.path), lengths)
-        except StartError as error:
-            raise InvalidRequest(str(error)) from error
+        return Question(_options(body, body.model or self._defaults.path), lengths)
 
-    async def _ask(self, work: Callable[..., Any], *args: Any) -> Any:
+    async def _ask(self, work: Work, *args: Any) -> Any:
         try:
             return await self.process.call(work, *args)
         except StartError as error:
             raise InvalidRequest(str(error)) from error
 
 
-def _options(body: PlanBody, model: str) -> PlanOptions:
-    return PlanOptions(
-        model,
-        body.input_len,
-        body.output_len,
-        body.request_rate,
+def _options(body: PlanBody, model: str) -> dict[str, Any]:
+    """Fields of PlanOptions."""
+    return dict(
+        model=model,
+        input_tokens=body.input_len,
+        output_tokens=body.output_len,
+        request_rate=body.request_rate,
         ttft_s=_seconds(body.ttft_ms),
         tpot_s=_seconds(body.tpot_ms),
         ttft_p95_s=_seconds(body.ttft_p95_ms),

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from server.clock import NS
-from server.config import CatalogConfig
-from server.cost.calibration import use_calibration
-from server.device.catalog import instances, use_catalog
+from server.console.question import Lengths, Question, Row
+from server.device.catalog import instances
 from server.errors import DeviceMemoryError, SettingsError
 from server.models.public import models
 from server.planner.emit.folder import texts_of
@@ -26,58 +24,15 @@ from server.planner.plan.report import Candidate, PlanReport
 from server.planner.plan.search import plan
 from server.workload.workload import Workload
 
-Lengths = tuple[tuple[float, int, int], ...]  # arrival in seconds, prompt and output tokens, by arrival
 
-
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """What is data of a whole process: the catalogue and the calibration."""
-
-    catalog: CatalogConfig
-    calibration: str | None = None  # file; None: the shipped one
-
-    def apply(self) -> None:
-        """Have this process use them."""
-        use_catalog(self.catalog)
-        use_calibration(self.calibration)
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """The model that is planned for when none is named."""
-
-    path: str  # as `plan` takes it; a directory of this host is never named by a page
-    name: str  # shown
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A workload and its limits; with `lengths` the traffic that was seen."""
-
-    options: PlanOptions
-    lengths: Lengths = ()
-
-    def on(self, device: str) -> Question:
-        """The same of one part, by itself."""
-        return replace(self, options=replace(self.options, devices=(device,), instances_per_replica=(1,)))
-
-    def report(self) -> PlanReport:
-        """The plan. Raises as `plan`, and SettingsError for traffic without a rate."""
-        if not self.lengths:
-            return plan(self.options)
-        trace = _workload(self.lengths)
-        return plan(with_trace(self.options, trace), trace)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Names one configuration of a plan."""
-
-    device: str
-    tp: int
-    pp: int
-    dtype: str
-    batch: int
+def _report(question: Question, device: str, **narrowed: Any) -> PlanReport:
+    """The plan of one part. Raises as `plan`, and SettingsError for traffic without a rate."""
+    own = {"devices": (device,), "instances_per_replica": (1,), **narrowed}
+    options = PlanOptions(**{**question.options, **own})
+    if not question.lengths:
+        return plan(options)
+    trace = _workload(question.lengths)
+    return plan(with_trace(options, trace), trace)
 
 
 def choices() -> dict[str, Any]:
@@ -97,7 +52,7 @@ def require_public(model: str) -> None:
 def plan_part(question: Question, device: str) -> dict[str, Any]:
     """All configurations of one part; none with the reason, where the model does not fit it. Raises as `plan`."""
     try:
-        report = question.on(device).report()
+        report = _report(question, device)
     except DeviceMemoryError as error:
         return {"device": device, "rows": [], "why_none": str(error)}
     verdicts = report.verdicts
@@ -112,8 +67,7 @@ def plan_part(question: Question, device: str) -> dict[str, Any]:
 
 def files_of(question: Question, row: Row) -> bytes:
     """The files that deploy a configuration, as a ZIP archive. Raises as `plan`, and SettingsError for no such row."""
-    narrowed = replace(question.options, tensor_parallel_sizes=(row.tp,), pipeline_parallel_sizes=(row.pp,))
-    report = replace(question, options=narrowed).on(row.device).report()
+    report = _report(question, row.device, tensor_parallel_sizes=(row.tp,), pipeline_parallel_sizes=(row.pp,))
     found = [each for each in report.candidates if (each.dtype, each.batch) == (row.dtype, row.batch)]
     if not found:
         raise SettingsError(f"row: no configuration of {row.device} TP {row.tp} has {row.dtype} and batch {row.batch}")

@@ -12,9 +12,6 @@ from functools import cached_property, lru_cache
 from math import exp, log2
 from typing import Literal
 
-from server.cost.shape import matrix_params
-from server.models.spec import ModelSpec
-
 Phase = Literal["decode", "prefill"]
 Provenance = Literal["measured", "interpolated", "formula"]
 
@@ -191,12 +188,6 @@ def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: 
             return last + (value - last) * (share - at) / (middle - at)
         previous, below = (middle, value), below + weight
     return pairs[-1][0]
-
-
-@lru_cache(maxsize=256)
-def matrix_billions(model: ModelSpec) -> float:
-    """Billions of weights in the matrices of `model`."""
-    return matrix_params(model) / 1e9
 
 
 def _out_of_range(point: Point, measured: Sequence[Point], name: str) -> str:

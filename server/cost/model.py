@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from server.cost.calibration import Calibration, default_calibration
-from server.cost.evidence import Phase, Point, matrix_billions
+from server.cost.evidence import Phase, Point
+from server.cost.shape import matrix_billions
 from server.cost.terms import TERMS, Part
 from server.cost.work import Runtime, StepWork, Work
 from server.device.instances import Instance

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from server.cost.calibration import Calibration
-from server.cost.evidence import Band, Phase, matrix_billions
+from server.cost.evidence import Band, Phase
 from server.cost.model import CostModel, StepCost
-from server.cost.shape import ACTIVATION_BYTES
+from server.cost.shape import ACTIVATION_BYTES, matrix_billions
 from server.cost.work import Runtime
 from server.device.groups import GROUP_REASON, InstanceGroup, Place, count_of, part_of
 from server.device.parts import GB, GIB

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from server.config.formats import Dtype, Quantization
 from server.models.decoder import decoder_graph
@@ -47,6 +48,12 @@ def matrix_params(model: ModelSpec) -> int:
     counted = ((op, count) for op, count in graph.counted() if isinstance(op, Linear))
     routed = sum(linear.num_weights * count for linear, count in counted if not _joins(linear, "experts"))
     return routed + graph.embed.part.outputs.size * graph.embed.hidden.size
+
+
+@lru_cache(maxsize=256)
+def matrix_billions(model: ModelSpec) -> float:
+    """Billions of weights in the matrices of `model`."""
+    return matrix_params(model) / 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Settings(BaseSettings):
         extra="forbid",
         frozen=True,
         validate_default=False,
+        defer_build=True,  # of the classes that a command's settings are made of, only these are ever used
         cli_kebab_case=True,
         cli_hide_none_type=True,
         cli_implicit_flags=True,

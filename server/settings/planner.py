@@ -15,8 +15,9 @@ from server.errors import SettingsError
 from server.planner.command import View
 from server.planner.emit.folder import Emission
 from server.planner.model_names import resolve_decoder, resolve_shape
+from server.planner.plan.bounds import MAX_RATE, MAX_TOKENS, MIN_RATE
 from server.planner.plan.demand import with_trace
-from server.planner.plan.options import LIMITS, MAX_RATE, MAX_TOKENS, MIN_RATE, PlanOptions
+from server.planner.plan.options import LIMITS, PlanOptions
 from server.planner.plan.weight_types import COMPARED, WeightDtype
 from server.planner.simulate.autoscaling import MAX_REPLICAS, AutoscalePolicy, Autoscaling
 from server.planner.simulate.options import SimulationOptions

@@ -8,7 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from server.cost.evidence import Phase, Point, matrix_billions
+from server.cost.evidence import Phase, Point
+from server.cost.shape import matrix_billions
 from server.cost.terms import TERMS
 from server.cost.work import Runtime, StepWork, Work
 from server.device.catalog import instance

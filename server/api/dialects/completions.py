@@ -32,9 +32,7 @@ router = APIRouter()
 RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
-@router.post(
-    "/v1/completions", response_model=Completion, responses=RESPONSES, openapi_extra=documented(CompletionRequest)
-)
+@router.post("/v1/completions", responses=RESPONSES, openapi_extra=documented(CompletionRequest, Completion))
 async def create_completion(
     request: Request, body: Annotated[CompletionRequest, Depends(body_of(CompletionRequest))], service: ServiceOf
 ) -> Response:

@@ -11,8 +11,8 @@ from server.api.http.body import body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import answered, shown
+from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import Float32, answered, shown
 from server.api.pipeline.texts import given_texts, tokenized
 from server.api.service import Service, ServiceOf
 from server.api.wire.pooling import EmbeddingItem, EmbeddingList, EmbeddingRequest
@@ -26,9 +26,8 @@ RESPONSES = errors_of(401, 429, *OF_BODIES)
 
 @router.post(
     "/v1/embeddings",
-    response_model=EmbeddingList,
     responses=RESPONSES,
-    openapi_extra=documented(EmbeddingRequest),
+    openapi_extra=documented(EmbeddingRequest, EmbeddingList),
 )
 async def create_embeddings(
     request: Request, body: Annotated[EmbeddingRequest, Depends(body_of(EmbeddingRequest))], service: ServiceOf

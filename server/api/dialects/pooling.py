@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.dialects.embeddings import embedding_params
@@ -13,8 +12,8 @@ from server.api.http.body import body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import answered, new_id, shown
+from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import Float32, answered, new_id, rows_of, shown
 from server.api.pipeline.texts import given_texts, tokenized
 from server.api.service import Service, ServiceOf
 from server.api.wire.pooling import (
@@ -35,7 +34,7 @@ RESPONSES = errors_of(401, 429, *OF_BODIES)
 MAX_TOKEN_WISE = 32  # texts whose tokens' states are in one answer: a row for each token is large
 
 
-@router.post("/pooling", response_model=PoolingList, responses=RESPONSES, openapi_extra=documented(TextPoolingRequest))
+@router.post("/pooling", responses=RESPONSES, openapi_extra=documented(TextPoolingRequest, PoolingList))
 async def create_pooling(
     request: Request, body: Annotated[TextPoolingRequest, Depends(body_of(TextPoolingRequest))], service: ServiceOf
 ) -> Response:
@@ -43,7 +42,7 @@ async def create_pooling(
     return await until_disconnect(request.receive, _pool(origin_of(request), body, service))
 
 
-@router.post("/classify", response_model=ClassifyList, responses=RESPONSES, openapi_extra=documented(ClassifyRequest))
+@router.post("/classify", responses=RESPONSES, openapi_extra=documented(ClassifyRequest, ClassifyList))
 async def classify(
     request: Request, body: Annotated[ClassifyRequest, Depends(body_of(ClassifyRequest))], service: ServiceOf
 ) -> Response:
@@ -56,7 +55,7 @@ async def _pool(origin: Origin, body: TextPoolingRequest, service: Service) -> R
     pooling = await _pooling(origin, body, service, _params(body, facts, service))
     rows = await pooling.rows()
     if body.task == "token_embed":
-        rows = [row.reshape(length, -1) for row, length in zip(rows, pooling.lengths, strict=True)]
+        rows = [rows_of(row, length) for row, length in zip(rows, pooling.lengths, strict=True)]
 
     def make() -> PoolingList:
         items = [
@@ -111,5 +110,5 @@ def _params(body: TextPoolingRequest, facts: PoolingFacts, service: Service) -> 
 
 
 def _class(index: int, row: Float32, facts: PoolingFacts) -> ClassifyItem:
-    label = facts.labels[int(np.argmax(row))]
+    label = facts.labels[max(range(len(row)), key=row.__getitem__)]
     return ClassifyItem(index=index, label=label, probs=row.tolist(), num_classes=len(row))

@@ -17,8 +17,8 @@ from server.api.http.body import body_of
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.pooling import Float32, Pooling, Work, require_kind, require_pooling
-from server.api.pipeline.rows import answered, cosine, new_id
+from server.api.pipeline.pooling import Pooling, Work, require_kind, require_pooling
+from server.api.pipeline.rows import Float32, answered, cosine, new_id
 from server.api.pipeline.texts import Given, tokenized
 from server.api.service import Service, ServiceOf
 from server.api.wire.pooling import (
@@ -51,8 +51,8 @@ class _Pair:
     second: Given
 
 
-@router.post("/score", response_model=ScoreList, responses=RESPONSES, openapi_extra=documented(ScoreRequest))
-@router.post("/v1/score", response_model=ScoreList, responses=RESPONSES, openapi_extra=documented(ScoreRequest))
+@router.post("/score", responses=RESPONSES, openapi_extra=documented(ScoreRequest, ScoreList))
+@router.post("/v1/score", responses=RESPONSES, openapi_extra=documented(ScoreRequest, ScoreList))
 async def score(
     request: Request, body: Annotated[ScoreRequest, Depends(body_of(ScoreRequest))], service: ServiceOf
 ) -> Response:
@@ -60,8 +60,8 @@ async def score(
     return await until_disconnect(request.receive, _score(origin_of(request), body, service))
 
 
-@router.post("/rerank", response_model=RerankAnswer, responses=RESPONSES, openapi_extra=documented(RerankRequest))
-@router.post("/v1/rerank", response_model=RerankAnswer, responses=RESPONSES, openapi_extra=documented(RerankRequest))
+@router.post("/rerank", responses=RESPONSES, openapi_extra=documented(RerankRequest, RerankAnswer))
+@router.post("/v1/rerank", responses=RESPONSES, openapi_extra=documented(RerankRequest, RerankAnswer))
 async def rerank(
     request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
 ) -> Response:
@@ -69,7 +69,7 @@ async def rerank(
     return await until_disconnect(request.receive, _rerank(origin_of(request), body, service, "1"))
 
 
-@router.post("/v2/rerank", response_model=RerankAnswer, responses=RESPONSES, openapi_extra=documented(RerankRequest))
+@router.post("/v2/rerank", responses=RESPONSES, openapi_extra=documented(RerankRequest, RerankAnswer))
 async def rerank_v2(
     request: Request, body: Annotated[RerankRequest, Depends(body_of(RerankRequest))], service: ServiceOf
 ) -> Response:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from server.api.dialects import chat, completions
 from server.api.http.body import JSON, content_type, parse
 from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, STREAM, TEXT, errors_of
+from server.api.http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
 from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.generation import require_room
 from server.api.pipeline.respond import Adapter, respond, whole_answer
@@ -30,9 +30,8 @@ RESPONSES = {200: {"content": {**STREAM[200]["content"], LINES: TEXT}}} | errors
 
 @router.post(
     "/invocations",
-    response_model=ChatCompletion | Completion,
     responses=RESPONSES,
-    openapi_extra={"requestBody": _BODY},
+    openapi_extra={"requestBody": _BODY, **answered_with(ChatCompletion, Completion)},
 )
 async def invoke(request: Request, service: ServiceOf) -> Response:
     """Answer like the endpoint whose body it is; several lines each with a line, in their order."""

@@ -77,12 +77,29 @@ def _answers(model: type[BaseModel], statuses: Iterable[int]) -> Responses:
 
 
 def _content(model: type[BaseModel]) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+    return {"application/json": {"schema": _reference(model)}}
 
 
-def documented(model: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI description of a body that is read with `body_of`; `Application` adds the schema it refers to."""
-    return {"requestBody": {"required": True, "content": _content(model)}}
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def documented(model: type[BaseModel], answer: type[BaseModel] | None = None) -> dict[str, Any]:
+    """The OpenAPI description of a body that is read with `body_of`, and of the answer where a route writes it itself.
+
+    `Application` adds the schemas they refer to.
+    """
+    body = {"requestBody": {"required": True, "content": _content(model)}}
+    return body if answer is None else body | answered_with(answer)
+
+
+def answered_with(*models: type[BaseModel]) -> dict[str, Any]:
+    """The OpenAPI description of an answer of any of `models`, of a route that writes it itself.
+
+    As a `response_model` FastAPI would make a validator of it.
+    """
+    schema = _reference(models[0]) if len(models) == 1 else {"anyOf": [_reference(model) for model in models]}
+    return {"responses": {"200": {"content": {"application/json": {"schema": schema}}}}}
 
 
 ERRORS: tuple[type[BaseModel], ...] = (ErrorAnswer, AnthropicErrorAnswer)
@@ -96,19 +113,17 @@ def _add_refusals(responses: dict[str, Any], statuses: tuple[int, ...]) -> None:
 
 
 class Application(FastAPI):
-    """FastAPI whose OpenAPI page has the schemas of the bodies that `body_of` reads, and no status that never comes."""
+    """FastAPI whose OpenAPI page has the schemas that `documented` refers to, and no status that never comes."""
 
     bodies: tuple[type[BaseModel], ...] = ()
+    answers: tuple[type[BaseModel], ...] = ()
     refusals: Refusals | None = None  # of what stands before all routes
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
             page = super().openapi()
-            _, found = models_json_schema(
-                [(model, "validation") for model in (*self.bodies, *ERRORS)],
-                ref_template="#/components/schemas/{model}",
-            )
-            page["components"]["schemas"] |= found["$defs"]
+            written, read = _schemas(self.answers, "serialization"), _schemas((*self.bodies, *ERRORS), "validation")
+            page["components"]["schemas"] |= written | read
             for path, operations in page["paths"].items():
                 for method, operation in operations.items():
                     operation["responses"].pop("422", None)  # FastAPI's own for parameters: `errors.py` makes it 400
@@ -117,6 +132,13 @@ class Application(FastAPI):
                     for status, response in operation["responses"].items():
                         _is_json_where_it_fails(int(status), response.get("content", {}))
         return super().openapi()
+
+
+def _schemas(models: Iterable[type[BaseModel]], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    """Of the models and all in them, by name."""
+    _, found = models_json_schema([(model, mode) for model in models], ref_template="#/components/schemas/{model}")
+    schemas: dict[str, Any] = found.get("$defs", {})
+    return schemas
 
 
 def _is_json_where_it_fails(status: int, content: dict[str, Any]) -> None:

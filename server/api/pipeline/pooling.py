@@ -10,12 +10,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from server.api.errors import GenerationFailed
 from server.api.http.origin import Origin
 from server.api.pipeline.generation import require_room
+from server.api.pipeline.rows import Float32, row_of
 from server.api.pipeline.validate import paths_of
 from server.api.service import Service
 from server.api.wire.usage import DeviceUsage, PoolingUsage
@@ -28,7 +26,6 @@ MAX_OPEN = 256
 NO_SAMPLING = SamplingParams(max_tokens=0)
 AS_IT_IS = PoolingParams()
 UNSUPPORTED = "unsupported_endpoint"
-Float32 = npt.NDArray[np.float32]
 
 
 def require_pooling(service: Service, name: str | None) -> tuple[str, PoolingFacts]:
@@ -129,4 +126,4 @@ def _row(event: TokenEvent) -> Float32:
         raise GenerationFailed(f"The model failed on this request: {event.error}.")
     if event.row is None:
         raise Unavailable("The engine has ended this request.", code="aborted")
-    return np.frombuffer(event.row, "<f4")
+    return row_of(event.row)

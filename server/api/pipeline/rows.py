@@ -1,4 +1,4 @@
-"""Rows of float32 in the forms that answers have."""
+"""Rows of float32 in the forms that answers have. Views of memory, not numpy's arrays: no other request needs numpy."""
 
 from __future__ import annotations
 
@@ -6,34 +6,45 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from math import hypot
+from operator import mul
+from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from server.api.wire.pooling import EncodingFormat
 from server.link.messages import PoolingFacts
 
-Float32 = npt.NDArray[np.float32]
+Float32: TypeAlias = "memoryview[float]"  # one row, or one for each token of a text
 NOTICE_HEADER = "X-Neuronserve-Notice"
+FLOAT32_BYTES = 4
 MANY = 1 << 15  # values whose writing others should not wait for
+
+
+def row_of(content: bytes) -> Float32:
+    """The row of these float32, which are little-endian as every host is."""
+    return memoryview(content).cast("f")
+
+
+def rows_of(row: Float32, count: int) -> Float32:
+    """As `count` rows of equal length."""
+    return row.cast("B").cast("f", (count, len(row) // count))
 
 
 def shown(row: Float32, encoding: EncodingFormat | None) -> list[Any] | str:
     """Values as JSON has them, or the bytes of float32, little-endian, in base64."""
     if encoding == "base64":
-        return base64.b64encode(row.astype("<f4", copy=False).tobytes()).decode("ascii")
+        return base64.b64encode(row).decode("ascii")
     values: list[Any] = row.tolist()
     return values
 
 
 def cosine(a: Float32, b: Float32) -> float:
     """Of two embeddings; 0 where one has no length."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    length = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(x @ y) / length if length else 0.0
+    x, y = a.tolist(), b.tolist()
+    length = hypot(*x) * hypot(*y)
+    return sum(map(mul, x, y)) / length if length else 0.0
 
 
 def new_id(prefix: str) -> str:
@@ -46,7 +57,7 @@ async def answered(make: Callable[[], BaseModel], rows: Sequence[Float32], facts
     def write() -> str:
         return make().model_dump_json()
 
-    is_large = sum(row.size for row in rows) > MANY
+    is_large = sum(row.nbytes for row in rows) > MANY * FLOAT32_BYTES
     body = await asyncio.to_thread(write) if is_large else write()
     headers = {NOTICE_HEADER: facts.notice} if facts.notice else None
     return Response(body, headers=headers, media_type="application/json")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from server.api.wire.generation import INT32, GenerationRequest, listed, needing
+from server.api.wire.model import WireModel
 from server.api.wire.tools import AnyToolCall, CustomCallDelta, ToolCallDelta, ToolChoice, Tools
 from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
@@ -15,7 +16,7 @@ MAX_DOCUMENTS = 1024
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class ContentPart(BaseModel):
+class ContentPart(WireModel):
     """A part of a message's content; one of another type than text may have none."""
 
     model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type", "text"))
@@ -24,7 +25,7 @@ class ContentPart(BaseModel):
     text: str | None = None
 
 
-class Message(BaseModel):
+class Message(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Annotated[str, listed(*ROLES)]
@@ -32,7 +33,7 @@ class Message(BaseModel):
     tool_calls: Annotated[list[AnyToolCall], Field(fail_fast=True)] | None = None
 
 
-class ChatInput(BaseModel):
+class ChatInput(WireModel):
     """A conversation and how to make a prompt of it; /tokenize takes it too."""
 
     messages: Annotated[list[Message], Field(fail_fast=True, min_length=1)]
@@ -44,7 +45,7 @@ class ChatInput(BaseModel):
     documents: Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=MAX_DOCUMENTS)] | None = None
 
 
-class Prediction(BaseModel):
+class Prediction(WireModel):
     """OpenAI's guess of the output. It would only make the answer faster, and here it does not."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -68,7 +69,7 @@ class ChatRequest(GenerationRequest, ChatInput):
     service_tier: str | None = Field(None, max_length=32)
 
 
-class TopLogprob(BaseModel):
+class TopLogprob(WireModel):
     token: str
     logprob: float
     bytes: list[int]
@@ -78,12 +79,12 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(BaseModel):
+class ChatLogprobs(WireModel):
     content: list[TokenLogprob]
     refusal: None = None
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(WireModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = optional()
@@ -91,7 +92,7 @@ class ChatMessage(BaseModel):
     tool_calls: list[AnyToolCall] | None = optional()
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(WireModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None = None
@@ -100,7 +101,7 @@ class ChatChoice(BaseModel):
     token_ids: list[int] | None = optional()
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(WireModel):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -114,14 +115,14 @@ class ChatCompletion(BaseModel):
     metrics: RequestTimes | None = optional()
 
 
-class ChatDelta(BaseModel):
+class ChatDelta(WireModel):
     role: Literal["assistant"] | None = optional()
     content: str | None = optional()
     reasoning_content: str | None = optional()
     tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
 
 
-class ChatChunkChoice(BaseModel):
+class ChatChunkChoice(WireModel):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
@@ -130,7 +131,7 @@ class ChatChunkChoice(BaseModel):
     token_ids: list[int] | None = optional()
 
 
-class ChatChunk(BaseModel):
+class ChatChunk(WireModel):
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int

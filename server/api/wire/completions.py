@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from server.api.config import MAX_PROMPTS
 from server.api.wire.generation import INT32, GenerationRequest, TokenId
+from server.api.wire.model import WireModel
 from server.api.wire.usage import PromptLogprobs, RequestTimes, Usage, optional
 
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, min_length=1)]
@@ -46,14 +47,14 @@ class CompletionRequest(GenerationRequest):
     suffix: str | None = None
 
 
-class CompletionLogprobs(BaseModel):
+class CompletionLogprobs(WireModel):
     text_offset: list[int]
     token_logprobs: list[float | None]  # None for a prompt's first token, which nothing predicts
     tokens: list[str]
     top_logprobs: list[dict[str, float] | None]
 
 
-class CompletionChoice(BaseModel):
+class CompletionChoice(WireModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
@@ -64,7 +65,7 @@ class CompletionChoice(BaseModel):
     prompt_logprobs: PromptLogprobs | None = optional()
 
 
-class Completion(BaseModel):
+class Completion(WireModel):
     """A whole answer or one chunk of a stream: both have the same shape."""
 
     id: str

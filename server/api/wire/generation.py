@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
 from server.api.config import (
@@ -22,6 +22,7 @@ from server.api.config import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+from server.api.wire.model import WireModel
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -58,7 +59,7 @@ def needing(*names: str) -> Callable[[JsonDict], None]:
     return require
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(WireModel):
     """OpenAI's `stream_options`: which chunks of a stream carry usage."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -67,7 +68,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     name: str | None = None
@@ -75,7 +76,7 @@ class JsonSchemaFormat(BaseModel):
     strict: bool | None = None
 
 
-class TextResponse(BaseModel):
+class TextResponse(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: Literal["text"]
@@ -83,7 +84,7 @@ class TextResponse(BaseModel):
     schema_: None = Field(None, alias="schema")
 
 
-class JsonObjectResponse(BaseModel):
+class JsonObjectResponse(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: Literal["json_object"]
@@ -91,7 +92,7 @@ class JsonObjectResponse(BaseModel):
     schema_: JsonSchema | None = Field(None, alias="schema")  # as other servers have it
 
 
-class JsonSchemaResponse(BaseModel):
+class JsonSchemaResponse(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: Literal["json_schema"]
@@ -102,7 +103,7 @@ class JsonSchemaResponse(BaseModel):
 ResponseFormat = TextResponse | JsonObjectResponse | JsonSchemaResponse
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(WireModel):
     """vLLM's `structured_outputs`: exactly one of these fields is given."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
@@ -114,7 +115,7 @@ class StructuredOutputs(BaseModel):
     json_object: bool | None = None
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(WireModel):
     """Body of a generation request. A null field is an absent one: the model's default holds, else OpenAI's."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())

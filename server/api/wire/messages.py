@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from server.api.config import MAX_STOP_STRINGS
 from server.api.wire.generation import INT32, StopString, listed, needing
+from server.api.wire.model import WireModel
 from server.api.wire.tools import MAX_TOOLS, FunctionName
 from server.api.wire.usage import optional
 
@@ -22,7 +23,7 @@ OF_CLIENTS = "custom"  # type of a tool that the client runs itself
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
-class Block(BaseModel):
+class Block(WireModel):
     """Any content block of a request; which of the fields there must be depends on its type."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -51,14 +52,14 @@ Content = str | Annotated[list[Block], Field(fail_fast=True)]
 TextContent = str | Annotated[list[TextParam], Field(fail_fast=True)]
 
 
-class MessageParam(BaseModel):
+class MessageParam(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     role: Literal["user", "assistant", "system"]
     content: Content
 
 
-class ToolParam(BaseModel):
+class ToolParam(WireModel):
     """A tool of the client's. Those that a server would run have another `type` and no schema."""
 
     model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("name", "input_schema"))
@@ -70,7 +71,7 @@ class ToolParam(BaseModel):
     strict: bool | None = None
 
 
-class ToolChoiceParam(BaseModel):
+class ToolChoiceParam(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["auto", "any", "tool", "none"]
@@ -78,28 +79,28 @@ class ToolChoiceParam(BaseModel):
     disable_parallel_tool_use: bool | None = None
 
 
-class ThinkingParam(BaseModel):
+class ThinkingParam(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1, le=INT32)
 
 
-class FormatParam(BaseModel):
+class FormatParam(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class OutputParam(BaseModel):
+class OutputParam(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     effort: str | None = Field(None, max_length=32)
     format: FormatParam | None = None
 
 
-class CountTokensRequest(BaseModel):
+class CountTokensRequest(WireModel):
     """What of a request makes its prompt."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -122,28 +123,28 @@ class MessagesRequest(CountTokensRequest):
     top_k: int | None = Field(None, ge=0, le=INT32)
 
 
-class TextBlock(BaseModel):
+class TextBlock(WireModel):
     type: Literal["text"] = "text"
     text: str = ""
 
 
-class ThinkingBlock(BaseModel):
+class ThinkingBlock(WireModel):
     type: Literal["thinking"] = "thinking"
     thinking: str = ""
     signature: str = ""  # there is nothing to verify
 
 
-class ToolUseBlock(BaseModel):
+class ToolUseBlock(WireModel):
     type: Literal["tool_use"] = "tool_use"
     id: str
     name: str
-    input: dict[str, Any] = {}
+    input: dict[str, Any] = Field({})
 
 
 AnyBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-class MessagesUsage(BaseModel):
+class MessagesUsage(WireModel):
     """All tokens of the prompt are the sum of its three counts."""
 
     input_tokens: int
@@ -152,7 +153,7 @@ class MessagesUsage(BaseModel):
     output_tokens: int
 
 
-class MessageAnswer(BaseModel):
+class MessageAnswer(WireModel):
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
@@ -163,22 +164,22 @@ class MessageAnswer(BaseModel):
     usage: MessagesUsage
 
 
-class MessageStart(BaseModel):
+class MessageStart(WireModel):
     type: Literal["message_start"] = "message_start"
     message: MessageAnswer
 
 
-class Ping(BaseModel):
+class Ping(WireModel):
     type: Literal["ping"] = "ping"
 
 
-class BlockStart(BaseModel):
+class BlockStart(WireModel):
     type: Literal["content_block_start"] = "content_block_start"
     index: int
     content_block: AnyBlock
 
 
-class BlockPiece(BaseModel):
+class BlockPiece(WireModel):
     """A piece of one block, in the field that its type has."""
 
     type: Literal["text_delta", "thinking_delta", "input_json_delta"]
@@ -187,34 +188,34 @@ class BlockPiece(BaseModel):
     partial_json: str | None = optional()
 
 
-class BlockDelta(BaseModel):
+class BlockDelta(WireModel):
     type: Literal["content_block_delta"] = "content_block_delta"
     index: int
     delta: BlockPiece
 
 
-class BlockStop(BaseModel):
+class BlockStop(WireModel):
     type: Literal["content_block_stop"] = "content_block_stop"
     index: int
 
 
-class Stop(BaseModel):
+class Stop(WireModel):
     stop_reason: StopReason
     stop_sequence: str | None
 
 
-class MessageDelta(BaseModel):
+class MessageDelta(WireModel):
     type: Literal["message_delta"] = "message_delta"
     delta: Stop
     usage: MessagesUsage
 
 
-class MessageStop(BaseModel):
+class MessageStop(WireModel):
     type: Literal["message_stop"] = "message_stop"
 
 
 Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
 
 
-class TokenCount(BaseModel):
+class TokenCount(WireModel):
     input_tokens: int

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from server.api.config import MAX_PROMPTS
 from server.api.wire.completions import BY_KIND, TokenIds
 from server.api.wire.generation import INT32
+from server.api.wire.model import WireModel
 from server.api.wire.usage import PoolingUsage, optional
 
 EncodingFormat = Literal["float", "base64"]
@@ -26,7 +27,7 @@ Inputs = Annotated[
 ]
 
 
-class PoolingBody(BaseModel):
+class PoolingBody(WireModel):
     """Fields of every request whose texts are encoded. Unknown fields are harmless here: none changes a row."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
@@ -77,7 +78,7 @@ class ScoreRequest(PoolingBody):
     text_2: Texts
 
 
-class Document(BaseModel):
+class Document(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     text: FilledText
@@ -100,39 +101,39 @@ class RerankRequest(PoolingBody):
     max_tokens_per_doc: int | None = Field(None, ge=1, le=INT32)
 
 
-class EmbeddingItem(BaseModel):
+class EmbeddingItem(WireModel):
     object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
 
 
-class EmbeddingList(BaseModel):
+class EmbeddingList(WireModel):
     object: Literal["list"] = "list"
     data: list[EmbeddingItem]
     model: str
     usage: PoolingUsage
 
 
-class PoolingItem(BaseModel):
+class PoolingItem(WireModel):
     object: Literal["pooling"] = "pooling"
     index: int
     data: list[float] | list[list[float]] | str
 
 
-class ClassifyItem(BaseModel):
+class ClassifyItem(WireModel):
     index: int
     label: str
     probs: list[float]
     num_classes: int
 
 
-class ScoreItem(BaseModel):
+class ScoreItem(WireModel):
     object: Literal["score"] = "score"
     index: int
     score: float
 
 
-class ItemList(BaseModel):
+class ItemList(WireModel):
     """vLLM's frame of a list."""
 
     id: str
@@ -154,28 +155,28 @@ class ScoreList(ItemList):
     data: list[ScoreItem]
 
 
-class RerankItem(BaseModel):
+class RerankItem(WireModel):
     index: int
     relevance_score: float
     document: Document | None = optional()
 
 
-class ApiVersion(BaseModel):
+class ApiVersion(WireModel):
     version: Literal["1", "2"]
 
 
-class BilledUnits(BaseModel):
+class BilledUnits(WireModel):
     search_units: int = 1
 
 
-class RerankMeta(BaseModel):
+class RerankMeta(WireModel):
     """Cohere's."""
 
     api_version: ApiVersion
     billed_units: BilledUnits = BilledUnits()
 
 
-class RerankAnswer(BaseModel):
+class RerankAnswer(WireModel):
     """What Jina's and Cohere's answers have, together."""
 
     id: str

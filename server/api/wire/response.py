@@ -4,44 +4,45 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import Field
 
 from server.api.wire.chat import TokenLogprob
+from server.api.wire.model import WireModel
 from server.api.wire.usage import DeviceUsage, optional
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
-class OutputText(BaseModel):
+class OutputText(WireModel):
     type: Literal["output_text"] = "output_text"
     text: str = ""
-    annotations: list[Any] = []
+    annotations: list[Any] = Field([])
     logprobs: list[TokenLogprob] | None = optional()
 
 
-class ReasoningText(BaseModel):
+class ReasoningText(WireModel):
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str = ""
 
 
-class MessageItem(BaseModel):
+class MessageItem(WireModel):
     type: Literal["message"] = "message"
     id: str
     role: Literal["assistant"] = "assistant"
     status: ItemStatus = "in_progress"
-    content: list[OutputText] = []
+    content: list[OutputText] = Field([])
 
 
-class ReasoningItem(BaseModel):
+class ReasoningItem(WireModel):
     type: Literal["reasoning"] = "reasoning"
     id: str
     status: ItemStatus = "in_progress"
-    summary: list[Any] = []  # none is written
-    content: list[ReasoningText] = []
+    summary: list[Any] = Field([])  # none is written
+    content: list[ReasoningText] = Field([])
 
 
-class FunctionCallItem(BaseModel):
+class FunctionCallItem(WireModel):
     type: Literal["function_call"] = "function_call"
     id: str
     call_id: str
@@ -53,16 +54,16 @@ class FunctionCallItem(BaseModel):
 OutputItem = MessageItem | ReasoningItem | FunctionCallItem
 
 
-class InputTokensDetails(BaseModel):
+class InputTokensDetails(WireModel):
     cached_tokens: int
     cache_write_tokens: int = 0  # writing to the cache is not charged
 
 
-class OutputTokensDetails(BaseModel):
+class OutputTokensDetails(WireModel):
     reasoning_tokens: int
 
 
-class ResponseUsage(BaseModel):
+class ResponseUsage(WireModel):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
@@ -71,16 +72,16 @@ class ResponseUsage(BaseModel):
     neuronserve: DeviceUsage | None = optional()
 
 
-class ResponseError(BaseModel):
+class ResponseError(WireModel):
     code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
     message: str
 
 
-class IncompleteDetails(BaseModel):
+class IncompleteDetails(WireModel):
     reason: Literal["max_output_tokens"]
 
 
-class Response(BaseModel):
+class Response(WireModel):
     id: str
     object: Literal["response"] = "response"
     created_at: int
@@ -94,7 +95,7 @@ class Response(BaseModel):
     max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
-    output: list[OutputItem] = []
+    output: list[OutputItem] = Field([])
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
@@ -113,13 +114,13 @@ class Response(BaseModel):
     user: str | None
 
 
-class DeletedResponse(BaseModel):
+class DeletedResponse(WireModel):
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True
 
 
-class ItemList(BaseModel):
+class ItemList(WireModel):
     """The input items of a response; without any, both ids are empty."""
 
     object: Literal["list"] = "list"

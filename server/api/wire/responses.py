@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from server.api.wire.chat import ROLES
 from server.api.wire.generation import INT32, listed, needing
+from server.api.wire.model import WireModel
 from server.api.wire.tools import MAX_TOOLS, FunctionName
 
 MAX_ITEMS = 4096  # of the input of one request
@@ -33,7 +34,7 @@ Metadata = Annotated[
 ]
 
 
-class _Strict(BaseModel):
+class _Strict(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
 
@@ -114,7 +115,7 @@ class ReasoningOptions(_Strict):
     generate_summary: Summary | None = None
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(WireModel):
     """Body of POST /v1/responses. A null field is an absent one; `input` may be, after a stored response."""
 
     model_config = ConfigDict(

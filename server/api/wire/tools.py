@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from server.api.wire.generation import listed
+from server.api.wire.model import WireModel
 from server.api.wire.usage import optional
 
 MAX_TOOLS = 128
@@ -16,7 +17,7 @@ INPUT = "input"  # the argument of a custom tool
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
-class FunctionTool(BaseModel):
+class FunctionTool(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     name: FunctionName
@@ -25,34 +26,34 @@ class FunctionTool(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["function"]
     function: FunctionTool
 
 
-class TextFormat(BaseModel):
+class TextFormat(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["text"]
 
 
-class Grammar(BaseModel):
+class Grammar(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     syntax: Annotated[Literal["regex", "lark"], listed("regex")]
     definition: str
 
 
-class GrammarFormat(BaseModel):
+class GrammarFormat(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["grammar"]
     grammar: Grammar
 
 
-class CustomToolSpec(BaseModel):
+class CustomToolSpec(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     name: FunctionName
@@ -60,7 +61,7 @@ class CustomToolSpec(BaseModel):
     format: TextFormat | GrammarFormat | None = None
 
 
-class CustomTool(BaseModel):
+class CustomTool(WireModel):
     """OpenAI's custom tool, which takes one text. Models know functions alone: here it is one with that argument."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -83,20 +84,20 @@ class CustomTool(BaseModel):
         return Tool(type="function", function=FunctionTool(**known))
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     name: str
 
 
-class NamedToolChoice(BaseModel):
+class NamedToolChoice(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class NamedCustomChoice(BaseModel):
+class NamedCustomChoice(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["custom"]
@@ -106,7 +107,7 @@ class NamedCustomChoice(BaseModel):
 NamedTool = NamedToolChoice | NamedCustomChoice
 
 
-class AllowedTools(BaseModel):
+class AllowedTools(WireModel):
     """Those of `tools` that may be called, or of which one must be."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -115,7 +116,7 @@ class AllowedTools(BaseModel):
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
-class AllowedToolChoice(BaseModel):
+class AllowedToolChoice(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["allowed_tools"]
@@ -140,7 +141,7 @@ def functions_of(tools: Sequence[Tool | CustomTool] | None) -> list[Tool]:
     return [tool.function if isinstance(tool, CustomTool) else tool for tool in tools or ()]
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(WireModel):
     """A function's name with the JSON text of its arguments, as the model wrote it."""
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -149,7 +150,7 @@ class CalledFunction(BaseModel):
     arguments: str
 
 
-class ToolCall(BaseModel):
+class ToolCall(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     id: str | None = None
@@ -157,14 +158,14 @@ class ToolCall(BaseModel):
     function: CalledFunction
 
 
-class CalledCustom(BaseModel):
+class CalledCustom(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     name: str
     input: str
 
 
-class CustomToolCall(BaseModel):
+class CustomToolCall(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     id: str | None = None
@@ -178,12 +179,12 @@ AnyToolCall = Annotated[
 ]
 
 
-class FunctionDelta(BaseModel):
+class FunctionDelta(WireModel):
     name: str | None = optional()
     arguments: str
 
 
-class ToolCallDelta(BaseModel):
+class ToolCallDelta(WireModel):
     """A piece of one call in a stream; only the first has id, type and name."""
 
     index: int
@@ -192,7 +193,7 @@ class ToolCallDelta(BaseModel):
     function: FunctionDelta
 
 
-class CustomCallDelta(BaseModel):
+class CustomCallDelta(WireModel):
     """A whole call of a custom tool in a stream."""
 
     index: int

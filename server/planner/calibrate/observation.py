@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from server.cost.evidence import Phase, Point, matrix_billions
-from server.cost.shape import matrix_params
+from server.cost.evidence import Phase, Point
+from server.cost.shape import matrix_billions, matrix_params
 from server.cost.work import Runtime, StepWork, Work
 from server.device.catalog import instance
 from server.device.instances import Instance

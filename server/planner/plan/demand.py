@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from server.errors import SettingsError
-from server.planner.plan.options import MAX_RATE, MIN_RATE, PlanOptions
+from server.planner.plan.bounds import MAX_RATE, MIN_RATE
+from server.planner.plan.options import PlanOptions
 from server.workload.workload import IntArray, Workload
 
 

@@ -13,6 +13,7 @@ from server.device.instances import Instance
 from server.device.prices import PRICE_BASES, PriceBasis
 from server.errors import SettingsError
 from server.models.spec import ModelSpec
+from server.planner.plan.bounds import MAX_BATCH, MAX_RATE, MAX_TOKENS, MIN_RATE
 from server.planner.plan.times import Limit
 from server.planner.plan.weight_types import COMPARED, DTYPES, WeightDtype
 
@@ -24,11 +25,8 @@ LIMITS = {  # fields of PlanOptions, and what they limit
     "tpot_p95_s": Limit("TPOT", 0.0, 0.95),
     "tpot_p99_s": Limit("TPOT", 0.0, 0.99),
 }
-MAX_TOKENS = 1 << 24
-MAX_BATCH = 4096
 SPECULATION = ("speculative_model", "num_speculative_tokens", "acceptance_rate")  # fields of PlanOptions
 MAX_GUESSES, MAX_LORAS, MAX_LORA_RANK = 64, 4096, 512
-MIN_RATE, MAX_RATE = 1e-6, 1e9  # requests a second: beyond, figures stop being finite or meaningful
 
 
 def bucket(tokens: int, longest: int) -> int:

@@ -30,9 +30,8 @@ router = APIRouter()
 
 @router.post(
     "/v1/messages",
-    response_model=MessageAnswer,
     responses=STREAM | anthropic_errors_of(401, 429, *OF_BODIES),
-    openapi_extra=documented(MessagesRequest),
+    openapi_extra=documented(MessagesRequest, MessageAnswer),
 )
 async def create_message(
     request: Request, body: Annotated[MessagesRequest, Depends(body_of(MessagesRequest))], service: ServiceOf

@@ -12,7 +12,7 @@ from server.api.dialects.responses.items import MAX_LISTED, page
 from server.api.dialects.responses.run import prepare
 from server.api.http.body import JSON, body_of
 from server.api.http.event_stream import until_disconnect
-from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
+from server.api.http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
 from server.api.http.origin import CallerOf, caller_of, origin_of
 from server.api.pipeline.respond import stream
 from server.api.service import ServiceOf
@@ -29,9 +29,8 @@ ANYWHERE = "This server has several API processes (--api-workers), and any may g
 
 @router.post(
     "/v1/responses",
-    response_model=Response,
     responses=STREAM | errors_of(401, 429, 507, *OF_BODIES),
-    openapi_extra=documented(ResponsesRequest),
+    openapi_extra=documented(ResponsesRequest, Response),
 )
 async def create_response(
     request: Request,
@@ -51,7 +50,7 @@ async def create_response(
     return _json(await until_disconnect(request.receive, run.finished()))
 
 
-@router.get("/v1/responses/{response_id}", response_model=Response, responses=STREAM | STORED)
+@router.get("/v1/responses/{response_id}", responses=STREAM | STORED, openapi_extra=answered_with(Response))
 async def get_response(
     request: Request,
     response_id: str,
@@ -84,7 +83,7 @@ async def delete_response(
     return DeletedResponse(id=response_id)
 
 
-@router.post("/v1/responses/{response_id}/cancel", response_model=Response, responses=STORED)
+@router.post("/v1/responses/{response_id}/cancel", responses=STORED, openapi_extra=answered_with(Response))
 async def cancel_response(
     response_id: str, service: ServiceOf, caller: CallerOf, background: BackgroundOf
 ) -> HttpResponse:
