@@ -10,6 +10,10 @@ from math import inf
 
 from server.config.formats import Batching
 
+# While sequences of an engine that has died are computed again, so many steps hold no decodes, and then one does: their
+# clients have waited since, and a decode that shares each of those steps would make the last wait half as long again.
+CATCH_UP_STEPS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class BatchingPolicy:
@@ -37,11 +41,16 @@ POLICIES: dict[Batching, BatchingPolicy] = {
 
 
 class PromptGate:
-    """When a policy that keeps phases apart lets prompts in before decodes."""
+    """When prompts and decodes share a step, and when a policy that keeps them apart lets prompts in before decodes."""
 
     def __init__(self, policy: BatchingPolicy) -> None:
         self._policy = policy
         self._steps_waited = 0  # decode steps since the last one with prompts
+        self._steps_without = 0  # steps since the last one with decodes
+
+    def mixes_phases(self, is_catching_up: bool) -> bool:
+        """Whether prompts and decodes share the next step; of an engine that catches up on one before it, few do."""
+        return self._policy.mixes_phases and (not is_catching_up or self._steps_without >= CATCH_UP_STEPS)
 
     def is_open(self, num_busy: int, num_waiting: int) -> bool:
         """Whether those that wait are enough for so many busy sequences, or have waited long enough."""
@@ -62,6 +71,7 @@ class PromptGate:
         """Decode steps until it opens by itself."""
         return self._policy.max_waiting_steps - self._steps_waited
 
-    def passed(self, has_prompts: bool, num_steps: int = 1) -> None:
+    def passed(self, has_prompts: bool, has_decodes: bool, num_steps: int = 1) -> None:
         """Note what the last steps were."""
         self._steps_waited = 0 if has_prompts else self._steps_waited + num_steps
+        self._steps_without = 0 if has_decodes else self._steps_without + num_steps

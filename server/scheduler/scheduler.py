@@ -20,7 +20,7 @@ from server.scheduler.batching import POLICIES, PromptGate
 from server.scheduler.fair_queue import FairQueue
 from server.scheduler.finish import check_finish
 from server.scheduler.queue import OrderedQueue
-from server.scheduler.sequence import Sequence
+from server.scheduler.sequence import Sequence, is_underway
 from server.scheduler.step import StepDraft, report_of
 from server.types import FinishReason, Request, SampledToken, ScheduledSeq, StepPlan, StepReport, StepResult, TokenEvent
 
@@ -93,7 +93,7 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """The next step. An empty plan must be applied too: it may have ended requests."""
         step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
-        if self._policy.mixes_phases:
+        if self._gate.mixes_phases(self._is_catching_up):
             self._place_decodes(step)  # first, so that no prompt delays a token
             self._place_prompts(step, now)
         else:
@@ -101,7 +101,7 @@ class Scheduler:
                 self._place_prompts(step, now)
             if step.is_empty:
                 self._place_decodes(step)
-            self._gate.passed(bool(step.prefill))
+        self._gate.passed(bool(step.prefill), bool(step.decode))
         self._step_id += 1
         return step.plan(self._step_id)
 
@@ -145,7 +145,7 @@ class Scheduler:
         events = self._apply(plan.prefill, sampled, now)
         seqs = [self._open[placed.request_id] for placed in plan.decode]
         decode_run.compute(seqs, sampled, num_steps, self._cache)
-        self._gate.passed(False, num_steps - 1)
+        self._gate.passed(False, True, num_steps - 1)
         ended = [seq for seq in seqs if len(seq.token_ids) >= min(seq.most_tokens, self._config.max_model_len)]
         for seq in seqs:
             self._cache.drop(seq.blocks, seq.num_computed_tokens)
@@ -192,6 +192,12 @@ class Scheduler:
                     step.place(seq)
         if not step.preempted:
             self._admit(step, now)
+
+    @property
+    def _is_catching_up(self) -> bool:
+        """Whether what an engine before this one had computed still has to be computed again."""
+        waits = bool(self._waiting) and self._waiting.first.is_catching_up
+        return waits or any(seq.is_catching_up for seq in self._running)
 
     def _lets_prompts_in(self) -> bool:
         is_open = self._gate.is_open(len(self._running), len(self._waiting))
@@ -247,8 +253,8 @@ class Scheduler:
         if attempt == self._stuck:
             return False
         prefix = NO_PREFIX if seq.needs_prompt_logits else cache.lookup(seq.blocks, seq.token_ids)
-        is_underway = self._is_underway(seq, prefix.num_blocks)
-        if is_underway or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
+        waits = is_underway(seq, prefix.num_blocks, self._running, cache.config.block_size)
+        if waits or not cache.allocate(seq.blocks, len(seq.token_ids), prefix, len(self._running)):
             self._stuck = attempt
             return False
         seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
@@ -258,18 +264,6 @@ class Scheduler:
             cache.count_lookup(seq.num_prompt_tokens, seq.num_cached_tokens)
             self._waiting.serve(seq, seq.num_pending)
         return True
-
-    def _is_underway(self, seq: Sequence, block: int) -> bool:
-        """Whether one that runs is about to compute block `block` of `seq`: waiting for it saves computing it again.
-
-        So a burst with one system prompt, or the `n` choices of one request, compute their common prefix once.
-        """
-        end = (block + 1) * self._cache.config.block_size
-        digest = seq.blocks.chain.digests[block : block + 1]  # empty past what can be shared, or with caching off
-        return bool(digest) and any(
-            other.num_computed_tokens < end and other.blocks.chain.digests[block : block + 1] == digest
-            for other in self._running
-        )
 
     def _accept(self, seq: Sequence, sampled: SampledToken, now: float) -> TokenEvent:
         """Append a sampled token, and end the sequence where that was its last."""

@@ -6,6 +6,8 @@ and recompute after a preemption differ only in how far behind it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from server.kv_cache.manager import SequenceBlocks
 from server.types import Request, TokenLogprobs
 
@@ -20,6 +22,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
+        "num_resumed",
         "order",
         "prompt_logprobs",
         "request",
@@ -32,6 +35,7 @@ class Sequence:
         self.blocks = blocks
         self.token_ids: list[int] = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.num_resumed = len(request.generated_token_ids)  # tokens of an engine before this one
         self.most_tokens = self.num_prompt_tokens + request.sampling.max_tokens  # that it may have, by its request
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
@@ -44,6 +48,11 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_catching_up(self) -> bool:
+        """True until it has a token more than an engine before this one had generated."""
+        return self.num_resumed > 0 and len(self.token_ids) == self.num_prompt_tokens + self.num_resumed
 
     @property
     def needs_prompt_logits(self) -> bool:
@@ -71,3 +80,15 @@ class Sequence:
         """Past the prompt with one token to compute."""
         num_computed = self.num_computed_tokens
         return num_computed >= self.num_prompt_tokens and len(self.token_ids) - num_computed == 1
+
+
+def is_underway(seq: Sequence, block: int, running: Iterable[Sequence], block_size: int) -> bool:
+    """Whether one that runs is about to compute block `block` of `seq`: waiting for it saves computing it again.
+
+    So a burst with one system prompt, or the `n` choices of one request, compute their common prefix once.
+    """
+    end = (block + 1) * block_size
+    digest = seq.blocks.chain.digests[block : block + 1]  # empty past what can be shared, or with caching off
+    return bool(digest) and any(
+        other.num_computed_tokens < end and other.blocks.chain.digests[block : block + 1] == digest for other in running
+    )

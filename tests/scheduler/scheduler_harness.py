@@ -28,9 +28,12 @@ GROUPS = (
 )
 
 
+OWN = ("arrival_time", "priority", "cache_salt", "tenant", "generated_token_ids")  # fields of Request
+
+
 def request(request_id: str, prompt: list[int], max_tokens: int = 4, **fields: Any) -> Request:
     """A request; keyword arguments go to `Request` where it has such a field, to `SamplingParams` otherwise."""
-    own = {k: fields.pop(k) for k in ("arrival_time", "priority", "cache_salt", "tenant") if k in fields}
+    own = {k: fields.pop(k) for k in OWN if k in fields}
     own.setdefault("arrival_time", 0.0)
     return Request(request_id, tuple(prompt), SamplingParams(max_tokens, **fields), **own)
 

@@ -138,3 +138,25 @@ def test_all_ways_give_the_same_tokens(prompts: list[list[int]], num_blocks: int
         one.finish()
         tokens.append([one.tokens(f"r{i}") for i in range(len(prompts))])
     assert all(those == tokens[0] for those in tokens)
+
+
+def test_what_a_dead_engine_had_computed_is_computed_again_before_others_decode_but_in_one_step_of_nine() -> None:
+    one = bench(num_blocks=400, max_num_seqs=10, max_num_batched_tokens=10)
+    one.add(*(request(f"a{i}", [i] * 8, 40, generated_token_ids=(5,) * 12, cache_salt=str(i)) for i in range(10)))
+    plans = []
+    while one.scheduler.has_work and (not plans or plans[-1].prefill):
+        plans.append(one.scheduler.schedule(0.0))
+        one.scheduler.apply(plans[-1], one.runner.execute(plans[-1]), 0.0)
+    assert [len(plan.decode) for plan in plans[:18]] == [0] * 8 + [4] + [0] * 8 + [8]
+    assert len(plans[-1].decode) == 10
+    assert plans[-1].prefill == ()
+
+
+def test_nobody_waits_for_a_sequence_of_a_dead_engine_that_has_no_room() -> None:
+    one = bench(num_blocks=8, block_size=2, enable_prefix_caching=False)
+    one.add(request("a", [1] * 4, 8), request("b", [2] * 6, 8, generated_token_ids=(5,) * 4, arrival_time=1.0))
+    plan = one.scheduler.schedule(0.0)
+    one.scheduler.apply(plan, one.runner.execute(plan), 0.0)
+    assert [seq.request_id for seq in plan.prefill] == ["a"]
+    plan = one.scheduler.schedule(0.0)
+    assert ([seq.request_id for seq in plan.prefill], [seq.request_id for seq in plan.decode]) == ([], ["a"])

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Literal, cast
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 End = Literal["close", "reset"]
 EXTENSION = "neuronserve.end_connection"
@@ -16,6 +17,26 @@ EXTENSION = "neuronserve.end_connection"
 
 class EndableProtocol(HttpToolsProtocol):
     """Lets an application end the connection of its request, by an extension of the scope."""
+
+    _served: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the last that has come, and may wait for it
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application, and let go of the requests.
+
+        They know this protocol: a circle, of all that was received, would stay until a full collection, which a server
+        that has settled has once in minutes.
+        """
+        super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True
+            self._served.message_event.set()
+        self._unset_keepalive_if_required()  # uvicorn's own does so only where no error ended the connection
+        self.pipeline.clear()
+        self._served, self.cycle, self.scope = None, None, None  # type: ignore[assignment]
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

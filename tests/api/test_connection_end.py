@@ -1,0 +1,70 @@
+"""What the server keeps of a connection that has ended: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+import uvloop
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from server.api.http.connection_end import EndableProtocol, end_connection
+
+COUNT = 20
+REQUEST = b"POST /%s HTTP/1.1\r\nhost: here\r\ncontent-length: 2\r\n\r\n{}"
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """What is freed is freed by its references alone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """An answer that is whole, one that never ends by itself, or a connection that is ended, by the path."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"some", "more_body": True})
+    if scope["path"] == "/endless":
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    elif scope["path"] != "/whole":
+        end_connection(scope, scope["path"].removeprefix("/"))
+        return
+    await send({"type": "http.response.body"})
+
+
+@pytest.mark.parametrize("path", ["whole", "endless", "close", "reset"])
+@pytest.mark.parametrize("is_pipelined", [False, True])
+def test_nothing_is_kept_of_a_connection_that_has_ended(path: str, is_pipelined: bool, no_collections: None) -> None:
+    kept: weakref.WeakSet[EndableProtocol] = weakref.WeakSet()
+
+    async def serve() -> None:
+        config, state = uvicorn.Config(answer, lifespan="off", log_config=None), ServerState()
+
+        def protocol() -> EndableProtocol:
+            made = EndableProtocol(config, state, {})
+            kept.add(made)
+            return made
+
+        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        for _ in range(COUNT):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(REQUEST % path.encode() * (1 + is_pipelined))
+            assert await reader.readuntil(b"some")
+            writer.close()
+        while state.connections or state.tasks:
+            await asyncio.sleep(0)
+        server.close()
+        await server.wait_closed()
+
+    uvloop.run(serve())
+    assert len(kept) == 0
