@@ -45,7 +45,7 @@ fi
 # What Python calls itself: tests start processes by it.
 cat >"$work/python" <<END
 #!/bin/sh
-export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site:$site-test PYTHONDONTWRITEBYTECODE=1
+export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site:$site-test PYTHONPYCACHEPREFIX=$work/pycache
 exec env QEMU_CPU="\${QEMU_CPU:-max}" qemu-aarch64-static -L $root -0 $work/python $root/usr/bin/python3.11 "\$@"
 END
 chmod +x "$work/python"

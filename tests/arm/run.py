@@ -122,7 +122,9 @@ def run(row: Row, command: Sequence[str], variables: Mapping[str, str], log: Pat
 def read(row: Row, text: str, is_late: bool) -> Outcome:
     """What pytest's own words (-v) say of a row."""
     found = Outcome(row)
-    if collected := re.search(r"^collected (\d+) items?(?: / (\d+) deselected)?", text, re.MULTILINE):
+    if collected := re.search(
+        r"^(?:collecting \.\.\. )?collected (\d+) items?(?: / (\d+) deselected)?", text, re.MULTILINE
+    ):
         found.chosen = int(collected[1]) - int(collected[2] or 0)
     for test, word, reason in re.findall(
         r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR)(?: \((.*)\))?", text, re.MULTILINE

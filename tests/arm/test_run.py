@@ -10,7 +10,7 @@ import pytest
 from tests.arm.run import ROWS, Row, read, report, run
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = "collected 5 items / 1 deselected / 4 selected\n\n"
+HEAD = "collecting ... collected 5 items / 1 deselected / 4 selected\n\n"
 PASSED = "tests/a.py::test_one[neon-dot x] PASSED   [ 25%]\ntests/a.py::test_two PASSED   [ 50%]\n"
 SKIPPED = "tests/a.py::test_three SKIPPED (this host has no amx)  [ 75%]\n"
 ROW = Row("neon-i8mm", "row", 1, ("tests/a.py",))
