@@ -71,7 +71,8 @@ def test_an_answer_keeps_to_its_grammar(server: Server) -> None:
 
 
 def test_a_bench_names_its_path(kernel_cache: str) -> None:
-    options = ["--batch-size", "1", "--input-len", "16", "--output-len", "4", "--kernel-cache-dir", kernel_cache]
+    options = ["--batch-size", "1", "--input-len", "16", "--output-len", "4", "--num-iters", "1"]
+    options += ["--kernel-cache-dir", kernel_cache]
     done = subprocess.run([*COMMAND, "bench", "latency", *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "neon-i8mm" in done.stdout
