@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from server.errors import CheckpointError
 
+MOST_BYTES = 1 << 30  # of one call: macOS refuses more than 2^31 - 1, where Linux reads that much
+
 
 class DataFile:
     """An open file of `num_bytes` bytes. Raises CheckpointError when it cannot be opened."""
@@ -39,7 +41,7 @@ class DataFile:
         memory, done = out.reshape(-1).view(np.uint8).data, 0
         try:
             while done < out.nbytes:
-                count = os.preadv(self._descriptor, [memory[done:]], begin + done)
+                count = os.preadv(self._descriptor, [memory[done : done + MOST_BYTES]], begin + done)
                 if not count:
                     raise CheckpointError(str(self.path), "truncated: has become shorter while it was read", tensor)
                 done += count

@@ -51,7 +51,7 @@ def give_up_network() -> bool:
 
     By a seccomp filter: other families are answered with EAFNOSUPPORT, as by a kernel without network.
     """
-    calls = _CALLS.get(platform.machine())
+    calls = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
     if calls is None:
         return False
     code = _filter(calls)

@@ -19,7 +19,10 @@ _HUGE_PAGE = 2 << 20
 
 # A mapping is not to be counted before it is written, or else a process with a few large ones cannot fork. Python 3.11
 # has no name for the flag; the number is Linux's on x86-64 and ARM.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+_FLAGS = (
+    mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+)
+_MAP_FIXED = 0x10  # of Linux and macOS alike; Python has no name for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +44,31 @@ class Buffer:
         return self.bytes.view(dtype).reshape(shape)
 
 
-def give_back(memory: npt.NDArray[np.uint8]) -> int:
+def give_back(memory: npt.NDArray[np.uint8], by_advice: bool = sys.platform == "linux") -> int:
     """Return the whole pages of a piece of a core's memory to the host: they read as zeros until written again.
 
+    Linux does so on advice. macOS takes the same advice and keeps the bytes: there new pages are mapped in their place.
     Returns their bytes, 0 where the host does not take them.
     """
     begin = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
     num_bytes = (memory.ctypes.data + memory.size) // mmap.PAGESIZE * mmap.PAGESIZE - begin
-    if num_bytes <= 0 or not hasattr(mmap, "MADV_DONTNEED"):
+    if num_bytes <= 0:
         return 0
-    failed = ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED)
-    return 0 if failed else num_bytes
+    libc, address, size = ctypes.CDLL(None), ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes)
+    if by_advice:
+        return 0 if libc.madvise(address, size, mmap.MADV_DONTNEED) else num_bytes
+    libc.mmap.restype = ctypes.c_void_p
+    protection, offset = mmap.PROT_READ | mmap.PROT_WRITE, ctypes.c_longlong(0)
+    mapped = libc.mmap(address, size, protection, _FLAGS | _MAP_FIXED, -1, offset)
+    return num_bytes if mapped == begin else 0
 
 
 class Hbm:
     """Bump allocator over one private anonymous mapping, which is freed as a whole."""
 
     def __init__(self, num_bytes: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         try:
-            self._map = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=flags)
+            self._map = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=_FLAGS)
         except (OSError, ValueError, OverflowError) as error:
             raise HostMemoryError(f"the host cannot map {num_bytes} bytes for one emulated core: {error}") from error
         if hasattr(mmap, "MADV_HUGEPAGE"):

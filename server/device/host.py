@@ -67,8 +67,16 @@ def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
     with contextlib.suppress(psutil.NoSuchProcess):
         own = psutil.Process(pid)
         for each in (own, *own.children(recursive=True)):
-            total += written_bytes(each.pid) if by_proc else int(each.memory_full_info().uss)
+            total += written_bytes(each.pid) if by_proc else _unique_bytes(each)
     return total
+
+
+def _unique_bytes(process: psutil.Process) -> int:
+    """The unique set size, or what is resident where the system tells the former to root alone (macOS)."""
+    try:
+        return int(process.memory_full_info().uss)
+    except psutil.AccessDenied:
+        return int(process.memory_info().rss)
 
 
 def written_bytes(pid: int) -> int:

@@ -11,6 +11,7 @@ from server.errors import StartError
 
 Level = Literal["ok", "slow", "fail"]  # slow: it serves, and could do so faster; fail: it would not serve
 WITHOUT_DOT_PRODUCTS = frozenset({"avx512", "avx2", "portable"})  # of int8
+ARM = frozenset({"aarch64", "arm64"})  # as Linux and macOS call it
 LEAST_MEMORY = 3 * GIB // 2  # what the built-in model takes, with the processes around it
 FEW_CONNECTIONS = 1024
 
@@ -84,7 +85,11 @@ def require_healthy(found: Sequence[Finding]) -> None:
 
 def _cpu(host: Host) -> Iterator[Finding]:
     fact = f"{host.cpu or host.machine}: kernels for {host.isa}"
-    if host.isa == "portable" and host.machine != "x86_64":
+    if host.isa == "portable" and host.machine in ARM:
+        missing = ", ".join(host.better.get("neon-dot", ()))
+        why = f"no instruction for dot products of 8-bit integers (neon-dot needs {missing})"
+        yield Finding("CPU", "slow", f"{fact}; {why}", "take a host with i8mm and bf16 (Graviton3, Apple M2 or newer)")
+    elif host.isa == "portable" and host.machine != "x86_64":
         yield Finding("CPU", "slow", f"{fact}: no explicit vectors for {host.machine}", "take a host with AVX512-VNNI")
     elif host.isa in WITHOUT_DOT_PRODUCTS:
         nearest = "avx512-vnni" if host.isa == "avx512" else "avx2-vnni"

@@ -1,8 +1,8 @@
 """The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
 
 Commands and outputs are msgpack over two ZeroMQ sockets in a private directory; nothing here listens on TCP. What the
-process runs is an argument, so that this file imports nothing of the engine. The engine ignores SIGINT and SIGTERM,
-because the parent decides when it ends; it also ends when its parent does.
+process runs is an argument, so that this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM
+and SIGHUP, because the parent decides when it ends; it also ends when its parent does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # no fault raises these
 EXIT_S = 1.0  # by which an engine's exit code comes, at the latest, when its sockets and pipes have closed
-MAX_SOCKET_PATH = 90  # the kernel allows 107 bytes for a Unix socket's path
+MAX_SOCKET_PATH = 90  # Linux allows 107 bytes for a Unix socket's path, macOS 103
 
 
 # The function that an engine's process runs, importable there by name. Returns the exit code.
@@ -156,7 +156,7 @@ class EngineHandle:
 
 
 def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     raise_open_files()  # as the API has done since the fork server began
     end_with_parent()  # whose children's ends nobody would tell the API of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
+import psutil
 import pytest
 
 from server.api.host_memory import ENOUGH_BYTES, RELEASE_LOOKS, SHORT_BYTES, HostMemory
@@ -57,3 +58,16 @@ def test_what_a_process_has_written_counts_and_what_it_has_only_mapped_does_not(
         mapped.write(b"\1" * (256 * MIB))
         assert taken_bytes(os.getpid(), by_proc) - before >= 256 * MIB
     assert taken_bytes(2**22 + 1, by_proc) == 0  # above every pid
+
+
+def test_what_is_resident_counts_where_only_root_is_told_what_is_a_processs_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied(_: psutil.Process) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", denied)
+    with mmap.mmap(-1, 256 * MIB) as mapped:
+        before = taken_bytes(os.getpid(), by_proc=False)
+        mapped.write(b"\1" * (256 * MIB))
+        assert taken_bytes(os.getpid(), by_proc=False) - before >= 256 * MIB

@@ -1,23 +1,37 @@
 """Numba as a compiler for ARM on another host: for its assembly, and for emulated hosts, where compiling takes minutes.
 
-`python -m tests.arm.cross CACHE` compiles kernels into a cache folder in which an emulated host finds them: Numba's
-index goes by the triple, the CPU and its features, and these are the same on both sides.
+`python -m tests.arm.cross CACHE LEVEL` compiles kernels into a cache folder in which an emulated host finds them:
+Numba's index goes by the triple, the CPU and its features, and these are the same on both sides. A LEVEL is an
+instruction set of ARM, or `portable` for a CPU below all levels.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import sys
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterator, Mapping
 
 import llvmlite.binding
 
-from server.config.formats import Dtype, LevelIsa, WeightFormat
-from server.device.isa import BY_ISA
+from server.device.isa import BY_ISA, TARGETS
 
 TRIPLE = "aarch64-unknown-linux-gnu"
-FORMATS: tuple[WeightFormat, ...] = ("float32", "bfloat16", "int8", "int4")  # that tests/arm/emulate.sh multiplies
+# Parts of kernels' names: of x86-64 itself, and of what is around its tile unit (rope_kv_pairs, gate_panels).
+X86 = frozenset(target.isa.partition("-")[0] for target in TARGETS if target.machine == "x86_64") | {"pairs", "panels"}
+BEST = "neon-i8mm"
+# And of what the tests of other levels than the best, golden files of float32 and bfloat16, do not run.
+UNUSED = frozenset({"i8", "w8", "i4", "fp4", "e4m3", "e5m2", "mxfp8", "products", "lora", "sides"})
+# Tests that make kernels of their own: compiled here too.
+MAKERS = ("tests.kernels.test_sleep", "tests.kernels.test_workers")
+
+
+def environment(level: str) -> Mapping[str, str]:
+    """Variables by which a process compiles for a level, or for what every ARM CPU has."""
+    if level in BY_ISA:
+        return BY_ISA[level].environment
+    return {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+neon"}
 
 
 def compile_for_arm() -> None:
@@ -27,35 +41,42 @@ def compile_for_arm() -> None:
     llvmlite.binding.get_process_triple = lambda: TRIPLE
 
 
-def main(directory: str) -> None:
-    """The kernels of FORMATS on each path for ARM, those around them, and the functions that Python calls."""
-    best = BY_ISA["neon-i8mm"]
-    os.environ.update(best.environment)  # read when Numba is imported
+def main(directory: str, level: str) -> None:
+    """Every kernel that ARM can have at the best level, or that the tests of another run; and what Python calls."""
+    os.environ.update(environment(level))  # read when Numba is imported
     compile_for_arm()
-    from server.kernels.attention.rope import head_squares
     from server.kernels.compilation import compile_kernels
-    from server.kernels.dispatch import linear_kernels_of, shared_kernels
     from server.kernels.isa.cache import use_cache
-    from server.kernels.isa.jit import Kernel
-    from server.kernels.logits import finish_logits
-    from server.kernels.sample.sample import sample
+    from server.kernels.isa.jit import KERNELS_OF, Kernel
     from tools.precompile import compile_host_functions
 
-    def kernels() -> Iterator[Kernel]:
-        isas: tuple[LevelIsa, ...] = ("neon-i8mm", "neon-dot")
-        for weights in FORMATS:
-            for isa in isas:
-                linear = linear_kernels_of(weights, isa)
-                yield from (*linear.kernels, linear.embed_tiles)
-        for dtype in get_args(Dtype):
-            shared = shared_kernels(dtype, 64, 32, best.isa)
-            yield from (*shared.kernels, shared.embed_rows)
-        yield from (finish_logits, head_squares, sample)
+    foreign = X86 | (_names_beyond(level) | UNUSED if level != BEST else frozenset())
 
+    def kernels() -> Iterator[Kernel]:
+        for each in list(KERNELS_OF.values()):
+            if isinstance(each, Kernel) and not any(f"_{part}_" in f"_{each.name}_" for part in foreign):
+                yield each
+
+    _import_makers()
     use_cache(directory)
     compile_host_functions()
     compile_kernels(kernels(), print)
 
 
+def _names_beyond(level: str) -> frozenset[str]:
+    """What the names of kernels hold that a CPU of the level could not run."""
+    arm = [target.isa for target in TARGETS if target.machine == "aarch64"]  # best first
+    beyond = arm[: arm.index(level)] if level in arm else arm
+    return frozenset(isa.replace("-", "_") for isa in beyond)
+
+
+def _import_makers() -> None:
+    """Kernels are known once the modules that make them are imported."""
+    package = importlib.import_module("server.kernels")
+    names = (each.name for each in pkgutil.walk_packages(package.__path__, "server.kernels."))
+    for name in (*names, *MAKERS):
+        importlib.import_module(name)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# `make arm-test`: kernels and golden files on an emulated ARM host, which has every path for ARM (qemu-user, -cpu max).
+# `make arm-test`: kernels and golden files on an emulated ARM host, which has every path for ARM (qemu-user, of CPU max).
 #
 # Everything is kept below build/arm: Debian's Python for arm64 as packages that are unpacked and not installed, PyPI's
-# wheels for it, and kernels that this host has compiled for it. Emulated compiling is slow: what a test compiles for
-# itself takes minutes, and the whole half an hour or more. Arguments go to pytest, in place of the tests chosen here.
+# wheels for it, and kernels that this host has compiled for it. The tests are rows of run.py, each with a time after
+# which it is ended; arguments choose those that have one of them in their level or name.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=${BIN:-.venv/bin} work=$PWD/build/arm
@@ -45,18 +45,13 @@ fi
 # What Python calls itself: tests start processes by it.
 cat >"$work/python" <<END
 #!/bin/sh
-export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site:$site-test PYTHONDONTWRITEBYTECODE=1
-exec qemu-aarch64-static -cpu max -L $root -0 $work/python $root/usr/bin/python3.11 "\$@"
+export PYTHONHOME=$root/usr PYTHONPATH=$PWD:$site:$site-test PYTHONPYCACHEPREFIX=$work/pycache
+exec env QEMU_CPU="\${QEMU_CPU:-max}" qemu-aarch64-static -L $root -0 $work/python $root/usr/bin/python3.11 "\$@"
 END
 chmod +x "$work/python"
 
-"$bin/python" -m tests.arm.cross "$work/cache/d/kernels" # where pytest's cache has them
-
-tests=("$@")
-if [ ${#tests[@]} = 0 ]; then
-    tests=(tests/arm/test_host.py tests/kernels/test_sleep.py tests/kernels/test_paths.py tests/kernels/test_matmul.py
-        tests/kernels/test_group_matmul.py tests/golden/test_golden_logits.py
-        -m "" -k "test_host or test_sleep or test_paths or (neon and (int8 or bfloat16 or int4 or float32)
-            and not weight-only and not int8-groups and not rotated) or (32-tiny-llama] or tiny-qwen3-32])")
-fi
-exec "$work/python" -m pytest -o cache_dir="$work/cache" "${tests[@]}"
+# Compiled by this host where the tests look for them; what a test makes for itself is compiled emulated.
+for level in neon-i8mm neon-dot portable; do
+    "$bin/python" -m tests.arm.cross "$work/cache/d/kernels" "$level"
+done
+exec "$bin/python" -m tests.arm.run "$work" "$@"

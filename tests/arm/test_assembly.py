@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from server.config.formats import LevelIsa
-from server.device.isa import BY_ISA
+from tests.arm.cross import environment
 
 INNER_LOOPS = """
 from tests.arm.cross import compile_for_arm
@@ -41,11 +41,20 @@ def step(sums, word, line):
 print(next(iter(step.inspect_asm().values())))
 """
 
+WORKER = """
+from tests.arm.cross import compile_for_arm
+compile_for_arm()
+from numba import njit, types
+from server.kernels.executor import serve_steps
+function = njit(types.void(types.int64, types.int64), error_model="numpy")(serve_steps.function)
+print(next(iter(function.inspect_asm().values())))
+"""
+
 
 @cache
-def assembly(code: str, isa: LevelIsa) -> str:
-    environment = {**BY_ISA[isa].environment, "PYTHONPATH": ":".join(filter(None, sys.path))}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+def assembly(code: str, level: str) -> str:
+    variables = {**environment(level), "PYTHONPATH": ":".join(filter(None, sys.path))}
+    ran = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
     return ran.stdout
 
 
@@ -85,3 +94,20 @@ def test_four_bit_codes_are_looked_up_and_multiplied() -> None:
     text = assembly(CODES, "neon-dot")
     assert len(re.findall(r"^\ttbl\t", text, re.MULTILINE)) == 4
     assert len(re.findall(r"^\tsdot\t", text, re.MULTILINE)) == 4
+
+
+@pytest.mark.parametrize(
+    ("level", "updates"),
+    [("neon-dot", {"ldaddal", "swpal"}), ("portable", {"ldaxr", "stlxr"})],
+    ids=["neon-dot", "portable"],
+)
+def test_workers_meet_by_instructions_that_keep_their_order(level: str, updates: set[str]) -> None:
+    """An emulator on x86-64 reorders nothing that ARM may, so a wrong one of these would not be seen in any run.
+
+    Who goes to sleep marks itself and then counts the others; the last to come is counted and then looks for marks.
+    Neither may see the other's old value: LDAR waits for such an update before it, and LDAPR would not.
+    """
+    names = {line.split()[0] for line in assembly(WORKER, level).splitlines() if line.startswith("\t")}
+    assert {"ldar", "stlr", "yield"} <= names
+    atomic = {name for name in names if re.match(r"ldadd|swp|cas|ld[al]?xr|stl?xr|ldapu?r", name)}
+    assert atomic == updates

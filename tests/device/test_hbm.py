@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 from itertools import pairwise
 
 import psutil
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.device.core import HOST_USES, MAPPING_BYTES, HostUse, NeuronCore
-from server.device.hbm import ALIGNMENT, Hbm
+from server.device.hbm import ALIGNMENT, Hbm, give_back
+from server.device.host import taken_bytes
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("by_advice", [True, False])
+def test_whole_pages_that_are_given_back_are_the_hosts_and_read_as_zeros(by_advice: bool) -> None:
+    piece = Hbm(64 * MIB).allocate(32 * MIB).bytes
+    piece[:] = 1
+    full = taken_bytes(os.getpid())
+    assert give_back(piece[1 : 16 * MIB + 1], by_advice) == 16 * MIB - mmap.PAGESIZE
+    assert full - taken_bytes(os.getpid()) >= 15 * MIB
+    assert piece[: mmap.PAGESIZE].all()
+    assert not piece[mmap.PAGESIZE : 16 * MIB].any()
+    assert piece[16 * MIB :].all()
+    piece[8 * MIB] = 7
+    assert piece[8 * MIB] == 7
 
 
 def test_a_process_with_more_memory_mapped_than_the_host_has_can_start_others() -> None:

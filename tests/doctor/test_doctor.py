@@ -86,7 +86,13 @@ def test_nothing_is_advised_where_all_is_well() -> None:
     [
         ({"isa": "avx2", "better": {"avx2-vnni": ("avxvnni",)}}, "CPU", "slow", "avx2-vnni needs avxvnni"),
         ({"isa": "avx512", "better": {"avx512-vnni": ("avx512vnni",)}}, "CPU", "slow", "avx512-vnni needs avx512vnni"),
-        ({"machine": "aarch64", "isa": "portable"}, "CPU", "slow", "no explicit vectors for aarch64"),
+        ({"machine": "ppc64le", "isa": "portable"}, "CPU", "slow", "no explicit vectors for ppc64le"),
+        (
+            {"machine": "aarch64", "isa": "portable", "better": {"neon-dot": ("lse", "dotprod")}},
+            "CPU",
+            "slow",
+            "neon-dot needs lse, dotprod",
+        ),
         ({"paths": {"int8": "avx2", "mxfp8": "portable"}}, "formats", "slow", "plain loops for mxfp8; avx2 for"),
         ({"cpu_quota": 1.5, "threads": 2}, "threads", "slow", "quota of 1.5: they stand still"),
         ({"cpu_quota": 2.0, "threads": 2}, "threads", "ok", "by a quota of 2"),

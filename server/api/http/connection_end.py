@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -47,7 +48,8 @@ class EndableProtocol(HttpToolsProtocol):
             self.transport.close()  # once what was written is on its way
             return
         own: socket.socket = self.transport.get_extra_info("socket")
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST rather than FIN
+        with contextlib.suppress(OSError):  # macOS sets nothing of a connection that the client has ended
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST rather than FIN
         self.transport.abort()
 
 
