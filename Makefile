@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 WORKERS ?= 2
+# Of `make overload`: device or host.
+PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: serve test test-all ui-test arm-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
@@ -38,7 +40,7 @@ fuzz: $(VENV)/.test $(VENV)/.fuzz
 
 # Three times the requests that the shipped model's server can answer, for a minute, beside its capacity.
 overload: $(VENV)/.test
-	$(BIN)/python -m pytest -s tests/chaos/test_overload.py -m chaos
+	$(BIN)/python -m pytest -s tests/chaos/test_overload.py -m chaos -k "$(PACE)"
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check .

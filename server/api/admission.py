@@ -1,21 +1,26 @@
 """Refuses at the door what would wait too long. Foresees by scheduler/forecast.py; never touches what was taken.
 
-Urgent requests are refused last: who has a lower priority waits behind them, and so is past the limit earlier. Of
-tenants who take turns each is refused for its own queue and what is served in between, not for another's long one.
+Urgent requests are refused last: who has a lower priority waits behind them, also behind those foreseen to come, and so
+is past the limit earlier. Of tenants who take turns each is refused for its own queue and what is served in between,
+not for another's long one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
 from server.api.config import ApiConfig
+from server.config.formats import Batching
 from server.errors import Overloaded
 from server.link.hub.engines import AnyEngines, seen
 from server.link.journal import OpenSequence
 from server.link.messages import Tokens
+from server.scheduler.batching import POLICIES
+from server.scheduler.comebacks import Comebacks
 from server.scheduler.forecast import EngineLoad, Forecast
 from server.scheduler.turns import Waiting
 from server.types import Request, StepReport
@@ -23,15 +28,29 @@ from server.types import Request, StepReport
 MS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What an engine says to a request that would wait too long."""
+
+    rank: int
+    what: str  # it waits for
+    limit: str  # is past
+    most_s: float  # that it may take
+    limit_s: float  # that it is allowed to
+    wait_s: float  # until there is room, if nobody else comes
+    service_s: float  # that the engine takes for it
+
+
 class Admission:
     """Of all engines of a server, which must be ready."""
 
-    def __init__(self, config: ApiConfig, engines: AnyEngines) -> None:
+    def __init__(self, config: ApiConfig, engines: AnyEngines, batching: Batching) -> None:
         self._config = config
         self._clients = seen(engines)
-        self._forecasts = [Forecast(config.max_num_batched_tokens) for _ in self._clients]
+        self._forecasts = [Forecast(config.max_num_batched_tokens, POLICIES[batching]) for _ in self._clients]
         for client, forecast in zip(self._clients, self._forecasts, strict=True):
             client.observe(partial(_record, forecast))
+        self._comebacks = [Comebacks() for _ in self._clients]
 
     @property
     def num_engines(self) -> int:
@@ -51,24 +70,31 @@ class Admission:
             return
         up = [number for number, client in enumerate(self._clients) if client.is_up]
         ranks = [rank] if rank is not None else up or range(self.num_engines)
-        refusals = [self._refusal(number, requests[0]) for number in ranks]
-        if all(refusals):
-            raise min((each for each in refusals if each is not None), key=lambda each: each.retry_after_s)
+        refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
+        first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)
+        if first is not None and all(refusals):
+            after_s = self._comebacks[first.rank].book(requests[0], first.wait_s, first.service_s)
+            raise _overloaded(first, max(1, ceil(after_s)))
 
-    def _refusal(self, rank: int, request: Request) -> Overloaded | None:
-        """What an engine would say to a request; None when it is welcome."""
-        config, forecast, load = self._config, self._forecasts[rank], self._load(rank, request)
-        delay_s, first_s = forecast.delay_s(load), forecast.first_token_s(load, len(request.prompt_token_ids))
+    def _refusal(self, rank: int, requests: Sequence[Request], chance: float) -> _Refusal | None:
+        """What an engine would say to requests; None when they are welcome, and will be its own with that chance."""
+        config, request = self._config, requests[0]
+        forecast, load = self._forecasts[rank], self._load(rank, request)
+        num_prompt = len(request.prompt_token_ids)
+        delay_s, first_s = forecast.delay_s(load), forecast.first_token_s(load, num_prompt)
+        service_s = forecast.service_s(load, len(requests), num_prompt)
         ttft_s = None if config.ttft_slo_ms is None else config.ttft_slo_ms / MS
         limits = (
             ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
             ("its first token", "ttft_slo_ms", first_s, ttft_s),
         )
         for what, limit, foreseen_s, limit_s in limits:
-            most_s = foreseen_s + forecast.margin_s
+            most_s = forecast.most_s(request, foreseen_s)
             if limit_s is not None and delay_s > 0 and most_s > limit_s:
-                return _overloaded(what, limit, (most_s, limit_s), delay_s)
-        forecast.expect(request.request_id, request.arrival_time, first_s)
+                return _Refusal(rank, what, limit, most_s, limit_s, min(most_s - limit_s, delay_s), service_s)
+        forecast.inflow.add(request.priority, request.arrival_time, chance * service_s)
+        if delay_s > 0:
+            forecast.expect(request, first_s)
         return None
 
     def _load(self, rank: int, newcomer: Request | None) -> EngineLoad:
@@ -76,14 +102,14 @@ class Admission:
         client, forecast = self._clients[rank], self._forecasts[rank]
         report = client.report
         mean = forecast.tokens_per_sequence
-        waiting, num_computing, to_come = list[Waiting](), 0, Counter[str]()
+        waiting, computing, to_come = list[Waiting](), list[int](), Counter[str]()
         for each in client.journal:
             if not each.is_placed:
                 waiting.append(Waiting(each.request, _num_known(each)))
                 continue
             to_come[each.request.tenant] += max(1, ceil(mean) - len(each.token_ids))
             if not each.num_tokens_here:
-                num_computing += _num_known(each)
+                computing.append(_num_known(each))
         if newcomer is None:
             ahead = [each for each in waiting if each.request.priority <= 0]
         else:
@@ -92,7 +118,9 @@ class Admission:
             0 if report is None else report.num_running,
             _free_places(report, self._config.max_num_seqs),
             len(ahead),
-            num_computing + sum(each.num_tokens for each in ahead),
+            sum(computing) + sum(each.num_tokens for each in ahead),
+            len(computing) + len(ahead),
+            0.0 if newcomer is None else forecast.inflow.share_before(newcomer.priority, newcomer.arrival_time),
         )
 
 
@@ -110,14 +138,11 @@ def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
     return min(max_num_seqs - report.num_running, by_blocks)
 
 
-def _overloaded(what: str, limit: str, seconds: tuple[float, float], delay_s: float) -> Overloaded:
-    """The refusal: how long it may take, and is allowed to; `delay_s` is after which nobody is ahead any more."""
-    most_s, limit_s = seconds
-    retry_after_s = max(1, ceil(min(most_s - limit_s, delay_s)))
+def _overloaded(refusal: _Refusal, retry_after_s: int) -> Overloaded:
     return Overloaded(
-        f"The server is busy: this request may wait {most_s:.1f} s for {what}, and at most {limit_s:g} s are allowed. "
-        f"Try again in {retry_after_s} s.",
-        limit,
+        f"The server is busy: this request may wait {refusal.most_s:.1f} s for {refusal.what}, and at most "
+        f"{refusal.limit_s:g} s are allowed. Try again in {retry_after_s} s.",
+        refusal.limit,
         retry_after_s,
     )
 

@@ -159,7 +159,10 @@ class Service:
         self._files = text
         _require_embeddings(text.tokenizer, info)
         rate = charge_rate(self.config, info, len(self.engine.infos))
-        requests, admission = self.telemetry.attach(self.engine, rate), Admission(self.config, self.engine)
+        requests, admission = (
+            self.telemetry.attach(self.engine, rate),
+            Admission(self.config, self.engine, info.facts.compiled.batching),
+        )
         if self.config.worker is None:
             self.telemetry.show_limits(admission, self.memory)
         self.telemetry.show_keys(self.keys)

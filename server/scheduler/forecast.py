@@ -2,29 +2,33 @@
 
 Two things hold a request back: places in the batch, which are given back as sequences end, and the tokens of prompts
 that are computed before its own. The steps until both are done, at the time that steps take by the tokens in them, are
-its delay. So the delay of a request falls by a second a second while nobody else comes, and whoever is told to come
-back after what is past the limit will find room.
+its delay: the more of the two where prompts share steps with decodes, their sum where they do not. So the delay of a
+request falls by a second a second while nobody else comes, and whoever is told to come back after what is past the
+limit will find room.
 
-A forecast is of the mean: lengths are drawn, hosts are busy, others may come who are served before. Whoever promises a
-limit needs `margin_s`, by which nearly all of the latest requests were at most later than foreseen.
+A forecast is of the mean: lengths are drawn, hosts are busy. Whoever promises a limit asks for `most_s`, which nearly
+all of the latest requests kept (margins.py). Others may come who are served before: inflow.py says how many.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
+from server.scheduler.batching import POLICIES, BatchingPolicy
+from server.scheduler.inflow import Inflow
+from server.scheduler.margins import Margins
 from server.scheduler.turns import Turns
-from server.types import StepReport
+from server.types import Request, StepReport
 
 NUM_STEPS_KEPT = 32  # of each kind: what came before weighs less and less
 NUM_ENDS_KEPT = 64
-NUM_ERRORS_KEPT = 128  # requests by which a forecast is judged
-IN_TIME = 0.97  # share of them that `margin_s` would have kept in time
-MAX_EXPECTED = 4096  # requests whose first tokens are waited for here; aborted ones are among them
-FIRST_LENGTH = 16.0  # tokens that a sequence generates, before any has ended: OpenAI's default for completions
+NUM_ENDS_TAUGHT = 8  # ends from which the length of sequences is known
+# Before there was any: seconds of a step and of each token in it, and tokens that a sequence generates. Rather too
+# many: who floods a server that has just started is refused for a second, and none waits for half a minute.
+FIRST_STEP = 0.1, 0.0005
+FIRST_LENGTH = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,17 @@ class EngineLoad:
     num_free_places: int  # of the batch
     num_ahead: int = 0  # sequences that wait for a place, and get one before it
     num_tokens_ahead: int = 0  # that they and those that run have to compute before their first tokens
+    num_prompts_ahead: int = 0  # of which these are
+    share_before: float = 0.0  # of the engine's time: what those take who come later and are served before it
+
+    def behind(self, num_sequences: int, num_tokens: int) -> EngineLoad:
+        """With so many sequences more ahead, which share a prompt of so many tokens."""
+        return replace(
+            self,
+            num_ahead=self.num_ahead + num_sequences,
+            num_tokens_ahead=self.num_tokens_ahead + num_tokens,
+            num_prompts_ahead=self.num_prompts_ahead + 1,
+        )
 
 
 @dataclass(slots=True)
@@ -65,22 +80,23 @@ class StepTimes:
     """Seconds of a step as a fixed part and a part for each of its tokens, by least squares over the latest steps.
 
     Steps with prompts and those without are remembered apart, so that a long time without prompts does not forget
-    what a prompt costs.
+    what a prompt costs. Where `mixes_phases`, both are on one line; else prompts have graphs, and a line, of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mixes_phases: bool = True) -> None:
         self._with_prompts, self._without = _Moments(), _Moments()
+        self._mixes_phases = mixes_phases
 
     def add(self, num_tokens: int, seconds: float, has_prompts: bool) -> None:
         """Note a step."""
         (self._with_prompts if has_prompts else self._without).add(num_tokens, seconds)
 
-    @property
-    def line(self) -> tuple[float, float]:
-        """Seconds of a step, and of each token in it; both at least 0, and 0 before the first step."""
-        sums = self._with_prompts + self._without
+    def line(self, has_prompts: bool) -> tuple[float, float]:
+        """Seconds of a step, and of each token in it; both at least 0."""
+        own = self._with_prompts if has_prompts else self._without
+        sums = self._with_prompts + self._without if self._mixes_phases or not own.count else own
         if not sums.count:
-            return 0.0, 0.0
+            return FIRST_STEP
         mean_x, mean_y = sums.x / sums.count, sums.y / sums.count
         variance = sums.xx / sums.count - mean_x**2
         slope = 0.0 if variance < 1e-6 * mean_x**2 else (sums.xy / sums.count - mean_x * mean_y) / variance
@@ -91,14 +107,13 @@ class StepTimes:
 class Forecast:
     """Of one engine: fed with its reports, asked with its load."""
 
-    def __init__(self, max_num_batched_tokens: int) -> None:
-        self._budget = max_num_batched_tokens
-        self._steps = StepTimes()
+    def __init__(self, max_num_batched_tokens: int, policy: BatchingPolicy = POLICIES["continuous"]) -> None:
+        self._budget, self._policy = max_num_batched_tokens, policy
+        self._steps = StepTimes(policy.mixes_phases)
         self._last: StepReport | None = None
         self.turns = Turns()
-        self._expected: dict[str, tuple[float, float]] = {}  # when a request came, and the seconds foreseen for it
-        self._errors: deque[float] = deque(maxlen=NUM_ERRORS_KEPT)  # seconds that it took beyond those
-        self.margin_s = 0.0  # at least 0
+        self.inflow = Inflow()
+        self._margins = Margins()
         self._num_generated, self._num_ended = FIRST_LENGTH, 1.0
 
     @property
@@ -106,12 +121,15 @@ class Forecast:
         """That sequences generate before they end: tokens over ends, so that those under way count too."""
         return self._num_generated / self._num_ended
 
-    def expect(self, request_id: str, now: float, first_token_s: float) -> None:
-        """Note a request that was taken, with what was foreseen for it."""
-        if first_token_s > 0:
-            self._expected[request_id] = now, first_token_s
-            if len(self._expected) > MAX_EXPECTED:
-                del self._expected[next(iter(self._expected))]
+    @property
+    def knows_lengths(self) -> bool:
+        """Whether enough sequences have ended to say how long they are."""
+        return self._num_ended >= NUM_ENDS_TAUGHT
+
+    def expect(self, request: Request, first_token_s: float) -> None:
+        """Note a request that was taken and has to wait, with what was foreseen for it."""
+        if self.knows_lengths:
+            self._margins.expect(request.request_id, request.priority, request.arrival_time, first_token_s)
 
     def record(self, report: StepReport, num_generated: int, num_ended: int, firsts: Collection[str] = ()) -> None:
         """Note a turn of the engine: what it reported, the tokens that it generated and the sequences that ended.
@@ -121,9 +139,10 @@ class Forecast:
         last, self._last = self._last, report
         if last is not None and report.step_id <= last.step_id:  # another engine, after a pause that nobody foresaw
             self.turns.reset()
-            self._expected.clear()
+            self._margins.forget_expected()
         self.turns.record(report.served)
-        self._judge(firsts, report.time)
+        for request_id in firsts:
+            self._margins.judge(request_id, report.time)
         if report.num_tokens:
             is_next = (
                 last is not None and last.step_id + 1 == report.step_id and last.num_running + last.num_waiting > 0
@@ -134,31 +153,40 @@ class Forecast:
         self._num_generated = keep * self._num_generated + num_generated
         self._num_ended = keep * self._num_ended + num_ended
 
+    def service_s(self, load: EngineLoad, num_sequences: int, num_prompt_tokens: int) -> float:
+        """Seconds of the engine that so many sequences take which share a prompt; 0 while lengths are not known."""
+        if not self.knows_lengths:
+            return 0.0
+        return self._own_s(load.behind(num_sequences, num_prompt_tokens), 0) - self._own_s(load, 0)
+
     def delay_s(self, load: EngineLoad) -> float:
         """Seconds until a request is placed; 0 when it is in the next step."""
-        return self._seconds(load, 0)
+        return self._own_s(load, 0) / (1 - load.share_before)
 
     def first_token_s(self, load: EngineLoad, num_prompt_tokens: int) -> float:
         """Seconds until a request with such a prompt has its first token."""
-        return self._seconds(load, num_prompt_tokens)
+        return self.delay_s(load) + self._own_s(load, num_prompt_tokens) - self._own_s(load, 0)
 
-    def _judge(self, firsts: Collection[str], now: float) -> None:
-        """Compare what was foreseen with what came."""
-        expected = [self._expected.pop(request_id) for request_id in firsts if request_id in self._expected]
-        if expected:
-            self._errors += [now - came - first_token_s for came, first_token_s in expected]
-            self.margin_s = max(0.0, sorted(self._errors)[int(len(self._errors) * IN_TIME)])
+    def most_s(self, request: Request, foreseen_s: float) -> float:
+        """Seconds that nearly all of the latest requests like it took at most for which so many were foreseen."""
+        return self._margins.most_s(request.priority, foreseen_s)
 
-    def _seconds(self, load: EngineLoad, num_prompt_tokens: int) -> float:
-        """Of the steps until there is a place, or until the tokens are computed, whichever are more."""
+    def _own_s(self, load: EngineLoad, num_prompt_tokens: int) -> float:
+        """Seconds of the steps until there is a place, and until the tokens are computed, if nobody comes between."""
         num_tokens = load.num_tokens_ahead * self._computed_share + num_prompt_tokens
         num_places = max(0, load.num_ahead + 1 - load.num_free_places)
-        num_steps = max(
-            num_places * self.tokens_per_sequence / max(1, load.num_running),
-            ceil(num_tokens / max(1, self._budget - load.num_running)),
-        )
-        step_s, token_s = self._steps.line
-        return step_s * num_steps + token_s * (num_tokens + num_steps * load.num_running)
+        num_running = load.num_running + load.num_free_places if num_places else load.num_running
+        num_decodes = num_places * self.tokens_per_sequence / max(1, num_running)
+        if self._policy.mixes_phases:
+            step_s, token_s = self._steps.line(has_prompts=True)
+            num_steps = max(num_decodes, ceil(num_tokens / max(1, self._budget - num_running)))
+            return step_s * num_steps + token_s * (num_tokens + num_steps * num_running)
+        num_prompts = load.num_prompts_ahead + (num_prompt_tokens > 0)
+        num_steps = max(ceil(num_tokens / self._budget), num_prompts // (self._policy.max_prompts or num_prompts or 1))
+        decode_s, decode_token_s = self._steps.line(has_prompts=False)
+        prompt_s, prompt_token_s = self._steps.line(has_prompts=True)
+        decodes_s = num_decodes * (decode_s + decode_token_s * num_running)
+        return decodes_s + num_steps * prompt_s + num_tokens * prompt_token_s
 
     @property
     def _computed_share(self) -> float:

@@ -43,7 +43,8 @@ def test_who_would_wait_too_long_is_told_when_to_come_back(
             next(running.iter_lines())
             refused = httpx.post(server.url + TEXT, json=SHORT)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
-            assert (refused.json()["error"]["type"], refused.headers["retry-after"]) == ("rate_limit_error", "1")
+            assert refused.json()["error"]["type"] == "rate_limit_error"
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
             assert httpx.post(server.url + TEXT, json={**SHORT, "stream": True}).status_code == 429
             assert httpx.post(server.url + TEXT, json={"prompt": 1.5}).status_code == 400  # it need not come back
             assert rejections(server, limit) == 2
@@ -74,10 +75,10 @@ def test_under_three_times_its_load_a_server_answers_or_refuses_and_nothing_else
 
 
 def test_a_key_is_refused_for_its_own_queue_and_not_for_anothers(checkpoint: Path, tmp_path: Path) -> None:
-    """One place, and sequences that are expected to take four seconds or more: two of a key are past the limit."""
+    """One place, and sequences that are expected to take thirteen seconds: four of a key are past the limit."""
     keys = tmp_path / "keys.yaml"
     keys.write_text("keys:\n  - {name: many, key: many-key}\n  - {name: few, key: few-key}\n")
-    argv = ("--device", "slow:0.2", "--max-num-seqs", "1", "--max-queue-delay", "10")
+    argv = ("--device", "slow:0.2", "--max-num-seqs", "1", "--max-queue-delay", "45")
     of_keys = ("--api-keys-file", str(keys), "--public-paths", "/metrics")
     with running_server(checkpoint, *argv, *of_keys) as server, ThreadPoolExecutor(7) as pool:
 

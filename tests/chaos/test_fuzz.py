@@ -67,7 +67,8 @@ async def fuzz(url: str, count: int, seed: int) -> Findings:
     """Send `count` requests from several clients, and good ones beside them.
 
     Each must be answered at once: the server keeps connections for longer than this client uses them, so that it has
-    no reason to close one on which a request comes.
+    no reason to close one on which a request comes. Clients share no pool of connections: there requests wait for each
+    other, a few of them for seconds.
     """
     findings, is_over = Findings(), asyncio.Event()
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
@@ -75,14 +76,15 @@ async def fuzz(url: str, count: int, seed: int) -> Findings:
         left = iter(range(count))
 
         async def send() -> None:
-            for _ in left:
-                request, begin = grammar.next(), time.monotonic()
-                try:
-                    answer = await answer_to(client, request)
-                except httpx.HTTPError as error:
-                    findings.wrong.append(f"no answer: {error!r}\n  {request.as_curl}")
-                else:
-                    findings.take(request, answer, time.monotonic() - begin)
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as own:
+                for _ in left:
+                    request, begin = grammar.next(), time.monotonic()
+                    try:
+                        answer = await answer_to(own, request)
+                    except httpx.HTTPError as error:
+                        findings.wrong.append(f"no answer: {error!r}\n  {request.as_curl}")
+                    else:
+                        findings.take(request, answer, time.monotonic() - begin)
 
         async def ask() -> None:
             while not is_over.is_set():

@@ -138,7 +138,7 @@ class Supervisor:
         gc.enable()
         rate = charge_rate(self._config, info, len(self._engines.infos))
         self._telemetry.attach_engines(self._engines, rate)
-        self._telemetry.show_limits(Admission(self._config, self._engines), self._memory)
+        self._telemetry.show_limits(Admission(self._config, self._engines, info.facts.compiled.batching), self._memory)
         self._hub.open(info.max_num_queued_reqs)
         for place in self._places:
             await place.has_served.wait()
