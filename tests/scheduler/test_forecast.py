@@ -1,4 +1,4 @@
-"""The forecast of a wait: what follows from its formula. How it keeps a limit: api/test_admission_in_virtual_time.py."""
+"""The forecast of a wait: what its formula says. How limits are kept: api/test_admission_in_virtual_time.py."""
 
 from __future__ import annotations
 
