@@ -197,7 +197,7 @@ class Scheduler:
     def _is_catching_up(self) -> bool:
         """Whether what an engine before this one had computed still has to be computed again."""
         waits = bool(self._waiting) and self._waiting.first.is_catching_up
-        return waits or any(seq.is_catching_up for seq in self._running)
+        return waits or any(seq.num_resumed and seq.is_catching_up for seq in self._running)
 
     def _lets_prompts_in(self) -> bool:
         is_open = self._gate.is_open(len(self._running), len(self._waiting))
