@@ -47,8 +47,8 @@ class GrammarMasks:
         """Set the mask of each of `seqs`. Returns the rows that cannot go on, each with the reason."""
         states: dict[str, _MatcherState] = {}
         faults: dict[int, str] = {}
+        self.addresses[: len(seqs)] = 0
         for row, seq in enumerate(seqs):
-            self.addresses[row] = 0
             if not seq.sampling.grammar:
                 continue
             try:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from server.types import ScheduledSeq, TokenLogprobs
+from server.types import SamplingParams, ScheduledSeq, TokenLogprobs
 
 Row = npt.NDArray[np.float32]
 
@@ -19,12 +19,10 @@ def num_generated(seq: ScheduledSeq) -> int:
     return len(seq.history) - seq.num_prompt_tokens
 
 
-def changes_logits(seq: ScheduledSeq) -> bool:
-    """True when `adjust` would change the row."""
-    s = seq.sampling
-    return bool(
-        s.logit_bias or s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0 or _bans_ends(seq)
-    )
+def changes_logits(s: SamplingParams) -> bool:
+    """True when `adjust` may change a row of such a sequence."""
+    has_penalty = s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0
+    return bool(s.logit_bias or has_penalty or s.min_tokens)
 
 
 def adjust(row: Row, seq: ScheduledSeq) -> None:

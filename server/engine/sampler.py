@@ -15,7 +15,7 @@ from server.kernels.program import Program
 from server.kernels.records import SampleOperands
 from server.kernels.sample.sample import sample, scratch_floats
 from server.kernels.workers import WorkerPool
-from server.types import SampledToken, ScheduledSeq
+from server.types import SampledToken, SamplingParams, ScheduledSeq
 
 NOT_A_NUMBER = "the model's logits are not finite numbers"
 
@@ -33,6 +33,8 @@ class Sampler:
         self._scratch = np.zeros((pool.num_threads, scratch_floats(width)), np.float32)
         self._temperature, self._top_p, self._min_p = (np.zeros(rows, np.float32) for _ in range(3))
         self._top_k, self._seed, self._drawn, self._chosen = (np.zeros(rows, np.int64) for _ in range(4))
+        self._of_rows: list[SamplingParams | None] = [None] * rows  # whose parameters each row has
+        self._looks_at_logits = [False] * rows
         ADDRESSES.register_attributes("sampler", self)
         self.program = Program("sampler", self)
         self.program.add("sample", sample, [self._operands()])
@@ -63,33 +65,38 @@ class Sampler:
         """Sample one token for each of `seqs`; `step` is the address of the step record that made the logits."""
         if not seqs:
             return {}
-        raw: dict[int, RawLogprobs] = {}
         faults = self._masks.fill(seqs)
+        self._drawn[: len(seqs)] = [num_generated(seq) for seq in seqs]
+        raw: dict[int, RawLogprobs] = {}
         for i, seq in enumerate(seqs):
-            self._set_row(i, seq)
-            row = self.logits[i, : self.vocab_size]
-            if seq.sampling.logprobs is not None and np.isfinite(row).all():
-                self._masks.forbid(i, row)
-                raw[i] = RawLogprobs(row, seq.sampling.logprobs, seq.sampling.logprob_token_ids)
-            if changes_logits(seq):
-                adjust(row, seq)
+            if seq.sampling is not self._of_rows[i]:
+                self._set_row(i, seq.sampling)
+            if self._looks_at_logits[i]:
+                self._prepare(i, seq, raw)
         self._pool.run(self.program, step)
-        sampled = {seq.request_id: self._token(i, raw.get(i)) for i, seq in enumerate(seqs)}
-        for i, fault in faults.items():
-            sampled[seqs[i].request_id] = SampledToken(-1, error=fault)
+        chosen = self._chosen[: len(seqs)].tolist()
+        sampled = {seq.request_id: SampledToken(token) for seq, token in zip(seqs, chosen, strict=True)}
+        for i, logprobs in raw.items():
+            if chosen[i] >= 0:
+                sampled[seqs[i].request_id] = SampledToken(chosen[i], logprobs=logprobs.of(chosen[i]))
+        faults = {i: NOT_A_NUMBER for i, token in enumerate(chosen) if token < 0} | faults
+        sampled |= {seqs[i].request_id: SampledToken(-1, error=fault) for i, fault in faults.items()}
         return sampled
 
-    def _set_row(self, i: int, seq: ScheduledSeq) -> None:
-        sampling = seq.sampling
+    def _set_row(self, i: int, sampling: SamplingParams) -> None:
+        """What stays the same from step to step; a row has mostly the sequence that it had in the step before."""
+        self._of_rows[i] = sampling
+        self._looks_at_logits[i] = sampling.logprobs is not None or changes_logits(sampling)
         self._temperature[i] = sampling.temperature
         self._top_k[i] = sampling.top_k
         self._top_p[i] = sampling.top_p
         self._min_p[i] = sampling.min_p
         self._seed[i] = sampling.seed
-        self._drawn[i] = num_generated(seq)
 
-    def _token(self, i: int, raw: RawLogprobs | None) -> SampledToken:
-        token = int(self._chosen[i])
-        if token < 0:
-            return SampledToken(token, error=NOT_A_NUMBER)
-        return SampledToken(token, logprobs=raw.of(token) if raw else None)
+    def _prepare(self, i: int, seq: ScheduledSeq, raw: dict[int, RawLogprobs]) -> None:
+        """Change the logits of row `i` as its request wants, having noted in `raw` what they were, if it wants that."""
+        row = self.logits[i, : self.vocab_size]
+        if seq.sampling.logprobs is not None and np.isfinite(row).all():
+            self._masks.forbid(i, row)
+            raw[i] = RawLogprobs(row, seq.sampling.logprobs, seq.sampling.logprob_token_ids)
+        adjust(row, seq)

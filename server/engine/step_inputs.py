@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from server.config import AttentionSpan, CacheConfig
 from server.device.address_map import ADDRESSES
 from server.device.attention_layout import PARTITION
 from server.engine.adapter_rows import AdapterRows
-from server.engine.attention_work import AttentionWork
+from server.engine.attention_work import AttentionEntry, AttentionWork
 from server.errors import StepTooLarge
 from server.kernels.attention.items import COUNTER_BYTES
 from server.kernels.records import STEP, WORD, StepRecord
@@ -49,6 +50,7 @@ class StepInputs:
         self.sample_rows: Int32 = np.zeros(num_tokens, np.int32)
         self.query_start: Int32 = np.zeros(num_seqs + 1, np.int32)
         self.block_tables: Int32 = np.zeros((num_groups, num_seqs, table_width), np.int32)
+        self._placed: list[list[tuple[Sequence[int], int]]] = [[((), 0)] * num_seqs for _ in cache.groups]
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
@@ -96,26 +98,24 @@ class StepInputs:
         Raises StepTooLarge, having changed nothing, when there is no room for them.
         """
         self._require_room(seqs)
-        row = samples = 0
-        for b, seq in enumerate(seqs):
-            end = row + len(seq.token_ids)
-            self._place(seq, row, end)
-            if seq.needs_sample:
-                self.sample_rows[samples] = end - 1
-                samples += 1
-            if token_types:
-                self.token_types[row:end] = token_types[b] or 0
-            row = end
-            self.query_start[b + 1] = row
+        ends = list(accumulate(len(seq.token_ids) for seq in seqs))
+        samples = [end - 1 for seq, end in zip(seqs, ends, strict=True) if seq.needs_sample]
+        row = ends[-1] if ends else 0
+        self.token_ids[:row] = [token for seq in seqs for token in seq.token_ids]
+        self.positions[:row] = [p for seq in seqs for p in range(seq.start, seq.start + len(seq.token_ids))]
+        self.sample_rows[: len(samples)] = samples
+        self.query_start[1 : len(ends) + 1] = ends
+        for types, seq, end in zip(token_types, seqs, ends, strict=False):
+            self.token_types[end - len(seq.token_ids) : end] = types or 0
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
         entries = self._work.divide(seqs)
-        table = np.array(entries, np.int32)
+        table = np.fromiter(chain.from_iterable(entries), np.int32).reshape(-1, len(AttentionEntry._fields))
         self.tile_seq[: len(table)], self.tile_row[: len(table)] = table[:, 0], table[:, 1]
         self.tile_split[: len(table)] = table[:, 2:]
         self._set(STEP.num_tokens, row)
         self._set(STEP.num_seqs, len(seqs))
-        self._set(STEP.num_samples, samples)
+        self._set(STEP.num_samples, len(samples))
         self._set(STEP.num_tiles, len(entries))
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)
@@ -137,31 +137,31 @@ class StepInputs:
             if b >= num_seqs:
                 raise StepTooLarge(seq.request_id, f"sequence {b + 1} of the step", f"{num_seqs}")
 
-    def _place(self, seq: ScheduledSeq, row: int, end: int) -> None:
-        """Tokens and positions of one sequence."""
-        if end - row == 1:
-            self.token_ids[row] = seq.token_ids[0]
-            self.positions[row] = seq.start
-            return
-        self.token_ids[row:end] = seq.token_ids
-        self.positions[row:end] = np.arange(seq.start, seq.start + end - row, dtype=np.int32)
-
     def _place_tables(self, group: int, span: AttentionSpan, seqs: Sequence[ScheduledSeq]) -> None:
         """Block tables and slots of one group of layers."""
-        size, slots, tables, row, seen = self._block_size, self.slots[group], self.block_tables[group], 0, 0
+        size, slots, row = self._block_size, self.slots[group], 0
         for b, seq in enumerate(seqs):
             table, start, count = seq.block_tables[group], seq.start, len(seq.token_ids)
-            num_blocks = (start + count - 1) // size + 1
-            if span.window:  # kernels go through a context by partitions, from the one with the first key that is seen
-                seen = span.num_behind(start) // PARTITION * PARTITION // size
-            whole = len(table) == num_blocks and not seen
-            tables[b, seen:num_blocks] = table if whole else table[seen:num_blocks]
+            self._place_table(group, b, table, span.num_behind(start) if span.window else None)
             if count == 1:
                 slots[row] = table[start // size] * size + start % size
             else:
                 positions = self.positions[row : row + count]
-                slots[row : row + count] = tables[b, positions // size] * size + positions % size
+                slots[row : row + count] = self.block_tables[group, b, positions // size] * size + positions % size
             row += count
+
+    def _place_table(self, group: int, b: int, table: Sequence[int], num_behind: int | None) -> None:
+        """The table of sequence `b`, of which the first `num_behind` positions are not seen; None: without a window.
+
+        Without one a table only grows, so that one which stands there as long as it is need not be written again.
+        """
+        placed, length = self._placed[group][b]
+        if num_behind is None and placed is table and length == len(table):
+            return
+        # Kernels go through a context by partitions, from the one with the first key that is seen.
+        seen = (num_behind or 0) // PARTITION * PARTITION // self._block_size
+        self.block_tables[group, b, seen : len(table)] = table[seen:]
+        self._placed[group][b] = table, len(table)
 
     def sample(self, rows: Sequence[int]) -> None:
         """Sample these rows of the step just filled, and no others."""
