@@ -2,6 +2,10 @@
 
 Work that loops is killed, work that grows reaches a memory limit, and a crash ends that process alone. The process is
 started when it is first needed, and again after its end.
+
+What ends the work is not always the work: the OOM killer takes such processes first, and where CPUs are taken away the
+work of a millisecond may last for seconds. So a call whose process was killed, or stood still, is done once more by the
+next process.
 """
 
 from __future__ import annotations
@@ -17,17 +21,24 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import msgspec
+import psutil
 
 from server.device.confinement import give_up_network, go_first_when_memory_runs_out
 from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
+_FIRST_SHARE = 0.1  # of a call's time, in which nearly all are done; who is not is watched from then on
+_LEAST_BUSY = 0.5  # of the rest: a process that computed for less of it was kept from computing
 
 Handler = Callable[[bytes], str]  # does one call; raises Refusal
 
 
 class Refusal(Exception):
     """The work cannot be done for this input; `str()` is fit to be shown to a user."""
+
+
+class _Lost(Refusal):
+    """The process was killed or stood still, for which the work need not be to blame."""
 
 
 class Reply(msgspec.Struct):
@@ -71,13 +82,19 @@ class LimitedProcess:
     def call(self, call: bytes) -> str:
         """Do one call. Raises Refusal when the handler refuses, or takes too much time or memory."""
         with self._lock:
-            connection = self._ensure()
             try:
-                connection.send_bytes(call)
-            except OSError as error:
-                self._kill()
-                raise Refusal(f"{self._work.name} ended its process") from error
-            return self._receive(connection, self._work.timeout_s, self._work.name)
+                return self._do(call)
+            except _Lost:
+                return self._do(call)
+
+    def _do(self, call: bytes) -> str:
+        connection = self._ensure()
+        try:
+            connection.send_bytes(call)
+        except OSError as error:
+            self._kill()
+            raise _Lost(f"{self._work.name} ended its process") from error
+        return self._receive(connection, self._work.timeout_s, self._work.name)
 
     def close(self) -> None:
         """End the process. A later call would start it again."""
@@ -100,21 +117,34 @@ class LimitedProcess:
         return self._connection
 
     def _receive(self, connection: Connection[Any, Any], timeout_s: float, what: str) -> str:
-        work, pid = self._work, self.pid
         try:
-            if work.limit == "resident" and pid and grows_beyond(pid, work.memory_bytes, connection, timeout_s):
-                self._kill()
-                raise Refusal(f"{what} took more than {work.memory_bytes >> 20} MiB of memory")
-            if not connection.poll(0 if work.limit == "resident" else timeout_s):
-                self._kill()
-                raise Refusal(f"{what} took more than {timeout_s:g} s")
+            if not self._speaks_within(timeout_s * _FIRST_SHARE, connection, what):
+                self._watch(timeout_s, connection, what)
             reply = msgspec.msgpack.decode(connection.recv_bytes(), type=Reply)
         except (EOFError, OSError) as error:
+            is_killed = self._process is not None and _exit_code(self._process) == -signal.SIGKILL
             self._kill()
-            raise Refusal(f"{self._work.name} ended its process") from error
+            raise (_Lost if is_killed else Refusal)(f"{self._work.name} ended its process") from error
         if reply.error:
             raise Refusal(reply.error)
         return reply.text
+
+    def _watch(self, timeout_s: float, connection: Connection[Any, Any], what: str) -> None:
+        """Wait for the rest of `timeout_s`; raises Refusal at its end, and _Lost where there was nothing to see."""
+        pid, rest_s = self.pid or 0, timeout_s * (1 - _FIRST_SHARE)
+        computed_s = _computed_s(pid)
+        if not self._speaks_within(rest_s, connection, what):
+            was_busy = _computed_s(pid) - computed_s >= rest_s * _LEAST_BUSY
+            self._kill()
+            raise (Refusal if was_busy else _Lost)(f"{what} took more than {timeout_s:g} s")
+
+    def _speaks_within(self, timeout_s: float, connection: Connection[Any, Any], what: str) -> bool:
+        """Wait until the process says something or has ended. Raises Refusal as soon as it has too much memory."""
+        work, pid = self._work, self.pid
+        if work.limit == "resident" and pid and grows_beyond(pid, work.memory_bytes, connection, timeout_s):
+            self._kill()
+            raise Refusal(f"{what} took more than {work.memory_bytes >> 20} MiB of memory")
+        return connection.poll(0 if work.limit == "resident" else timeout_s)
 
     def _kill(self) -> None:
         if self._connection is not None:
@@ -123,6 +153,21 @@ class LimitedProcess:
             self._process.kill()
             self._process.join()
         self._process = self._connection = None
+
+
+def _exit_code(process: SpawnProcess) -> int | None:
+    """Of a process that has closed its connection, and so is about to end; a signal's is negative."""
+    process.join(1.0)
+    return process.exitcode
+
+
+def _computed_s(pid: int) -> float:
+    """Processor time that the process has taken."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:  # it has ended, which its connection says too
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _serve(connection: Connection[Any, Any], work: Work) -> None:

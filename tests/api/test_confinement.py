@@ -1,11 +1,14 @@
-"""What a confined process cannot do, tried in one; and that a server's processes are confined."""
+"""What a confined process cannot do, tried in one; that a server's processes are confined; what their death costs."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.api.serving import Server, children, environment
@@ -63,3 +66,17 @@ def test_engines_and_sandboxes_are_confined_and_the_api_is_not(server: Server) -
     workers = [pid for pid in children(server.process.pid) if confinement(pid) == (mode, score)]
     assert len(workers) >= 2  # the engine and the chat template's
     assert own[0] == "0" or mode == own[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_sandbox_that_is_killed_or_stands_still_is_not_the_client_s_fault(server: Server, number: int) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "seed": 1}
+    ask = lambda: httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)  # noqa: E731
+    before = ask()
+    score = confinement(server.engine_pid)
+    sandboxes = [pid for pid in children(server.process.pid) if confinement(pid) == score and pid != server.engine_pid]
+    assert sandboxes
+    for pid in sandboxes:
+        os.kill(pid, number)
+    after = ask()
+    assert (after.status_code, after.json()["choices"]) == (200, before.json()["choices"])

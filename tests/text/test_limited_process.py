@@ -1,8 +1,12 @@
-"""A process is held to its memory by the system or by its parent: the work that grows fails, and the next is done."""
+"""A process is held to its memory and time, and who is kept from working by others has a second one."""
 
 from __future__ import annotations
 
 import mmap
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -43,3 +47,50 @@ def test_work_that_grows_too_far_is_refused_and_the_next_is_done(process: Limite
     with pytest.raises(Refusal, match=r"^MemoryError$|^the work took more than 512 MiB of memory$"):
         process.call(b"4096")
     assert process.call(b"16") == "16"
+
+
+def wait(call: bytes) -> str:
+    """So many seconds of waiting, or of computing where they are marked with `!`."""
+    end = time.monotonic() + float(call.strip(b"!"))
+    while time.monotonic() < end:
+        if b"!" not in call:
+            time.sleep(0.01)
+    return str(os.getpid())
+
+
+def prepare_wait() -> Handler:
+    return wait
+
+
+@pytest.fixture
+def waiting() -> Iterator[LimitedProcess]:
+    limited = LimitedProcess(Work("the work", prepare_wait, 1.0, 60.0, LIMIT))
+    limited.start()
+    yield limited
+    limited.close()
+
+
+def test_a_call_whose_process_is_killed_or_stopped_is_done_by_the_next_one(waiting: LimitedProcess) -> None:
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        first = waiting.pid or 0
+        threading.Timer(0.2, os.kill, (first, number)).start()
+        assert int(waiting.call(b"0.5")) != first
+
+
+def test_a_call_that_computes_for_too_long_is_refused_without_another_try(waiting: LimitedProcess) -> None:
+    first = waiting.pid
+    with pytest.raises(Refusal, match=r"^the work took more than 1 s$"):
+        waiting.call(b"30!")
+    assert waiting.pid is None  # nobody began it anew
+    assert int(waiting.call(b"0")) != first
+
+
+def test_a_call_that_stands_still_twice_is_refused(waiting: LimitedProcess) -> None:
+    with pytest.raises(Refusal, match=r"^the work took more than 1 s$"):
+        waiting.call(b"30")
+
+
+def test_a_process_that_ends_by_itself_is_the_work_s_fault(waiting: LimitedProcess) -> None:
+    with pytest.raises(Refusal, match=r"^the work ended its process$"):
+        waiting.call(b"not a number")
+    assert waiting.pid is None
