@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import pytest
 
 from server.engine.fake_runner import expected_tokens
-from server.errors import PoisonRequest, QueueFull
+from server.errors import EngineDead, InvalidRequest, Overloaded, PoisonRequest, QueueFull
 from server.link.groups import EngineGroups
 from server.link.hub import messages as m
 from server.link.hub.hub import Hub
 from server.link.hub.remote import RemoteEngines
 from server.link.messages import StartTrace
+from server.types import Request
 from tests.api.serving import PATIENCE_S, VOCAB_SIZE
 from tests.link.test_client import read_all, request, until
 from tests.link.test_groups import groups_of
@@ -28,10 +30,25 @@ def everything(name: str, bodies: Mapping[int, bytes], caller: int) -> list[byte
 
 @asynccontextmanager
 async def workers_of(groups: EngineGroups, count: int, max_open: int = 64) -> AsyncIterator[list[RemoteEngines]]:
-    """The workers of a hub, on the loop that it is on; the last of them is connected after it has opened."""
-    hub, workers = Hub(groups, everything), []
+    """The workers of a hub of their own."""
+    async with hub_of(groups) as hub, workers_at(hub, count, max_open) as workers:
+        yield workers
+
+
+@asynccontextmanager
+async def hub_of(groups: EngineGroups) -> AsyncIterator[Hub]:
+    hub = Hub(groups, everything)
+    try:
+        yield hub
+    finally:
+        hub.close()
+
+
+@asynccontextmanager
+async def workers_at(hub: Hub, count: int, max_open: int = 64) -> AsyncIterator[list[RemoteEngines]]:
+    """Workers on the loop that the hub is on; the last of them is connected after it has opened."""
+    workers: list[RemoteEngines] = []
     async with AsyncExitStack() as stack:
-        stack.callback(hub.close)
         for number in range(count):
             if number == count - 1:
                 hub.open(max_open)
@@ -126,6 +143,53 @@ async def test_orders_reach_the_engines_and_their_replies_come_back() -> None:
 
 
 def test_errors_cross_the_wire_by_their_names() -> None:
-    for kind in m.REFUSALS.values():
-        error = m.Refused.by("a", kind("why")).error
-        assert (type(error), error.message) == (kind, "why")
+    for error in (EngineDead("why"), InvalidRequest("why", "field", "code"), Overloaded("why", "max_queue_delay", 7)):
+        sent = msgspec.msgpack.encode(m.Raised.of(error))
+        there = msgspec.msgpack.decode(sent, type=m.Raised).error
+        assert (type(there), str(there), vars(there)) == (type(error), "why", vars(error))
+
+
+async def test_a_worker_asks_and_tells_the_process_that_has_the_engines() -> None:
+    told: list[tuple[int, bytes]] = []
+
+    def note(number: int, body: bytes) -> bytes:
+        told.append((number, body))
+        return body.upper()
+
+    async def refuse(number: int, body: bytes) -> bytes:
+        raise InvalidRequest(f"{number} may not", body.decode())
+
+    async with groups_of("fast") as groups, hub_of(groups) as hub, workers_at(hub, 2) as workers:
+        hub.offer("note", note)
+        hub.offer("refuse", refuse)
+        hub.at_end(lambda number: told.append((number, b"ended")))
+        workers[1].tell("note", b"a")
+        assert await asyncio.wait_for(workers[1].ask("note", b"b"), PATIENCE_S) == b"B"
+        with pytest.raises(InvalidRequest, match="0 may not") as refused:
+            await asyncio.wait_for(workers[0].ask("refuse", b"field"), PATIENCE_S)
+        assert refused.value.param == "field"
+        await workers[1].stop(0)
+        await until(lambda: told == [(1, b"a"), (1, b"b"), (1, b"ended")])
+        assert hub.workers == (0,)
+
+
+async def test_who_is_not_let_in_is_told_before_anything_is_computed() -> None:
+    def admit(number: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
+        if entry == b"late":
+            raise Overloaded(f"{number}: {len(requests)} for {rank}", "max_queue_delay", 7)
+
+    async with groups_of("slow:0.005") as groups, hub_of(groups) as hub, workers_at(hub, 1) as (worker,):
+        hub.admit = admit
+        with pytest.raises(Overloaded, match="0: 2 for 0") as refused:
+            await asyncio.wait_for(worker.enter([request("a", 4), request("b", 4)], 0, b"late"), PATIENCE_S)
+        assert refused.value.retry_after_s == 7
+        with worker.submit([request("c", 4)], None, b"late") as stream, pytest.raises(Overloaded):
+            await asyncio.wait_for(read_all(stream), PATIENCE_S)  # who does not wait is told by the stream
+        assert (groups.num_open, worker.num_open) == (0, 0)
+        with await asyncio.wait_for(worker.enter([request("d", 400)], None, b"in time"), PATIENCE_S) as stream:
+            assert await asyncio.wait_for(stream.next(), PATIENCE_S)
+            entering = asyncio.create_task(worker.enter([request("e", 400)], None, b"in time"))
+            await asyncio.sleep(0)
+            entering.cancel()  # its client has left while it waited
+            await until(lambda: groups.num_open == 1 and worker.num_open == 1)
+        await until(lambda: groups.num_open == 0)

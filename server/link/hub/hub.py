@@ -1,7 +1,8 @@
 """The engines' side of several API processes: one session for each, over one `EngineGroups`.
 
 To a worker the hub is the engines. It submits and aborts for it, passes on its events, and ends what a dead one has
-left open. It also carries questions from one worker to all others. It knows nothing of HTTP, nor how workers start.
+left open. It also carries questions from one worker to all others, and to what this process decides or counts for all
+of them (`offer`). It knows nothing of HTTP, nor how workers start.
 """
 
 from __future__ import annotations
@@ -11,23 +12,34 @@ import contextlib
 import itertools
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+
+import msgspec
 
 from server.errors import EngineDead, QueueFull, RequestError
 from server.link.groups import EngineGroups
 from server.link.hub import messages as m
+from server.link.hub.offers import Offer, Offers, answer
 from server.link.hub.wire import TO_HUB, Wire
-from server.link.messages import Abort, Failed, LoadAdapter, ReleaseMemory, ResetPrefixCache, Tokens, UnloadAdapter
+from server.link.messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
 from server.link.stream import Stream
 from server.scheduler.admission import check_queue
-from server.types import Charge, TokenEvent
+from server.types import Charge, Request, TokenEvent
 
 STATE_PERIOD_S = 0.1  # between two looks at whether workers must be told how the engines are
 ANSWER_TIMEOUT_S = 1.0  # of a worker that is asked something; a stopped one holds nobody up for longer
 MAX_UNSENT_BYTES = 64 * 2**20  # that wait for one worker: it has stopped
 # What a caller gets: of the call's name, what each worker said by number, the caller's own body too, and its number.
 Conclude = Callable[[str, Mapping[int, bytes], int], list[bytes]]
+# Whether a worker's requests are let in, for one engine or any, with what they bring. Raises RequestError.
+Admit = Callable[[int, Sequence[Request], int | None, bytes], None]
+_ENCODER = msgspec.msgpack.Encoder()
+_TRACE_COMMAND: msgspec.msgpack.Decoder[TraceCommand] = msgspec.msgpack.Decoder(TraceCommand)
+
+
+def _everybody(number: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
+    """Let in whoever comes."""
 
 
 class Session:
@@ -71,6 +83,10 @@ class Hub:
     def __init__(self, engines: EngineGroups, conclude: Conclude) -> None:
         self._engines = engines
         self._conclude = conclude
+        self.admit: Admit = _everybody
+        self._offers = Offers()
+        self.offer(m.TRACE, self._trace)
+        self._at_end: list[Callable[[int], None]] = []
         self._sessions: dict[int, Session] = {}
         self._owners: dict[str, Session] = {}  # of each open sequence
         self._max_open = 0
@@ -78,6 +94,19 @@ class Hub:
         self._calls = itertools.count()
         self._answers: dict[tuple[int, int], asyncio.Future[bytes]] = {}  # by session and number of the call
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """The numbers of those that are connected."""
+        return tuple(self._sessions)
+
+    def offer(self, name: str, offer: Offer) -> None:
+        """Answer what workers ask of this process by that name."""
+        self._offers.add(name, offer)
+
+    def at_end(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the number of each worker that has ended."""
+        self._at_end.append(callback)
 
     async def connect(self, number: int, end: socket.socket, on_hang: Callable[[], None]) -> Session:
         """A new worker, which has the other end."""
@@ -124,6 +153,7 @@ class Hub:
 
     def close(self) -> None:
         """Let go of all workers."""
+        self._offers.close()
         for task in self._tasks:
             task.cancel()
         for session in self._sessions.values():
@@ -136,14 +166,14 @@ class Hub:
                 self._submit(session, message)
             case Abort(request_id=request_id):
                 self._abort(session, request_id)
-            case m.Order():
-                self._spawn(self._order(session, message))
+            case m.Ask():
+                self._offers.take_up(session.number, message, session.send)
             case m.Call():
                 self._spawn(self._call(session, message))
             case m.Reply(number=number, body=body):
-                answer = self._answers.get((session.number, number))
-                if answer is not None and not answer.done():
-                    answer.set_result(body)
+                awaited = self._answers.get((session.number, number))
+                if awaited is not None and not awaited.done():
+                    awaited.set_result(body)
             case m.Serving():
                 session.serving.set()
             case Failed():
@@ -158,9 +188,11 @@ class Hub:
         session.ended.set()
         for request_id in list(session.open):
             self._abort(session, request_id)
-        for (number, _), answer in self._answers.items():
-            if number == session.number and not answer.done():
-                answer.cancel()
+        for (number, _), awaited in self._answers.items():
+            if number == session.number and not awaited.done():
+                awaited.cancel()
+        for callback in self._at_end:
+            callback(session.number)
 
     def _show_engines(self, session: Session) -> None:
         session.send(m.Opened(list(self._engines.infos)))
@@ -180,14 +212,30 @@ class Hub:
             session.open[request_id], self._owners[request_id] = relay, session
         try:
             check_queue(len(self._owners) - len(ids), len(ids), self._max_open)
+            if message.entry is not None:
+                self.admit(session.number, message.requests, message.rank, message.entry)
+        except QueueFull as error:
+            self._turn_away(session, message, error)
+            return
+        answer(session.send, message.number)
+        try:
             self._engines.submit(message.requests, message.rank, relay)
-        except (EngineDead, QueueFull) as error:
+        except EngineDead as error:
             relay.fail(error)
+
+    def _turn_away(self, session: Session, message: m.Submit, error: QueueFull) -> None:
+        ids = [request.request_id for request in message.requests]
+        if message.number is None:
+            self._refuse(session, ids, error)
+        else:
+            for request_id in ids:
+                self._abort(session, request_id)
+            answer(session.send, message.number, error)
 
     def _refuse(self, session: Session, ids: list[str], error: RequestError) -> None:
         """Requests that came together end with an error, once."""
         if any([self._abort(session, request_id) for request_id in ids]):
-            session.send(m.Refused.by(ids[0], error))
+            session.send(m.Refused(ids[0], m.Raised.of(error)))
 
     def _abort(self, session: Session, request_id: str) -> bool:
         """End a sequence of a worker; whether it was open."""
@@ -229,18 +277,9 @@ class Hub:
         finally:
             self._is_restarting = False
 
-    async def _order(self, session: Session, order: m.Order) -> None:
-        try:
-            match order.command:
-                case LoadAdapter(path=path):
-                    ordered = m.Ordered(order.number, [await self._engines.load_adapter(path)])
-                case UnloadAdapter():
-                    ordered = m.Ordered(order.number, [*await self._engines.change_adapters(order.command)])
-                case _:
-                    ordered = m.Ordered(order.number, [*await self._engines.trace(order.command)])
-        except EngineDead as error:
-            ordered = m.Ordered(order.number, [], error.message)
-        session.send(ordered)
+    async def _trace(self, number: int, body: bytes) -> bytes:
+        del number
+        return _ENCODER.encode(await self._engines.trace(_TRACE_COMMAND.decode(body)))
 
     async def _call(self, session: Session, call: m.Call) -> None:
         answers = await self.ask(call.name, call.body, but=session)

@@ -1,49 +1,73 @@
 """Messages between an API process, one of several, and the hub in the process that has the engines.
 
-Worker -> hub: (Submit | Abort | Restart | ResetPrefixCache | ReleaseMemory | Order | Call | Reply)*, Serving once it
+Worker -> hub: (Submit | Abort | Restart | ResetPrefixCache | ReleaseMemory | Ask | Call | Reply)*, Serving once it
 has loaded, and Failed as the last one when it cannot.
-Hub -> worker: Opened, then (Turn | Refused | State | Ordered | Called | Answers)*.
+Hub -> worker: Opened, then (Turn | Refused | State | Answered | Called | Answers)*.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 
-from server.errors import EngineDead, PoisonRequest, QueueFull, RequestError, Unavailable
-from server.link.messages import (
-    Abort,
-    AdapterCommand,
-    AdapterReply,
-    EngineInfo,
-    Failed,
-    ReleaseMemory,
-    ResetPrefixCache,
-    Tokens,
-    TraceCommand,
-    TraceReply,
-)
+from server.errors import RequestError, Unavailable
+from server.link.messages import Abort, EngineInfo, Failed, ReleaseMemory, ResetPrefixCache, Tokens
 from server.link.watchdog import EngineState
 from server.types import Request
 
-REFUSALS: dict[str, type[RequestError]] = {each.__name__: each for each in (EngineDead, PoisonRequest, QueueFull)}
+TRACE = "trace"  # what the hub is asked for a TraceCommand, which its engines answer by one TraceReply each
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An error, as it is raised again in the other process. It is of a class that both have imported."""
+
+    kind: str  # name of a class
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: RequestError) -> Raised:
+        """The message of an error."""
+        return cls(type(error).__name__, vars(error))
+
+    @property
+    def error(self) -> RequestError:
+        """The error as it was raised."""
+        kind = next((each for each in _kinds(RequestError) if each.__name__ == self.kind), Unavailable)
+        error = kind.__new__(kind, self.fields["message"])
+        vars(error).update(self.fields)
+        return error
+
+
+def _kinds(root: type[RequestError]) -> Iterator[type[RequestError]]:
+    yield root
+    for each in root.__subclasses__():
+        yield from _kinds(each)
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
-    """Requests that came together, for one engine or any."""
+    """Requests that came together, for one engine or any.
+
+    With an `entry` the hub's owner decides whether they are let in, which is answered by an Answered of that number.
+    """
 
     requests: list[Request]
     rank: int | None = None
+    entry: bytes | None = None
+    number: int | None = None  # None: nobody waits for the answer, and a refusal comes as Refused
 
 
 class Restart(msgspec.Struct, tag=True, frozen=True):
     """Start each engine anew."""
 
 
-class Order(msgspec.Struct, tag=True, frozen=True):
-    """A command to all engines, which is answered by an Ordered of the same number."""
+class Ask(msgspec.Struct, tag=True, frozen=True):
+    """Something for the process that has the engines, which is answered by an Answered of the same number."""
 
-    number: int
-    command: TraceCommand | AdapterCommand
+    name: str
+    body: bytes
+    number: int | None = None  # None: nobody waits for the answer
 
 
 class Call(msgspec.Struct, tag=True, frozen=True):
@@ -82,18 +106,7 @@ class Refused(msgspec.Struct, tag=True, frozen=True):
     """The requests that came with this one end with an error."""
 
     request_id: str
-    kind: str  # name of an error, one of REFUSALS
-    message: str
-
-    @classmethod
-    def by(cls, request_id: str, error: RequestError) -> Refused:
-        """The message of an error."""
-        return cls(request_id, type(error).__name__, error.message)
-
-    @property
-    def error(self) -> RequestError:
-        """The error as it was raised in the other process."""
-        return REFUSALS.get(self.kind, Unavailable)(self.message)
+    raised: Raised
 
 
 class EngineShown(msgspec.Struct, frozen=True):
@@ -111,12 +124,12 @@ class State(msgspec.Struct, tag=True, frozen=True):
     num_elsewhere: int  # open sequences of other workers
 
 
-class Ordered(msgspec.Struct, tag=True, frozen=True):
-    """The engines' replies to an Order."""
+class Answered(msgspec.Struct, tag=True, frozen=True):
+    """What becomes of an Ask, or of a Submit with an entry."""
 
     number: int
-    replies: list[TraceReply | AdapterReply]
-    error: str | None = None  # why there are none: the engines have ended
+    body: bytes = b""
+    raised: Raised | None = None  # instead
 
 
 class Called(msgspec.Struct, tag=True, frozen=True):
@@ -134,5 +147,5 @@ class Answers(msgspec.Struct, tag=True, frozen=True):
     bodies: list[bytes]
 
 
-ToHub = Submit | Abort | Restart | ResetPrefixCache | ReleaseMemory | Order | Call | Reply | Serving | Failed
-ToWorker = Opened | Turn | Refused | State | Ordered | Called | Answers
+ToHub = Submit | Abort | Restart | ResetPrefixCache | ReleaseMemory | Ask | Call | Reply | Serving | Failed
+ToWorker = Opened | Turn | Refused | State | Answered | Called | Answers

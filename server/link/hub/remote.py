@@ -6,11 +6,14 @@ It has the face of `EngineGroups`. An engine's death is a pause here: nothing is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any
+
+import msgspec
 
 from server.errors import EngineDead, RequestError
 from server.link.engines import Engines
@@ -20,11 +23,8 @@ from server.link.hub.wire import TO_WORKER, Wire
 from server.link.journal import OpenSequence
 from server.link.messages import (
     Abort,
-    AdapterCommand,
-    AdapterReply,
     EngineInfo,
     Failed,
-    LoadAdapter,
     ReleaseMemory,
     ResetPrefixCache,
     Tokens,
@@ -36,6 +36,7 @@ from server.link.watchdog import EngineState
 from server.types import Request, StepReport
 
 Handler = Callable[[bytes], Awaitable[bytes]]
+TRACE_REPLIES = msgspec.msgpack.Decoder(list[TraceReply])
 
 
 class RemoteEngine:
@@ -89,7 +90,7 @@ class RemoteEngines(Engines):
         self._streams: dict[str, Stream] = {}  # of each open sequence
         self._num_elsewhere = 0
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}  # for an Ordered or Answers, by number
+        self._waiting: dict[int, asyncio.Future[Any]] = {}  # for an Answered or Answers, by number
         self._handlers: dict[str, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -118,13 +119,22 @@ class RemoteEngines(Engines):
         """Say why this process cannot start."""
         self._wire.send(Failed(message, exit_code))
 
-    def submit(self, requests: Sequence[Request], rank: int | None = None) -> Stream:
-        """Submit requests, whose ids must be new. Raises EngineDead; the hub's refusals come by the stream."""
-        if not self.is_alive:
-            raise EngineDead(self.loss or "the engines have ended")
-        stream = Stream([request.request_id for request in requests], self.abort)
-        self._streams |= {request.request_id: stream for request in requests}
-        self._wire.send(m.Submit(list(requests), rank))
+    def submit(self, requests: Sequence[Request], rank: int | None = None, entry: bytes | None = None) -> Stream:
+        """Submit requests, whose ids must be new. Raises EngineDead; the hub's refusals come by the stream.
+
+        `entry` is what its owner decides by whether they are let in.
+        """
+        stream = self._stream_of(requests)
+        self._wire.send(m.Submit(list(requests), rank, entry))
+        return stream
+
+    async def enter(self, requests: Sequence[Request], rank: int | None, entry: bytes) -> Stream:
+        """Submit, and wait until they are let in. Raises the hub's refusal."""
+        number = next(self._numbers)
+        with contextlib.ExitStack() as undo:
+            stream = undo.enter_context(self._stream_of(requests))
+            await self._reply_to(number, m.Submit(list(requests), rank, entry, number))
+            undo.pop_all()
         return stream
 
     def abort(self, request_id: str) -> None:
@@ -153,15 +163,17 @@ class RemoteEngines(Engines):
 
     async def trace(self, command: TraceCommand) -> list[TraceReply]:
         """Start or stop recording in every living engine; one reply for each. Raises EngineDead."""
-        return [reply for reply in await self._order(command) if isinstance(reply, TraceReply)]
+        return TRACE_REPLIES.decode(await self.ask(m.TRACE, msgspec.msgpack.encode(command)))
 
-    async def load_adapter(self, path: str) -> AdapterReply:
-        """Load an adapter into every living engine, or into none. Raises EngineDead."""
-        return (await self.change_adapters(LoadAdapter(path)))[0]
+    async def ask(self, name: str, body: bytes = b"") -> bytes:
+        """What the process that has the engines answers to something that it is asked. Raises its RequestError."""
+        number = next(self._numbers)
+        answer: bytes = await self._reply_to(number, m.Ask(name, body, number))
+        return answer
 
-    async def change_adapters(self, command: AdapterCommand) -> list[AdapterReply]:
-        """Load or unload an adapter in every living engine. Raises EngineDead."""
-        return [reply for reply in await self._order(command) if isinstance(reply, AdapterReply)]
+    def tell(self, name: str, body: bytes) -> None:
+        """Say something to the process that has the engines."""
+        self._wire.send(m.Ask(name, body))
 
     def handle(self, name: str, handler: Handler) -> None:
         """Answer the calls of that name that come from other workers."""
@@ -180,14 +192,14 @@ class RemoteEngines(Engines):
             task.cancel()
         self._wire.close()
 
-    async def _order(self, command: TraceCommand | AdapterCommand) -> list[TraceReply | AdapterReply]:
-        number = next(self._numbers)
-        ordered: m.Ordered = await self._reply_to(number, m.Order(number, command))
-        if ordered.error is not None:
-            raise EngineDead(ordered.error)
-        return ordered.replies
+    def _stream_of(self, requests: Sequence[Request]) -> Stream:
+        if not self.is_alive:
+            raise EngineDead(self.loss or "the engines have ended")
+        stream = Stream([request.request_id for request in requests], self.abort)
+        self._streams |= {request.request_id: stream for request in requests}
+        return stream
 
-    async def _reply_to(self, number: int, message: m.Order | m.Call) -> Any:
+    async def _reply_to(self, number: int, message: m.Submit | m.Ask | m.Call) -> Any:
         self._waiting[number] = reply = asyncio.get_running_loop().create_future()
         try:
             self._wire.send(message)
@@ -211,9 +223,9 @@ class RemoteEngines(Engines):
             case m.Refused(request_id=request_id):
                 if (stream := self._streams.get(request_id)) is not None:
                     self._forget(stream)
-                    stream.fail(message.error)
-            case m.Ordered(number=number):
-                self._resolve(number, message)
+                    stream.fail(message.raised.error)
+            case m.Answered(number=number, body=body, raised=raised):
+                self._resolve(number, body, raised)
             case m.Answers(number=number, bodies=bodies):
                 self._resolve(number, bodies)
             case m.Called():
@@ -241,10 +253,14 @@ class RemoteEngines(Engines):
         """The hub has ended these already."""
         self._streams = {name: each for name, each in self._streams.items() if each is not stream}
 
-    def _resolve(self, number: int, result: object) -> None:
+    def _resolve(self, number: int, result: object, raised: m.Raised | None = None) -> None:
         future = self._waiting.get(number)
-        if future is not None and not future.done():
+        if future is None or future.done():
+            return
+        if raised is None:
             future.set_result(result)
+        else:
+            future.set_exception(raised.error)
 
     async def _answer(self, called: m.Called) -> None:
         handler = self._handlers.get(called.name)
