@@ -271,9 +271,9 @@ def test_the_choice_follows_from_seed_and_number_alone(seed: int, share: float, 
         found = []
         for _ in range(60):
             if between:
-                assert injections.choose("/health", {}, {}) is None
-            chosen = injections.choose("/v1/x", {}, {})
-            found.append(chosen and chosen.label)
+                assert injections.draw(injections.accepting("/health", {}, {})) is None
+            drawn = injections.draw(injections.accepting("/v1/x", {}, {}))
+            found.append(drawn and injections.injection(*drawn).label)
         return found
 
     assert labels(False) == labels(True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -13,13 +13,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api.errors import error_response
 from server.api.faults.disturbance import disturbed
 from server.api.faults.rule_file import FAULT_HEADER, header_rule
-from server.api.faults.rules import FaultConfig, Injection, Injections, RateLimit, Reset, Rule, ServerError, Unavailable
+from server.api.faults.rules import (
+    BY_HEADER,
+    Drawn,
+    FaultConfig,
+    Injection,
+    Injections,
+    RateLimit,
+    Reset,
+    Rule,
+    ServerError,
+    Unavailable,
+)
 from server.api.http.connection_end import end_connection
 from server.errors import QueueFull, RequestError
 
 log = logging.getLogger("neuronserve.faults")
 HEADER_LABEL = "header"  # of faults that a request has asked for
 Count = Callable[[str, str], None]
+Draw = Callable[[Sequence[int]], Awaitable[Drawn | None]]
 
 
 class InjectedError(RequestError):
@@ -46,14 +58,17 @@ class InjectedLimit(QueueFull):
 class FaultInjector:
     """Middleware. Innermost: what it does to an answer is counted and logged as the answer."""
 
-    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count) -> None:
-        """`count` is told the fault and the rule's label of each that is injected."""
+    def __init__(self, app: ASGIApp, config: FaultConfig, count: Count, draw: Draw | None = None) -> None:
+        """`count` is told the fault and the rule's label of each that is injected.
+
+        `draw` asks whoever counts the requests where it is not this one.
+        """
         self._app = app
         self._injections = Injections(config.rules, config.seed)
         self._seed = config.seed
         self._is_header_allowed = config.is_header_allowed
-        self._num_by_header = 0
         self._count = count
+        self._draw = draw or self._draw_here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,7 +77,7 @@ class FaultInjector:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             receive, body = await _read_json(headers, receive)
-            injection = self._choose(scope["path"], headers, body)
+            injection = await self._choose(scope["path"], headers, body)
         except RequestError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
@@ -80,16 +95,22 @@ class FaultInjector:
         else:
             await self._app(scope, receive, disturbed(injection, scope, _marking(injection, send)))
 
-    def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
+    async def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
         """Raises InvalidRequest for a header that names no fault."""
         text = headers.get(FAULT_HEADER.lower()) if self._is_header_allowed else None
-        if text is None:
-            return self._injections.choose(path, headers, body)
-        rule = header_rule(text)
-        if not rule.accepts(path, headers, body):
+        rule = None if text is None else header_rule(text)
+        places = self._injections.accepting(path, headers, body)
+        if rule is not None:
+            places = [BY_HEADER] if rule.accepts(path, headers, body) else []
+        drawn = await self._draw(places) if places else None
+        if drawn is None:
             return None
-        self._num_by_header += 1
-        return Injection(rule, HEADER_LABEL, self._num_by_header, Random(f"{self._seed}:{self._num_by_header}"))
+        if rule is not None:
+            return Injection(rule, HEADER_LABEL, drawn[1], Random(f"{self._seed}:{drawn[1]}"))
+        return self._injections.injection(*drawn)
+
+    async def _draw_here(self, places: Sequence[int]) -> Drawn | None:
+        return self._injections.draw(places)
 
 
 def _refusal(rule: Rule) -> RequestError | None:

@@ -7,6 +7,7 @@ request among those that it matches, so a run can be repeated.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from random import Random
@@ -22,6 +23,8 @@ Tokens = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Asked = Mapping[str, Any]
+Drawn = tuple[int, int]  # a rule's place, and the number of the request among those that it matches
+BY_HEADER = -1  # the place of what a request asks for itself
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -177,29 +180,46 @@ class Injection(msgspec.Struct, frozen=True):
 
 
 class Injections:
-    """The choice for one request after the other."""
+    """The choice for one request after the other. It depends on their numbers alone, which are counted once."""
 
     def __init__(self, rules: Sequence[Rule], seed: int) -> None:
         self._rules, self._seed = rules, seed
-        self._seen = [0] * len(rules)
-        self._given = [0] * len(rules)
+        self._seen: Counter[int] = Counter()
+        self._given: Counter[int] = Counter()
 
-    def choose(self, path: str, headers: Mapping[str, str], body: Asked) -> Injection | None:
-        """The fault of the first rule whose turn it is; each rule that matches counts the request."""
-        chosen: tuple[int, Injection] | None = None
-        for place, rule in enumerate(self._rules):
-            if not rule.accepts(path, headers, body):
-                continue
+    def accepting(self, path: str, headers: Mapping[str, str], body: Asked) -> list[int]:
+        """The places of the rules that match a request."""
+        return [place for place, rule in enumerate(self._rules) if rule.accepts(path, headers, body)]
+
+    def draw(self, places: Sequence[int]) -> Drawn | None:
+        """The first of these rules whose turn it is, and the number of the request; each of them counts it.
+
+        In the place of a header each request has its turn.
+        """
+        chosen: Drawn | None = None
+        for place in places:
             self._seen[place] += 1
             number = self._seen[place]
-            random = Random(f"{self._seed}:{place}:{number}")
-            is_drawn = random.random() < rule.probability and number % rule.every == 0
-            if is_drawn and chosen is None and (rule.times is None or self._given[place] < rule.times):
-                chosen = place, Injection(rule, rule.name or str(place + 1), number, random)
-        if chosen is None:
-            return None
-        self._given[chosen[0]] += 1
-        return chosen[1]
+            if chosen is None and (place == BY_HEADER or self._has_turn(place, number)):
+                chosen = place, number
+        if chosen is not None:
+            self._given[chosen[0]] += 1
+        return chosen
+
+    def injection(self, place: int, number: int) -> Injection:
+        """What the rule in a place does to its request of that number."""
+        random = self._random(place, number)
+        random.random()  # by which it was drawn
+        rule = self._rules[place]
+        return Injection(rule, rule.name or str(place + 1), number, random)
+
+    def _has_turn(self, place: int, number: int) -> bool:
+        rule = self._rules[place]
+        is_drawn = self._random(place, number).random() < rule.probability and number % rule.every == 0
+        return is_drawn and (rule.times is None or self._given[place] < rule.times)
+
+    def _random(self, place: int, number: int) -> Random:
+        return Random(f"{self._seed}:{place}:{number}")
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:
