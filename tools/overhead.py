@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api.keys.guard import Guard
 from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
 from server.api.keys.ring import KeyRing
+from server.api.keys.use import Accounts
 from server.clock import MonotonicClock
 from server.engine.watched import WatchedRunner
 from server.kv_cache.hashing import HashChain
@@ -128,7 +129,7 @@ def _without_heartbeat(_: int) -> float:
 
 def _ring() -> KeyRing:
     keys = tuple(Key(f"key-{i}", digest_of(f"secret-{i}"), limits=SPENDING) for i in range(NUM_KEYS))
-    return KeyRing(KeysConfig(fixed=keys), MonotonicClock())
+    return KeyRing(KeysConfig(fixed=keys), Accounts(MonotonicClock()))
 
 
 async def _no_app(_: Scope, __: Receive, send: Send) -> None:

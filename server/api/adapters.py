@@ -1,29 +1,39 @@
 """The adapters (LoRA) that requests may name as their model: loaded, in use, on their way out.
 
-A name is an adapter's until it is unloaded; the engines keep it as long as a request that began with it is open. Their
-commands come in order, so that an adapter is forgotten behind the last of its requests.
+A name is an adapter's until it is unloaded; the engines keep it as long as somebody holds it: a request that began with
+it, or an API process, one of several, that has such a request. Their commands come in order, so that an adapter is
+forgotten behind the last of its requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from server.errors import EngineDead, InvalidRequest, ModelNotFound
-from server.link.hub.engines import AnyEngines
+from server.link.groups import EngineGroups
+from server.link.hub.hub import Hub
+from server.link.hub.remote import RemoteEngines
 from server.link.messages import LoadedAdapter, UnloadAdapter
+
+ADAPTERS = "adapters"  # what the hub is asked for by the messages below, and workers are told a list of Listed under
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 @dataclass(slots=True)
 class Adapter:
-    """A loaded adapter."""
+    """A loaded adapter. `number` is its own, also among those that follow each other under one name."""
 
+    number: int
     loaded: LoadedAdapter
     created: int  # Unix seconds
-    num_open: int = 0  # requests
+    num_open: int = 0  # requests, or processes, that hold it
     is_leaving: bool = False  # no request may begin with it
 
     @property
@@ -32,18 +42,11 @@ class Adapter:
         return self.loaded.digest
 
 
-class Adapters:
+class _Named:
     """By name. Used on one event loop."""
 
-    def __init__(self, engine: AnyEngines) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._by_name: dict[str, Adapter] = {}
-        self._turn = asyncio.Lock()  # one change at a time
-        self._leaving: set[asyncio.Task[None]] = set()
-
-    def begin(self, loaded: Iterable[LoadedAdapter]) -> None:
-        """Those that the engines have loaded at their start."""
-        self._by_name = {each.name: Adapter(each, int(time.time())) for each in loaded}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,11 +74,37 @@ class Adapters:
         try:
             yield
         finally:
-            adapter.num_open -= 1
-            if adapter.is_leaving and not adapter.num_open:
-                task = asyncio.ensure_future(self._forget(adapter))
-                self._leaving.add(task)
-                task.add_done_callback(self._leaving.discard)
+            self.let_go(adapter)
+
+    def let_go(self, adapter: Adapter) -> None:
+        """One of those that hold it does no longer."""
+        adapter.num_open -= 1
+        if adapter.is_leaving and not adapter.num_open:
+            self._left(adapter)
+
+    def _left(self, adapter: Adapter) -> None:
+        """Nobody holds an adapter without a name."""
+        raise NotImplementedError
+
+
+class Adapters(_Named):
+    """Where the engines are."""
+
+    def __init__(self, engine: EngineGroups) -> None:
+        super().__init__()
+        self._engine = engine
+        self._numbers = itertools.count()
+        self._turn = asyncio.Lock()  # one change at a time
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def present(self) -> Mapping[str, Adapter]:
+        """By name, oldest first."""
+        return self._by_name
+
+    async def begin(self, loaded: Iterable[LoadedAdapter]) -> None:
+        """Those that the engines have loaded at their start."""
+        self._by_name = {each.name: self._new(each) for each in loaded}
 
     async def load(self, name: str, path: str, is_replaced: bool) -> None:
         """Load the adapter in a directory under a new name, or in the place of the one that has it.
@@ -91,7 +120,7 @@ class Adapters:
             reply = await self._engine.load_adapter(path)
             if reply.error is not None:
                 raise InvalidRequest(f"The adapter {name!r} cannot be loaded: {reply.error}", "lora_path")
-            self._by_name[name] = Adapter(LoadedAdapter(name, path, reply.digest, reply.rank), int(time.time()))
+            self._by_name[name] = self._new(LoadedAdapter(name, path, reply.digest, reply.rank))
             if before is not None:
                 await self._retire(before)
 
@@ -103,11 +132,143 @@ class Adapters:
                 raise ModelNotFound(f"There is no adapter {name[:200]!r}.", "lora_name")
             await self._retire(adapter)
 
+    def _new(self, loaded: LoadedAdapter) -> Adapter:
+        return Adapter(next(self._numbers), loaded, int(time.time()))
+
     async def _retire(self, adapter: Adapter) -> None:
         adapter.is_leaving = True
         if not adapter.num_open:
             await self._forget(adapter)
 
+    def _left(self, adapter: Adapter) -> None:
+        task = asyncio.ensure_future(self._forget(adapter))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
     async def _forget(self, adapter: Adapter) -> None:
         with contextlib.suppress(EngineDead):
             await self._engine.change_adapters(UnloadAdapter(adapter.digest))
+
+
+class Load(msgspec.Struct, tag=True, frozen=True):
+    """Adapters.load."""
+
+    name: str
+    path: str
+    is_replaced: bool
+
+
+class Unload(msgspec.Struct, tag=True, frozen=True):
+    """Adapters.unload."""
+
+    name: str
+
+
+class Show(msgspec.Struct, tag=True, frozen=True):
+    """Ask for the list, as a worker does that starts."""
+
+
+class LetGo(msgspec.Struct, tag=True, frozen=True):
+    """No request of the worker has the adapter of that number, which has no name any more."""
+
+    number: int
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """An adapter that has a name."""
+
+    number: int
+    loaded: LoadedAdapter
+    created: int
+
+
+_MESSAGE: msgspec.msgpack.Decoder[Load | Unload | Show | LetGo] = msgspec.msgpack.Decoder(Load | Unload | Show | LetGo)
+_LIST = msgspec.msgpack.Decoder(list[Listed])
+
+
+class RemoteAdapters(_Named):
+    """In one of several API processes, which knows of those that have names by the list that it is told."""
+
+    def __init__(self, engines: RemoteEngines) -> None:
+        super().__init__()
+        self._engines = engines
+        engines.handle(ADAPTERS, self._take)
+
+    async def begin(self, loaded: Iterable[LoadedAdapter]) -> None:
+        """Learn of those that there are now."""
+        del loaded
+        await self._take(await self._ask(Show()))
+
+    async def load(self, name: str, path: str, is_replaced: bool) -> None:
+        """Load it into every engine; returns when all workers know of it. Raises as `Adapters.load`."""
+        await self._ask(Load(name, path, is_replaced))
+
+    async def unload(self, name: str) -> None:
+        """Let no request of any worker begin with it. Raises as `Adapters.unload`."""
+        await self._ask(Unload(name))
+
+    async def _ask(self, message: Load | Unload | Show) -> bytes:
+        return await self._engines.ask(ADAPTERS, _ENCODER.encode(message))
+
+    async def _take(self, body: bytes) -> bytes:
+        """Go by a list from now on."""
+        before = {adapter.number: adapter for adapter in self._by_name.values()}
+        listed = (Adapter(each.number, each.loaded, each.created) for each in _LIST.decode(body))
+        self._by_name = {each.loaded.name: before.pop(each.number, each) for each in listed}
+        for adapter in before.values():
+            adapter.is_leaving = True
+            if not adapter.num_open:
+                self._left(adapter)
+        return b""
+
+    def _left(self, adapter: Adapter) -> None:
+        self._engines.tell(ADAPTERS, _ENCODER.encode(LetGo(adapter.number)))
+
+
+AnyAdapters = Adapters | RemoteAdapters
+
+
+class AdaptersDesk:
+    """Changes the adapters for the workers of a hub. Each holds what it was told of until it lets go, or ends."""
+
+    def __init__(self, adapters: Adapters, hub: Hub) -> None:
+        self._adapters, self._hub = adapters, hub
+        self._held: dict[int, dict[int, Adapter]] = {}  # by worker and number
+        hub.offer(ADAPTERS, self._do)
+        hub.at_end(self._ended)
+
+    async def _do(self, worker: int, body: bytes) -> bytes:
+        match _MESSAGE.decode(body):
+            case Load(name=name, path=path, is_replaced=is_replaced):
+                await self._adapters.load(name, path, is_replaced)
+                await self._tell_all()
+            case Unload(name=name):
+                await self._adapters.unload(name)
+                await self._tell_all()
+            case Show():
+                return self._list_for([worker])
+            case LetGo(number=number):
+                adapter = self._held.get(worker, {}).pop(number, None)
+                if adapter is not None:
+                    self._adapters.let_go(adapter)
+        return b""
+
+    async def _tell_all(self) -> None:
+        await self._hub.ask(ADAPTERS, self._list_for(self._hub.workers))
+
+    def _list_for(self, workers: Iterable[int]) -> bytes:
+        """What these are told, who hold it from now on."""
+        for worker in workers:
+            if worker not in self._hub.workers:
+                continue  # has ended meanwhile
+            held = self._held.setdefault(worker, {})
+            for adapter in self._adapters.present.values():
+                if adapter.number not in held:
+                    held[adapter.number] = adapter
+                    adapter.num_open += 1
+        listed = [Listed(each.number, each.loaded, each.created) for each in self._adapters.present.values()]
+        return _ENCODER.encode(listed)
+
+    def _ended(self, worker: int) -> None:
+        for adapter in self._held.pop(worker, {}).values():
+            self._adapters.let_go(adapter)

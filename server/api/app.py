@@ -108,7 +108,9 @@ def build_app(service: Service) -> FastAPI:
     config = service.config
     # The last one added is the outermost: even a refusal has its request id, and CORS headers a browser can read.
     if config.faults is not None:
-        app.add_middleware(FaultInjector, config=config.faults, count=service.telemetry.count_fault)
+        app.add_middleware(
+            FaultInjector, config=config.faults, count=service.telemetry.count_fault, draw=service.shared.draw
+        )
     app.add_middleware(HeadAsGet)
     app.add_middleware(LoadReports, read=lambda: load_of(service.engine))
     uploads = {files.PATH: config.store.max_file_bytes + files.FORM_BYTES}

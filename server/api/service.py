@@ -17,14 +17,15 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 
-from server.api.adapters import Adapters
-from server.api.admission import Admission
+from server.api.adapters import AnyAdapters
 from server.api.config import ApiConfig
 from server.api.fingerprint import HASH_DIGITS, fingerprint
+from server.api.gate import AnyGate
 from server.api.host_memory import HostMemory
-from server.api.keys.ring import KeyRing
+from server.api.keys.ring import AnyAccounts, KeyRing
 from server.api.peers import Peers
 from server.api.sentences import Sentences
+from server.api.shared import shared_of
 from server.api.store.store import Store
 from server.api.telemetry.request_observer import RequestObserver
 from server.api.telemetry.telemetry import Telemetry
@@ -77,7 +78,7 @@ class ServedModel:
     sentences: Sentences
     created: int  # Unix seconds
     fingerprint: str  # of what answers: `system_fingerprint`
-    admission: Admission  # who is taken
+    gate: AnyGate  # lets requests in
 
     @property
     def cache(self) -> CacheConfig:
@@ -95,12 +96,14 @@ class Service:
     def __init__(self, config: ApiConfig, engine: AnyEngines, clock: Clock | None = None) -> None:
         self.config = config
         self.engine = engine
-        self.adapters = Adapters(engine)
         server_pid = os.getpid() if config.worker is None else config.worker.server_pid
         self.memory = HostMemory(config.host_memory_bytes, self._release_memory, server_pid)
         self.clock = clock or MonotonicClock()
         self.telemetry = Telemetry(config, self.clock)
-        self.keys = KeyRing(config.keys, self.clock)
+        self.shared = shared_of(config, engine, self.clock)
+        self.accounts: AnyAccounts = self.shared.accounts
+        self.adapters: AnyAdapters = self.shared.adapters
+        self.keys = KeyRing(config.keys, self.accounts)
         self.peers = Peers(engine)
         self.store = Store(config.store)
         self._files: TextFiles | None = None
@@ -159,14 +162,9 @@ class Service:
         self._files = text
         _require_embeddings(text.tokenizer, info)
         rate = charge_rate(self.config, info, len(self.engine.infos))
-        requests, admission = (
-            self.telemetry.attach(self.engine, rate),
-            Admission(self.config, self.engine, info.facts.compiled.batching),
-        )
-        if self.config.worker is None:
-            self.telemetry.show_limits(admission, self.memory)
-        self.telemetry.show_keys(self.keys)
-        self.adapters.begin(info.adapters)
+        requests = self.telemetry.attach(self.engine, rate)
+        self.accounts.device_ns = requests.keys.device_ns
+        gate = await self.shared.open(info, self.telemetry, self.memory)
         self._model = ServedModel(
             text.tokenizer,
             text.template,
@@ -179,7 +177,7 @@ class Service:
             Sentences(self.config.model_path, text.tokenizer, info),
             int(time.time()),
             fingerprint(info, text.template.source if text.template else ""),
-            admission,
+            gate,
         )
 
     def fingerprint_of(self, name: str) -> str:

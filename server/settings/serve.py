@@ -32,11 +32,6 @@ from server.settings.sources import traces_protocol
 from server.settings.tls import TlsSettings
 
 log = logging.getLogger("neuronserve")
-# What one API process cannot do for others: see docs/reliability.md.
-ALONE = (
-    *("allow_fault_header", "allow_runtime_lora_updating", "console", "inject_faults"),
-    *("max_queue_delay", "ttft_slo_ms"),
-)
 SECRETS = frozenset({"api_key", "admin_api_key"})
 
 
@@ -173,12 +168,10 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             return self
         if self.data_dir is None:
             raise ValueError("api_workers needs data_dir: its processes share responses, files and batches there")
-        given = {name for name in ALONE if name in self.model_fields_set and getattr(self, name)}
+        if self.console and "console" in self.model_fields_set:
+            raise ValueError("console shows what one process knows, so it needs api_workers 1")
         if self.engine_mode == "thread":
-            given.add("engine_mode")
-        if given:
-            why = "count or show what one process knows, so they need api_workers 1"
-            raise ValueError(f"{', '.join(sorted(given))}: these {why}")
+            raise ValueError("engine_mode thread puts the engine into the one API process, so it needs api_workers 1")
         return self
 
     @property
@@ -260,7 +253,7 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
             model_names=self.model_names,
             model_path=model_path,
             tokenizer_path=Path(self.tokenizer) if self.tokenizer else model_path,
-            keys=replace(self.keys_config, may_limit=self.api_workers == 1),
+            keys=self.keys_config,
             tls=self.tls_config,
             max_connections=max_connections(self._num_engines),
             host_memory_bytes=self._host_memory_bytes,

@@ -12,11 +12,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import AnyGeneration, Delta, require_room
+from server.api.pipeline.generation import AnyGeneration, Delta
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import requested_format
 from server.api.pipeline.prompts import chat_prompt, content_text, template_source
 from server.api.pipeline.respond import respond
+from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
 from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage

@@ -13,8 +13,8 @@ from server.api.http.body import JSON, content_type, parse
 from server.api.http.event_stream import until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, TEXT, answered_with, errors_of
 from server.api.http.origin import Origin, origin_of
-from server.api.pipeline.generation import require_room
 from server.api.pipeline.respond import Adapter, respond, whole_answer
+from server.api.pipeline.room import require_room
 from server.api.service import Service, ServiceOf
 from server.api.wire.chat import ChatCompletion, ChatRequest
 from server.api.wire.completions import Completion, CompletionRequest

@@ -10,10 +10,9 @@ from pydantic import BaseModel
 
 from server.api.http.openapi import errors_of
 from server.api.http.origin import CallerOf
-from server.api.keys.ring import KeyUse
+from server.api.keys.use import UsageRow
 from server.api.service import ServedModel, ServiceOf
 from server.clock import NS
-from server.errors import InvalidRequest
 
 router = APIRouter()
 
@@ -48,23 +47,21 @@ class UsageList(BaseModel):
     data: list[UsageOfKey]
 
 
-@router.get("/v1/usage", responses=errors_of(400, 401, 403, 503))
+@router.get("/v1/usage", responses=errors_of(401, 403, 503))
 async def usage(service: ServiceOf, caller: CallerOf) -> UsageList:
     """Requests, tokens, modelled device time and dollars by API key."""
     model = service.model
-    if service.peers.are_there:
-        raise InvalidRequest("Usage is not summed over several API processes (--api-workers): see /metrics.")
-    uses = [use for use in service.keys.uses.values() if caller.is_admin or use is caller.use]
-    return UsageList(since=model.created, data=[_shown(use, model) for use in uses])
+    usage_of_keys = await service.accounts.usage(None if caller.is_admin else caller.use.label)
+    return UsageList(since=usage_of_keys.since, data=[_shown(row, model) for row in usage_of_keys.rows])
 
 
-def _shown(use: KeyUse, model: ServedModel) -> UsageOfKey:
-    totals, device_ns = use.totals, model.requests.keys.device_ns[use.label]
+def _shown(row: UsageRow, model: ServedModel) -> UsageOfKey:
+    totals, device_ns = row.totals, row.device_ns
     return UsageOfKey(
-        api_key=use.label,
+        api_key=row.label,
         **asdict(totals),
         total_tokens=totals.prompt_tokens + totals.completion_tokens,
         device_seconds=device_ns / NS,
         cost_usd=model.rate.usd(device_ns),
-        limits=UsageLimits(**asdict(use.limits)),
+        limits=UsageLimits(**asdict(row.limits)),
     )

@@ -52,7 +52,7 @@ class Guard:
             if self._ring.has_keys and scope["method"] != "OPTIONS" and not self._is_public(scope["path"]):
                 caller = _require(caller, scope["path"])
                 if _is_counted(scope["path"], scope["method"]):
-                    caller.use.let_in()
+                    await caller.use.let_in()
         except RequestError as error:
             answer = error_response(error, scope["path"])
             await answer(scope, receive, send if caller is None else _counted(send, caller))
@@ -106,7 +106,7 @@ def _counted(send: Send, caller: Caller) -> Send:
 
     async def counted(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *caller.use.headers()]
+            message["headers"] = [*message.get("headers", []), *await caller.use.headers()]
         await send(message)
 
     return counted

@@ -45,7 +45,6 @@ class KeysConfig:
     fixed: tuple[Key, ...] = ()  # of flags and variables, for the life of the process
     file: Path | None = None  # with more of them; read again when it changes
     public_paths: tuple[str, ...] = ()  # that ask for no key; with a slash at the end, all that is below
-    may_limit: bool = True  # False: what a key uses is not counted in one place
 
 
 NO_KEYS = KeysConfig()

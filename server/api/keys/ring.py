@@ -1,105 +1,25 @@
-"""The keys of a server: who calls, what each has used, and reloads of their file. Knows no paths and no HTTP.
+"""The keys of a server: who calls, and reloads of their file. Knows no paths and no HTTP.
 
 A key's use belongs to its name: it goes on when the key behind the name, its limits or the file change.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import logging
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from server.api.keys.file import MAX_KEYS, NO_KEY, OTHERS, read_keys, require_distinct
-from server.api.keys.key import NO_LIMITS, Key, KeyLimits, KeysConfig
-from server.api.keys.limiter import Limiter
-from server.clock import Clock, MonotonicClock
+from server.api.keys.file import NO_KEY, read_keys, require_distinct
+from server.api.keys.key import Key, KeysConfig
+from server.api.keys.remote import RemoteAccounts, RemoteKeyUse
+from server.api.keys.use import Accounts, KeyUse
+from server.clock import MonotonicClock
 from server.errors import SettingsError
 
 log = logging.getLogger("neuronserve.keys")
-MAX_NAMES = 2 * MAX_KEYS  # since the start
-
-
-@dataclass(slots=True)
-class Totals:
-    """What requests were given since the server's start; each line of a batch is one."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    rate_limited: int = 0
-
-
-class KeyUse:
-    """What one key has used, and may use."""
-
-    def __init__(self, label: str, clock: Clock, limits: KeyLimits = NO_LIMITS, totals: Totals | None = None) -> None:
-        """`label` names it in metrics."""
-        self.label = label
-        self.totals = totals or Totals()
-        self._clock = clock
-        self._limiter = Limiter(limits, clock.now())
-
-    @property
-    def limits(self) -> KeyLimits:
-        return self._limiter.limits
-
-    @property
-    def unlimited(self) -> KeyUse:
-        """The same account without limits: for what runs when nobody waits for anything."""
-        return KeyUse(self.label, self._clock, totals=self.totals)
-
-    def limit(self, limits: KeyLimits) -> None:
-        """Have other limits from now on; with the same ones nothing changes."""
-        if limits != self._limiter.limits:
-            before, self._limiter = self._limiter, Limiter(limits, self._clock.now())
-            self._limiter.num_running = before.num_running
-
-    def let_in(self) -> None:
-        """Count an HTTP request against the limit of requests. Raises RateLimited."""
-        with self._counting():
-            self._limiter.let_in(self._clock.now())
-
-    def require(self, num_prompt_tokens: int) -> None:
-        """Raise RateLimited where `generating` would."""
-        with self._counting():
-            self._limiter.require(num_prompt_tokens, self._clock.now())
-
-    @contextlib.contextmanager
-    def generating(self, num_prompt_tokens: int) -> Iterator[KeyUse]:
-        """While a request is generated. Raises RateLimited before anything."""
-        with self._counting():
-            self._limiter.begin(num_prompt_tokens, self._clock.now())
-        self.totals.requests += 1
-        self.totals.prompt_tokens += num_prompt_tokens
-        try:
-            yield self
-        finally:
-            self._limiter.end()
-
-    def generated(self, num_tokens: int) -> None:
-        """Count tokens that a request was given."""
-        self.totals.completion_tokens += num_tokens
-        self._limiter.generated(num_tokens, self._clock.now())
-
-    def found_cached(self, num_tokens: int) -> None:
-        """Count tokens of a prompt that were in the prefix cache."""
-        self.totals.cached_tokens += num_tokens
-
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """What is left, for the head of an answer."""
-        return list(self._limiter.headers(self._clock.now()))
-
-    @contextlib.contextmanager
-    def _counting(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            self.totals.rate_limited += 1
-            raise
+AnyUse = KeyUse | RemoteKeyUse
+AnyAccounts = Accounts | RemoteAccounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +27,7 @@ class Caller:
     """Who a request is from: `name` owns what it stores."""
 
     name: str
-    use: KeyUse
+    use: AnyUse
     is_admin: bool = False  # sees what others have stored
     key: Key | None = field(default=None, repr=False)
 
@@ -135,15 +55,14 @@ def anyone() -> Caller:
 class KeyRing:
     """Keys in force. Used on one event loop."""
 
-    def __init__(self, config: KeysConfig, clock: Clock) -> None:
+    def __init__(self, config: KeysConfig, accounts: AnyAccounts) -> None:
         """Raises SettingsError where the file is none of keys."""
-        self._config, self._clock = config, clock
-        self._uses: dict[str, KeyUse] = {}
+        self._config, self._accounts = config, accounts
         self._callers: list[Caller] = []
         self._set(self._read())
         # Whether clients need a key; with operators' flags alone only what is theirs asks for one. Never changes.
         self.asks_clients = config.file is not None or any("inference" in key.scopes for key in config.fixed)
-        self.anyone = Caller(NO_KEY, self._use(NO_KEY), is_admin=not self.asks_clients)
+        self.anyone = Caller(NO_KEY, accounts.of(NO_KEY), is_admin=not self.asks_clients)
 
     @property
     def has_keys(self) -> bool:
@@ -156,11 +75,6 @@ class KeyRing:
         kinds = {each.is_admin for each in self._callers}
         return True in kinds and (False in kinds or not self.asks_clients)
 
-    @property
-    def uses(self) -> Mapping[str, KeyUse]:
-        """By label, of all keys since the start."""
-        return self._uses
-
     def find(self, given: bytes | None) -> Caller | None:
         """Who has sent a key; None when it is nobody's. In constant time, with every key even after a match."""
         digest = hashlib.sha256(given or b"").digest()
@@ -169,10 +83,15 @@ class KeyRing:
 
     def named(self, name: str) -> Caller:
         """Whoever has stored something under a name, whether its key is still one or not; without limits."""
-        found = next((each for each in self._callers if each.name == name), None)
+        found = self._named(name)
         if found is None:
-            return Caller(name, self._use(name).unlimited, self.anyone.is_admin)
+            return Caller(name, self._accounts.of(name).unlimited, self.anyone.is_admin)
         return Caller(name, found.use.unlimited, found.is_admin, found.key)
+
+    def use_of(self, name: str) -> AnyUse:
+        """The account of a key, whether it is still one or not."""
+        found = self._named(name)
+        return self._accounts.of(name) if found is None else found.use
 
     def reload(self) -> None:
         """Read the file again; one that is wrong is logged, and changes nothing."""
@@ -190,23 +109,15 @@ class KeyRing:
         config = self._config
         keys = (*config.fixed, *(read_keys(config.file) if config.file is not None else ()))
         require_distinct((f"the key {key.name!r}", key) for key in keys)
-        limited = [key.name for key in keys if key.limits != NO_LIMITS]
-        if limited and not config.may_limit:
-            raise SettingsError(
-                f"the key {limited[0]!r} has limits, which need --api-workers 1: each process counts alone"
-            )
         return keys
 
     def _set(self, keys: tuple[Key, ...]) -> None:
         callers = []
         for key in keys:
-            use = self._use(key.name)
+            use = self._accounts.of(key.name)
             use.limit(key.limits)
             callers.append(Caller(key.name, use, "admin" in key.scopes, key))
         self._callers = callers
 
-    def _use(self, name: str) -> KeyUse:
-        if name not in self._uses and len(self._uses) >= MAX_NAMES:
-            others = self._uses.setdefault(OTHERS, KeyUse(OTHERS, self._clock))
-            return KeyUse(OTHERS, self._clock, totals=others.totals)
-        return self._uses.setdefault(name, KeyUse(name, self._clock))
+    def _named(self, name: str) -> Caller | None:
+        return next((each for each in self._callers if each.name == name), None)

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from server.api.http.origin import Origin
 from server.api.pipeline.beams import Beam, BeamParams, BeamSearch, EndedBeam
-from server.api.pipeline.generation import Delta, PlannedSequence, device_usage, failure_of, require_room
+from server.api.pipeline.generation import Delta, PlannedSequence, device_usage, failure_of
 from server.api.pipeline.prompts import Prompt
+from server.api.pipeline.room import require_room
 from server.api.pipeline.timing import Deadline
 from server.api.service import Service
 from server.api.wire.generation import GenerationRequest
@@ -70,18 +71,17 @@ class BeamGeneration:
         """Each prompt once, with the sampling that beams are made of."""
         return self._planned
 
-    def require_welcome(self) -> None:
+    async def require_welcome(self) -> None:
         """Raise RateLimited when the key's limits say so: beams are let in however many wait."""
-        self._origin.caller.use.require(self._num_prompt_tokens)
+        await self._origin.caller.use.require(self._num_prompt_tokens)
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """One batch with all choices. Raises GenerationFailed, Unavailable, or RequestTimeout after the time limit."""
-        with (
-            self._origin.caller.use.generating(self._num_prompt_tokens) as use,
-            self._service.adapters.using(self._adapter),
-        ):
-            while any(not search.is_done for search in self._searches):
-                await self._step()
+        generating = self._origin.caller.use.generating(self._num_prompt_tokens)
+        async with generating as use:
+            with self._service.adapters.using(self._adapter):
+                while any(not search.is_done for search in self._searches):
+                    await self._step()
             ended = [(i, beam) for i, search in enumerate(self._searches) for beam in search.ended]
             self._num_generated = sum(len(beam.token_ids) for _, beam in ended)
             use.generated(self._num_generated)

@@ -33,8 +33,8 @@ class BestOf:
         """Each prompt once, with the sampling of its first choice."""
         return self._generation.planned
 
-    def require_welcome(self) -> None:
-        self._generation.require_welcome()
+    async def require_welcome(self) -> None:
+        await self._generation.require_welcome()
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """One batch with all that are kept."""

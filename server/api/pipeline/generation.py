@@ -13,15 +13,15 @@ from typing import Protocol
 from server.api.errors import GenerationFailed, RequestTimeout
 from server.api.http.origin import Origin
 from server.api.pipeline.prompts import Prompt
+from server.api.pipeline.room import counted_refusals, require_room
 from server.api.pipeline.timing import Deadline
 from server.api.service import Service
 from server.api.telemetry.request_observer import RequestWatch
 from server.api.wire.generation import GenerationRequest
 from server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from server.clock import NS
-from server.errors import QueueFull, RequestError, Unavailable
+from server.errors import RequestError, Unavailable
 from server.link.stream import Stream
-from server.scheduler.admission import check_queue
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from server.text.tokenizer import Tokenizer
 from server.types import Charge, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
@@ -62,7 +62,7 @@ class AnyGeneration(Protocol):
     def planned(self) -> Sequence[PlannedSequence]:
         """Each prompt once, with the sampling of its first choice."""
 
-    def require_welcome(self) -> None:
+    async def require_welcome(self) -> None:
         """Raise Overloaded when it would wait too long, RateLimited when the key's limits say so; `deltas` does too."""
 
     def deltas(self) -> AsyncGenerator[list[Delta], None]:
@@ -150,20 +150,6 @@ def device_usage(service: Service, charge: Charge, prefill_ns: int) -> DeviceUsa
     )
 
 
-def require_room(service: Service, count: int) -> None:
-    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them.
-
-    Raises Overloaded, which is one, while the host's memory is short.
-    """
-    model = service.model
-    try:
-        check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
-        service.memory.check()
-    except QueueFull as error:
-        model.requests.rejected(error.limit)
-        raise
-
-
 class Generation:
     """The sequences of one request, checked and ready to run; `deltas` runs them once."""
 
@@ -208,24 +194,21 @@ class Generation:
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
-        engine, adapters = self._service.engine, self._service.adapters
-        self.require_welcome()
-        with (
-            self._use.generating(self._num_prompt_tokens),
-            adapters.using(self._adapter),
-            engine.submit(self._requests, self._rank) as stream,
-            self._watch as watch,
-        ):
-            watch.placed(stream.engines)
-            while stream.is_open:
-                try:
-                    events = await self._deadline.limit(stream.next(), self._service.clock)
-                except RequestTimeout:
-                    if not any(choice.num_tokens for choice in self._choices.values()):
-                        raise
-                    yield self._time_out()
-                    return
-                yield self._merge(stream, watch, events)
+        gate, adapters = self._service.served.gate, self._service.adapters
+        entry = self._requests, self._rank, self._use, self._num_prompt_tokens
+        with counted_refusals(self._service), adapters.using(self._adapter):
+            async with gate.entered(*entry) as stream:
+                with self._watch as watch:
+                    watch.placed(stream.engines)
+                    while stream.is_open:
+                        try:
+                            events = await self._deadline.limit(stream.next(), self._service.clock)
+                        except RequestTimeout:
+                            if not any(choice.num_tokens for choice in self._choices.values()):
+                                raise
+                            yield self._time_out()
+                            return
+                        yield self._merge(stream, watch, events)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far; without output, as it was before the first token was sent."""
@@ -250,14 +233,10 @@ class Generation:
         """Each prompt once, with the sampling of its first choice."""
         return self._sequences[:: self._n]
 
-    def require_welcome(self) -> None:
-        model = self._service.served
-        try:
-            model.admission.check(self._requests, self._rank)
-        except QueueFull as error:
-            model.requests.rejected(error.limit)
-            raise
-        self._use.require(self._num_prompt_tokens)
+    async def require_welcome(self) -> None:
+        gate = self._service.served.gate
+        with counted_refusals(self._service):
+            await gate.require_welcome(self._requests, self._rank, self._use, self._num_prompt_tokens)
 
     def _device_usage(self) -> DeviceUsage:
         choices = self._choices.values()

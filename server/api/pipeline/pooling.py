@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from server.api.errors import GenerationFailed
 from server.api.http.origin import Origin
-from server.api.pipeline.generation import require_room
+from server.api.pipeline.room import require_room
 from server.api.pipeline.rows import Float32, row_of
 from server.api.pipeline.validate import paths_of
 from server.api.service import Service
@@ -88,16 +88,18 @@ class Pooling:
         engine, rank = self._service.engine, self._origin.data_parallel_rank
         found: dict[str, Float32] = {}
         use = self._origin.caller.use.generating(sum(self.lengths))
-        with use, self._service.served.requests.watch(self._origin, 1, self._requests) as watch:
-            for first in range(0, len(self._requests), MAX_OPEN):
-                with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
-                    watch.placed(stream.engines)
-                    while stream.is_open:
-                        for event, charge in await stream.next():
-                            watch.take(event)
-                            found[event.request_id] = _row(event)
-                            watch.end(event.request_id, "stop")
-                            self._add(charge)
+        watch = self._service.served.requests.watch(self._origin, 1, self._requests)
+        async with use:
+            with watch:
+                for first in range(0, len(self._requests), MAX_OPEN):
+                    with engine.submit(self._requests[first : first + MAX_OPEN], rank) as stream:
+                        watch.placed(stream.engines)
+                        while stream.is_open:
+                            for event, charge in await stream.next():
+                                watch.take(event)
+                                found[event.request_id] = _row(event)
+                                watch.end(event.request_id, "stop")
+                                self._add(charge)
         return [found[request.request_id] for request in self._requests]
 
     def usage(self) -> PoolingUsage:

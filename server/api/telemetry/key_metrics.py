@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from server.api.keys.ring import KeyRing, Totals
+from server.api.keys.use import Accounts, Totals
 from server.api.telemetry.instruments import Instruments, MetricFamily, ReadCounters
 
 LABELS = ("model_name", "api_key")
@@ -32,11 +32,11 @@ KEY_FAMILIES = (REQUESTS, PROMPT_TOKENS, CACHED_TOKENS, COMPLETION_TOKENS, RATE_
 FIELDS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "rate_limited")  # of Totals, in that order
 
 
-def show_keys(ring: KeyRing, counters: ReadCounters, instruments: Instruments) -> None:
+def show_keys(accounts: Accounts, counters: ReadCounters, instruments: Instruments) -> None:
     """Show what each key has used."""
     for family, name in zip(KEY_FAMILIES, FIELDS, strict=True):
-        counters.add(family, _reader(ring, attrgetter(name)), **instruments.common)
+        counters.add(family, _reader(accounts, attrgetter(name)), **instruments.common)
 
 
-def _reader(ring: KeyRing, count: Callable[[Totals], int]) -> Callable[[], dict[str, float]]:
-    return lambda: {label: count(use.totals) for label, use in ring.uses.items()}
+def _reader(accounts: Accounts, count: Callable[[Totals], int]) -> Callable[[], dict[str, float]]:
+    return lambda: {label: count(use.totals) for label, use in accounts.uses.items()}

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 from server.api.admission import Admission
 from server.api.config import ApiConfig
 from server.api.host_memory import HostMemory
-from server.api.keys.ring import KeyRing
+from server.api.keys.use import Accounts
 from server.api.telemetry import device_families as f
 from server.api.telemetry import phases_log
 from server.api.telemetry.device_account import DeviceAccount, device_account, show_device
@@ -90,9 +90,9 @@ class Telemetry:
         show_admission(admission, self._instruments)
         show_memory(memory, self._instruments)
 
-    def show_keys(self, keys: KeyRing) -> None:
+    def show_keys(self, accounts: Accounts) -> None:
         """Show what each API key has used."""
-        show_keys(keys, ReadCounters(self.registry), self._instruments)
+        show_keys(accounts, ReadCounters(self.registry), self._instruments)
 
     def _show_keys(self, requests: RequestObserver, rate: ChargeRate, counters: ReadCounters) -> None:
         used_ns, shared = requests.keys.device_ns, self._instruments.common

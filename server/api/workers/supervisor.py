@@ -23,12 +23,13 @@ from typing import Any
 import uvloop
 
 from server.api import peers
-from server.api.admission import Admission
 from server.api.config import ApiConfig, WorkerRole
 from server.api.host_memory import HostMemory
+from server.api.http.watched_files import WatchedFiles
 from server.api.ready_file import ReadyFile
 from server.api.server import ENGINE_STOP_TIMEOUT_S, FLUSH_TIMEOUT_S, address, until_dead
 from server.api.service import charge_rate
+from server.api.shared import Desks, Shared
 from server.api.start_screen import show_way_in, start_screen
 from server.api.store.database import StoreLock
 from server.api.store.store import Store
@@ -83,6 +84,9 @@ class Supervisor:
         self._sums = MetricSums(self._telemetry.registry)
         self._memory = HostMemory(config.host_memory_bytes, self._release_memory)
         self._hub = Hub(self._engines, self._conclude)
+        self._watched = [] if config.keys.file is None else [WatchedFiles([config.keys.file], self._reload_keys)]
+        self._shared = Shared(config, self._engines, clock)
+        self._desks = Desks(config, self._shared, self._hub)
         self._places = [_Place(number) for number in range(num_workers)]
         self._is_stopping = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -96,7 +100,11 @@ class Supervisor:
         """
         await self._store.recover()
         work = [self._load(), self._hub.follow_states(), self._memory.watch(), self._log_stats(), self._end_when_dead()]
-        for each in (*work, *(self._keep(place) for place in self._places)):
+        for each in (
+            *work,
+            *(files.watch() for files in self._watched),
+            *(self._keep(place) for place in self._places),
+        ):
             self._spawn(each)
         try:
             await self._end
@@ -138,7 +146,7 @@ class Supervisor:
         gc.enable()
         rate = charge_rate(self._config, info, len(self._engines.infos))
         self._telemetry.attach_engines(self._engines, rate)
-        self._telemetry.show_limits(Admission(self._config, self._engines, info.facts.compiled.batching), self._memory)
+        self._desks.open(await self._shared.open(info, self._telemetry, self._memory))
         self._hub.open(info.max_num_queued_reqs)
         for place in self._places:
             await place.has_served.wait()
@@ -206,6 +214,9 @@ class Supervisor:
     async def _log_stats(self) -> None:
         if self._config.log_stats_interval_s is not None:
             await self._telemetry.throughput.run(self._config.log_stats_interval_s)
+
+    def _reload_keys(self) -> None:
+        self._desks.keys.reload()
 
     def _release_memory(self) -> None:
         with contextlib.suppress(EngineDead):

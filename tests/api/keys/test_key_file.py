@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from server.api.errors import RateLimited
 from server.api.keys.file import OTHERS, read_keys
 from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
-from server.api.keys.ring import MAX_NAMES, KeyRing
+from server.api.keys.ring import KeyRing
+from server.api.keys.use import MAX_NAMES, Accounts
 from server.clock import ManualClock
 from server.errors import SettingsError
 
@@ -82,8 +84,8 @@ def test_what_is_wrong_is_named_by_line_without_the_key(tmp_path: Path, text: st
     assert SECRET not in str(error.value)
 
 
-def ring(path: Path) -> KeyRing:
-    return KeyRing(KeysConfig(file=path), ManualClock())
+def ring(path: Path, accounts: Accounts | None = None) -> KeyRing:
+    return KeyRing(KeysConfig(file=path), accounts or Accounts(ManualClock()))
 
 
 def test_a_bad_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,33 +103,33 @@ def test_a_bad_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert SECRET not in caplog.text
 
 
-def test_use_belongs_to_the_name_and_goes_on_over_reloads(tmp_path: Path) -> None:
+async def test_use_belongs_to_the_name_and_goes_on_over_reloads(tmp_path: Path) -> None:
     path = write(tmp_path / "keys.yaml", "keys: [{name: a, key: old}, {name: b, key: other}]")
-    keys = ring(path)
-    old = keys.find(b"old")
+    keys = ring(path, accounts := Accounts(ManualClock()))
+    old, totals = keys.find(b"old"), accounts.of("a").totals
     assert old is not None
-    with old.use.generating(7):
+    async with old.use.generating(7):
         write(path, "keys: [{name: a, key: new, limits: {max_concurrent: 1}}]")
         keys.reload()
         assert keys.find(b"old") is keys.find(b"other") is keys.find(None) is keys.find(b"") is None
         new = keys.find(b"new")
         assert new is not None
         assert new.use is old.use
-        assert new.use.totals.prompt_tokens == 7
-        with pytest.raises(Exception, match="1 requests under way"), new.use.generating(1):
-            pass
-    with new.use.generating(1):
+        assert totals.prompt_tokens == 7
+        with pytest.raises(RateLimited, match="1 requests under way"):
+            await new.use.require(1)
+    async with new.use.generating(1):
         pass
-    assert (new.use.totals.requests, new.use.totals.rate_limited) == (2, 1)
+    assert (totals.requests, totals.rate_limited) == (2, 1)
 
 
 def test_names_that_are_remembered_are_bounded(tmp_path: Path) -> None:
     path = write(tmp_path / "keys.yaml", "keys: [{name: a, key: a}]")
-    keys = ring(path)
+    keys = ring(path, accounts := Accounts(ManualClock()))
     for i in range(MAX_NAMES + 5):
-        keys.named(f"gone-{i}").use.totals.requests += 1
-    assert len(keys.uses) == MAX_NAMES + 1
-    assert keys.uses[OTHERS].totals.requests >= 5
+        keys.named(f"gone-{i}").use.found_cached(1)
+    assert len(accounts.uses) == MAX_NAMES + 1
+    assert accounts.uses[OTHERS].totals.cached_tokens >= 5
 
 
 def test_a_key_has_a_best_priority_which_is_its_default(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Background:
 
         Raises StorageFull, and what would end it at once: a client tries again after 429, and not after `failed`.
         """
-        run.require_welcome()
+        await run.require_welcome()
         await run.store(is_required=True)
         running = _Running(run, is_stream)
         self._running[run.response.id] = running

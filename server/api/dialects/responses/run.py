@@ -53,9 +53,9 @@ class ResponseRun:
         self._writer = ResponseWriter(response, reader, names)
         self._is_begun = False  # there are events
 
-    def require_welcome(self) -> None:
+    async def require_welcome(self) -> None:
         """Raise what would end it at once: Overloaded, or RateLimited."""
-        self._generation.require_welcome()
+        await self._generation.require_welcome()
 
     async def finished(self) -> Response:
         """The whole response. Raises RequestError when it fails."""

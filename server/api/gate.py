@@ -1,0 +1,135 @@
+"""Lets requests in, or not: by how long they would wait and by the limits of their keys, for the server as a whole.
+
+The process that has the engines decides. With several API processes a request is decided upon where it is submitted, so
+that no other one comes between; whoever submits it waits for the decision where a limit is set, and only there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from server.api.admission import Admission
+from server.api.config import ApiConfig
+from server.api.keys.desk import AccountsDesk
+from server.api.keys.remote import Begin, RemoteKeyUse
+from server.api.keys.ring import AnyUse
+from server.api.keys.use import KeyUse
+from server.link.groups import EngineGroups
+from server.link.hub.hub import Hub
+from server.link.hub.remote import RemoteEngines
+from server.link.stream import Stream
+from server.types import Request
+
+WELCOME = "welcome"  # what the hub is asked, with an Asked, before anything is submitted
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Requests that come together, the engine that they ask for, and the generation that they are."""
+
+    requests: list[Request]
+    rank: int | None
+    begin: Begin
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_ASKED = msgspec.msgpack.Decoder(Asked)
+_BEGIN = msgspec.msgpack.Decoder(Begin)
+
+
+class Gate:
+    """Where the engines are."""
+
+    def __init__(self, admission: Admission, engines: EngineGroups) -> None:
+        self._admission, self._engines = admission, engines
+
+    def check(self, requests: Sequence[Request], rank: int | None, use: KeyUse, num_prompt_tokens: int) -> None:
+        """Raise what `enter` would."""
+        self._admission.check(requests, rank)
+        use.check(num_prompt_tokens)
+
+    def enter(self, requests: Sequence[Request], rank: int | None, use: KeyUse, num_prompt_tokens: int) -> None:
+        """Begin a generation. Raises Overloaded when it would wait too long, RateLimited past a limit of its key."""
+        self._admission.check(requests, rank)
+        use.begin(num_prompt_tokens)
+
+    async def require_welcome(
+        self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
+    ) -> None:
+        """Raise what `entered` would."""
+        assert isinstance(use, KeyUse)
+        self.check(requests, rank, use, num_prompt_tokens)
+
+    @contextlib.asynccontextmanager
+    async def entered(
+        self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
+    ) -> AsyncIterator[Stream]:
+        """The stream of requests that come together, if they are let in. Raises as `enter`, and EngineDead."""
+        assert isinstance(use, KeyUse)
+        self.enter(requests, rank, use, num_prompt_tokens)
+        try:
+            with self._engines.submit(requests, rank) as stream:
+                yield stream
+        finally:
+            use.end()
+
+
+class RemoteGate:
+    """The same, in one of several API processes."""
+
+    def __init__(self, config: ApiConfig, engines: RemoteEngines) -> None:
+        self._has_limits = (config.max_queue_delay or config.ttft_slo_ms) is not None
+        self._engines = engines
+
+    async def require_welcome(
+        self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
+    ) -> None:
+        """Raise what `entered` would."""
+        assert isinstance(use, RemoteKeyUse)
+        if self._has_limits or use.may_be_refused:
+            asked = Asked(list(requests), rank, use.begin(requests[0].request_id, num_prompt_tokens))
+            await self._engines.ask(WELCOME, _ENCODER.encode(asked))
+
+    @contextlib.asynccontextmanager
+    async def entered(
+        self, requests: Sequence[Request], rank: int | None, use: AnyUse, num_prompt_tokens: int
+    ) -> AsyncIterator[Stream]:
+        """The stream of requests that come together. Where nothing may refuse them it is there at once."""
+        assert isinstance(use, RemoteKeyUse)
+        begin = use.begin(requests[0].request_id, num_prompt_tokens)
+        entry = _ENCODER.encode(begin)
+        try:
+            if self._has_limits or use.may_be_refused:
+                stream = await self._engines.enter(requests, rank, entry)
+            else:
+                stream = self._engines.submit(requests, rank, entry)
+            with stream:
+                yield stream
+        finally:
+            use.end(begin.id)
+
+
+AnyGate = Gate | RemoteGate
+
+
+class GateDesk:
+    """Lets in what workers submit."""
+
+    def __init__(self, gate: Gate, accounts: AccountsDesk, hub: Hub) -> None:
+        self._gate, self._accounts = gate, accounts
+        hub.admit = self._admit
+        hub.offer(WELCOME, self._welcome)
+
+    def _admit(self, worker: int, requests: Sequence[Request], rank: int | None, entry: bytes) -> None:
+        begin = _BEGIN.decode(entry)
+        use = self._accounts.use_of(begin)
+        self._gate.enter(requests, rank, use, begin.num_prompt_tokens)
+        self._accounts.begun(worker, begin, use)
+
+    def _welcome(self, worker: int, body: bytes) -> bytes:
+        del worker
+        asked = _ASKED.decode(body)
+        self._gate.check(asked.requests, asked.rank, self._accounts.use_of(asked.begin), asked.begin.num_prompt_tokens)
+        return b""

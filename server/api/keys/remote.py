@@ -1,0 +1,212 @@
+"""What keys use, in one of several API processes: it tells the one that has the engines, which counts for all of them.
+
+It waits for an answer only where a key has a limit that may refuse it. What is told late is what no limit is of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from server.api.keys.file import OTHERS
+from server.api.keys.key import NO_LIMITS, KeyLimits
+from server.api.keys.use import MAX_NAMES, Usage
+from server.link.hub.remote import RemoteEngines
+
+KEYS = "keys"  # what the hub is asked for by the messages below, and asks itself before it says what has been used
+TELL_S = 0.2  # after which what no limit is of is told
+_ENCODER = msgspec.msgpack.Encoder()
+_HEADERS = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+_USAGE = msgspec.msgpack.Decoder(Usage)
+
+
+class CountRequest(msgspec.Struct, tag=True, frozen=True):
+    """KeyUse.count_request."""
+
+    key: str
+
+
+class Check(msgspec.Struct, tag=True, frozen=True):
+    """KeyUse.check."""
+
+    key: str
+    num_prompt_tokens: int
+
+
+class Begin(msgspec.Struct, tag=True, frozen=True):
+    """KeyUse.begin, by an id of the worker's own."""
+
+    id: str
+    key: str
+    num_prompt_tokens: int
+    is_limited: bool
+
+
+class End(msgspec.Struct, tag=True, frozen=True):
+    """KeyUse.end of what has begun by that id, if it has."""
+
+    id: str
+
+
+class Used(msgspec.Struct, tag=True, frozen=True):
+    """Tokens that were generated or found in the cache, of a key with its limits or without, and device time."""
+
+    tokens: list[tuple[str, bool, int, int]]
+    device_ns: dict[str, int]
+
+
+class Left(msgspec.Struct, tag=True, frozen=True):
+    """KeyUse.left."""
+
+    key: str
+
+
+class Rows(msgspec.Struct, tag=True, frozen=True):
+    """Accounts.rows."""
+
+    label: str | None
+
+
+Message = CountRequest | Check | Begin | End | Used | Left | Rows
+
+
+class RemoteKeyUse:
+    """One key's. It has the face of `KeyUse`, as far as that is not of the process that counts."""
+
+    def __init__(self, name: str, label: str, accounts: RemoteAccounts, is_limited: bool = True) -> None:
+        self.name, self.label = name, label
+        self.limits = NO_LIMITS
+        self._accounts = accounts
+        self.is_limited = is_limited
+
+    @property
+    def unlimited(self) -> RemoteKeyUse:
+        """The same account without limits."""
+        return RemoteKeyUse(self.name, self.label, self._accounts, is_limited=False)
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether a request may not be generated now for one of its limits."""
+        return (self.limits.tokens_per_minute or self.limits.max_concurrent) is not None
+
+    def limit(self, limits: KeyLimits) -> None:
+        """Have other limits from now on."""
+        self.limits = limits
+
+    async def let_in(self) -> None:
+        """Count an HTTP request. Raises RateLimited."""
+        if self.limits.requests_per_minute is not None:
+            await self._accounts.ask(CountRequest(self.name))
+
+    async def require(self, num_prompt_tokens: int) -> None:
+        """Raise RateLimited where `generating` would."""
+        if self.may_be_refused:
+            await self._accounts.ask(Check(self.name, num_prompt_tokens))
+
+    @contextlib.asynccontextmanager
+    async def generating(self, num_prompt_tokens: int) -> AsyncIterator[RemoteKeyUse]:
+        """While a request is generated. Raises RateLimited before anything."""
+        begin = self.begin(self._accounts.new_id(), num_prompt_tokens)
+        try:
+            if self.may_be_refused:
+                await self._accounts.ask(begin)
+            else:
+                self._accounts.tell(begin)
+            yield self
+        finally:
+            self.end(begin.id)
+
+    def begin(self, name: str, num_prompt_tokens: int) -> Begin:
+        """What is said at the beginning of a generation, under an id of this process's own; `end` follows."""
+        return Begin(name, self.name, num_prompt_tokens, self.is_limited)
+
+    def end(self, name: str) -> None:
+        """Note the end of what has begun by an id; nothing where that was refused."""
+        self._accounts.tell(End(name))
+
+    def generated(self, num_tokens: int) -> None:
+        """Count tokens that a request was given."""
+        self._accounts.count(self, num_tokens, 0)
+
+    def found_cached(self, num_tokens: int) -> None:
+        """Count tokens of a prompt that were in the prefix cache."""
+        self._accounts.count(self, 0, num_tokens)
+
+    async def headers(self) -> list[tuple[bytes, bytes]]:
+        """What is left, for the head of an answer."""
+        if (self.limits.requests_per_minute or self.limits.tokens_per_minute) is None:
+            return []
+        return _HEADERS.decode(await self._accounts.ask(Left(self.name)))
+
+
+class RemoteAccounts:
+    """The accounts of all keys, in the process that has the engines."""
+
+    def __init__(self, engines: RemoteEngines) -> None:
+        self._engines = engines
+        self._uses: dict[str, RemoteKeyUse] = {}
+        self._ids = itertools.count()
+        self._generated, self._cached = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
+        self.device_ns: Mapping[str, int] = {}  # modelled time of what this process has asked for, by label
+        self._told_ns: dict[str, int] = {}
+        self._telling: asyncio.TimerHandle | None = None
+        engines.handle(KEYS, self._tell_now)
+
+    def of(self, name: str) -> RemoteKeyUse:
+        """The account of a key."""
+        if name not in self._uses and len(self._uses) >= MAX_NAMES:
+            return RemoteKeyUse(name, OTHERS, self)
+        return self._uses.setdefault(name, RemoteKeyUse(name, name, self))
+
+    def new_id(self) -> str:
+        """Of a generation that is no request to the engines by itself."""
+        return f"#{next(self._ids)}"
+
+    def count(self, use: RemoteKeyUse, num_generated: int, num_cached: int) -> None:
+        """Note tokens, and tell of them: at once where they are limited, so that the next request finds them."""
+        key = use.name, use.is_limited
+        if use.limits.tokens_per_minute is not None:
+            self.tell(Used([(*key, num_generated, num_cached)], {}))
+        else:
+            self._generated[key] += num_generated
+            self._cached[key] += num_cached
+        self._tell_later()
+
+    def tell_used(self) -> None:
+        """Tell what has been counted since the last time, and again while there is something to tell."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        tokens = [(*key, self._generated[key], self._cached[key]) for key in self._generated]
+        told, self._told_ns = self._told_ns, dict(self.device_ns)
+        device_ns = {key: ns - told.get(key, 0) for key, ns in self._told_ns.items() if ns != told.get(key, 0)}
+        self._generated.clear()
+        self._cached.clear()
+        if tokens or device_ns:
+            self.tell(Used(tokens, device_ns))
+            self._tell_later()
+
+    async def _tell_now(self, body: bytes) -> bytes:
+        self.tell_used()
+        return body
+
+    def _tell_later(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_S, self.tell_used)
+
+    async def usage(self, label: str | None) -> Usage:
+        """What keys have used: all of them, or the one with that label."""
+        return _USAGE.decode(await self.ask(Rows(label)))
+
+    async def ask(self, message: Message) -> bytes:
+        """What is said to it. Raises RateLimited."""
+        return await self._engines.ask(KEYS, _ENCODER.encode(message))
+
+    def tell(self, message: Message) -> None:
+        """Say something that is not answered."""
+        self._engines.tell(KEYS, _ENCODER.encode(message))

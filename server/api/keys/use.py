@@ -1,0 +1,164 @@
+"""What API keys have used since the start, and may use: counted in one place, the process that has the engines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+
+from server.api.keys.file import MAX_KEYS, OTHERS
+from server.api.keys.key import NO_LIMITS, KeyLimits
+from server.api.keys.limiter import Limiter
+from server.clock import Clock
+
+MAX_NAMES = 2 * MAX_KEYS  # since the start
+
+
+@dataclass(slots=True)
+class Totals:
+    """What requests were given since the server's start; each line of a batch is one."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    rate_limited: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """Of one key."""
+
+    label: str
+    totals: Totals
+    device_ns: int
+    limits: KeyLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of keys, since a time in Unix seconds."""
+
+    since: int
+    rows: list[UsageRow]
+
+
+class KeyUse:
+    """What one key has used, and may use. What is awaited here is awaited because elsewhere it is asked for."""
+
+    def __init__(self, label: str, clock: Clock, limits: KeyLimits = NO_LIMITS, totals: Totals | None = None) -> None:
+        """`label` names it in metrics."""
+        self.label = label
+        self.totals = totals or Totals()
+        self._clock = clock
+        self._limiter = Limiter(limits, clock.now())
+
+    @property
+    def limits(self) -> KeyLimits:
+        return self._limiter.limits
+
+    @property
+    def unlimited(self) -> KeyUse:
+        """The same account without limits: for what runs when nobody waits for anything."""
+        return KeyUse(self.label, self._clock, totals=self.totals)
+
+    def limit(self, limits: KeyLimits) -> None:
+        """Have other limits from now on; with the same ones nothing changes."""
+        if limits != self._limiter.limits:
+            before, self._limiter = self._limiter, Limiter(limits, self._clock.now())
+            self._limiter.num_running = before.num_running
+
+    def count_request(self) -> None:
+        """Count an HTTP request against the limit of requests. Raises RateLimited."""
+        with self._counting():
+            self._limiter.let_in(self._clock.now())
+
+    def check(self, num_prompt_tokens: int) -> None:
+        """Raise RateLimited where `begin` would."""
+        with self._counting():
+            self._limiter.require(num_prompt_tokens, self._clock.now())
+
+    def begin(self, num_prompt_tokens: int) -> None:
+        """Note that a request is generated from now on; `end` follows. Raises RateLimited before anything."""
+        with self._counting():
+            self._limiter.begin(num_prompt_tokens, self._clock.now())
+        self.totals.requests += 1
+        self.totals.prompt_tokens += num_prompt_tokens
+
+    def end(self) -> None:
+        """Note the end of what has begun."""
+        self._limiter.end()
+
+    async def let_in(self) -> None:
+        """Count an HTTP request. Raises RateLimited."""
+        self.count_request()
+
+    @contextlib.asynccontextmanager
+    async def generating(self, num_prompt_tokens: int) -> AsyncIterator[KeyUse]:
+        """While a request is generated. Raises RateLimited before anything."""
+        self.begin(num_prompt_tokens)
+        try:
+            yield self
+        finally:
+            self.end()
+
+    async def require(self, num_prompt_tokens: int) -> None:
+        """Raise RateLimited where `generating` would."""
+        self.check(num_prompt_tokens)
+
+    def generated(self, num_tokens: int) -> None:
+        """Count tokens that a request was given."""
+        self.totals.completion_tokens += num_tokens
+        self._limiter.generated(num_tokens, self._clock.now())
+
+    def found_cached(self, num_tokens: int) -> None:
+        """Count tokens of a prompt that were in the prefix cache."""
+        self.totals.cached_tokens += num_tokens
+
+    def left(self) -> list[tuple[bytes, bytes]]:
+        """What is left, as headers."""
+        return list(self._limiter.headers(self._clock.now()))
+
+    async def headers(self) -> list[tuple[bytes, bytes]]:
+        """What is left, for the head of an answer."""
+        return self.left()
+
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self.totals.rate_limited += 1
+            raise
+
+
+class Accounts:
+    """Of all keys since the start, by the names that metrics have for them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._uses: dict[str, KeyUse] = {}
+        self.device_ns: Counter[str] = Counter()  # modelled time, by the same names
+        self.since = 0  # Unix seconds
+
+    @property
+    def uses(self) -> Mapping[str, KeyUse]:
+        """By label."""
+        return self._uses
+
+    def of(self, name: str) -> KeyUse:
+        """The account of a key."""
+        if name not in self._uses and len(self._uses) >= MAX_NAMES:
+            others = self._uses.setdefault(OTHERS, KeyUse(OTHERS, self._clock))
+            return KeyUse(OTHERS, self._clock, totals=others.totals)
+        return self._uses.setdefault(name, KeyUse(name, self._clock))
+
+    def rows(self, label: str | None) -> Usage:
+        """What keys have used: all of them, or the one with that label."""
+        uses = [use for use in self._uses.values() if label is None or (use.label == label != OTHERS)]
+        return Usage(self.since, [UsageRow(e.label, e.totals, self.device_ns[e.label], e.limits) for e in uses])
+
+    async def usage(self, label: str | None) -> Usage:
+        """The same, where it is asked for."""
+        return self.rows(label)

@@ -1,0 +1,34 @@
+"""Whether there is room for more sequences, and the count of those that were refused for want of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from server.api.errors import RateLimited
+from server.api.service import Service
+from server.errors import QueueFull
+from server.scheduler.admission import check_queue
+
+
+def require_room(service: Service, count: int) -> None:
+    """Raise QueueFull unless `count` more sequences may be opened; checked before any work is done for them.
+
+    Raises Overloaded, which is one, while the host's memory is short.
+    """
+    model = service.model
+    with counted_refusals(service):
+        check_queue(service.engine.num_open, count, model.info.max_num_queued_reqs)
+        service.memory.check()
+
+
+@contextlib.contextmanager
+def counted_refusals(service: Service) -> Iterator[None]:
+    """Count a request that meets a limit here."""
+    try:
+        yield
+    except RateLimited:
+        raise  # is counted with its key
+    except QueueFull as error:
+        service.served.requests.rejected(error.limit)
+        raise

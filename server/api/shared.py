@@ -1,0 +1,86 @@
+"""What is decided and counted for a server as a whole: in the process that has its engines.
+
+A server of one process calls it directly. With several each API process has faces that ask over the hub, and desks
+answer there. So the next such thing is a face, its other one, and a desk.
+"""
+
+from __future__ import annotations
+
+import time
+
+from server.api.adapters import Adapters, AdaptersDesk, RemoteAdapters
+from server.api.admission import Admission
+from server.api.config import ApiConfig
+from server.api.faults.injector import Draw
+from server.api.faults.shared import draw_for, remote_draw
+from server.api.gate import Gate, GateDesk, RemoteGate
+from server.api.host_memory import HostMemory
+from server.api.keys.desk import AccountsDesk
+from server.api.keys.remote import RemoteAccounts
+from server.api.keys.ring import KeyRing
+from server.api.keys.use import Accounts
+from server.api.telemetry.telemetry import Telemetry
+from server.clock import Clock
+from server.link.groups import EngineGroups
+from server.link.hub.engines import AnyEngines
+from server.link.hub.hub import Hub
+from server.link.hub.remote import RemoteEngines
+from server.link.messages import EngineInfo
+
+
+class Shared:
+    """Where the engines are."""
+
+    draw: Draw | None = None  # of faults: whoever injects them counts
+
+    def __init__(self, config: ApiConfig, engines: EngineGroups, clock: Clock) -> None:
+        self._config, self._engines = config, engines
+        self.accounts, self.adapters = Accounts(clock), Adapters(engines)
+
+    async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> Gate:
+        """The engines are ready."""
+        admission = Admission(self._config, self._engines, info.facts.compiled.batching)
+        telemetry.show_limits(admission, memory)
+        telemetry.show_keys(self.accounts)
+        self.accounts.since = int(time.time())
+        await self.adapters.begin(info.adapters)
+        return Gate(admission, self._engines)
+
+
+class RemoteShared:
+    """In one of several API processes."""
+
+    def __init__(self, config: ApiConfig, engines: RemoteEngines) -> None:
+        self._config, self._engines = config, engines
+        self.accounts, self.adapters = RemoteAccounts(engines), RemoteAdapters(engines)
+        self.draw: Draw | None = remote_draw(engines)
+
+    async def open(self, info: EngineInfo, telemetry: Telemetry, memory: HostMemory) -> RemoteGate:
+        """The engines are ready. What is measured of all this is shown by the process that has them."""
+        del telemetry, memory
+        await self.adapters.begin(info.adapters)
+        return RemoteGate(self._config, self._engines)
+
+
+def shared_of(config: ApiConfig, engines: AnyEngines, clock: Clock) -> Shared | RemoteShared:
+    """As the API sees it."""
+    if isinstance(engines, RemoteEngines):
+        return RemoteShared(config, engines)
+    return Shared(config, engines, clock)
+
+
+class Desks:
+    """Do for the workers of a hub what `shared` does for a server of one process."""
+
+    def __init__(self, config: ApiConfig, shared: Shared, hub: Hub) -> None:
+        """Raises SettingsError where the file of keys is none."""
+        self.keys = KeyRing(config.keys, shared.accounts)
+        self._accounts = AccountsDesk(shared.accounts, self.keys, hub)
+        self._hub = hub
+        AdaptersDesk(shared.adapters, hub)
+        if config.faults is not None:
+            draw_for(hub, config.faults)
+
+    def open(self, gate: Gate) -> None:
+        """The engines are ready."""
+        GateDesk(gate, self._accounts, self._hub)
