@@ -127,6 +127,8 @@ class RemoteKeyUse:
 
     def end(self, name: str) -> None:
         """Note the end of what has begun by an id; nothing where that was refused."""
+        if self.limits.tokens_per_minute is not None:
+            self._accounts.tell_tokens()  # before its client has the end of the answer, and asks again
         self._accounts.tell(End(name))
 
     def generated(self, num_tokens: int) -> None:
@@ -155,6 +157,7 @@ class RemoteAccounts:
         self.device_ns: Mapping[str, int] = {}  # modelled time of what this process has asked for, by label
         self._told_ns: dict[str, int] = {}
         self._telling: asyncio.TimerHandle | None = None
+        self._telling_tokens: asyncio.Handle | None = None
         engines.handle(KEYS, self._tell_now)
 
     def of(self, name: str) -> RemoteKeyUse:
@@ -168,36 +171,36 @@ class RemoteAccounts:
         return f"#{next(self._ids)}"
 
     def count(self, use: RemoteKeyUse, num_generated: int, num_cached: int) -> None:
-        """Note tokens, and tell of them: at once where they are limited, so that the next request finds them."""
+        """Note tokens, and tell of them: soon where they are limited, so that the next request finds them."""
         key = use.name, use.is_limited
-        if use.limits.tokens_per_minute is not None:
-            self.tell(Used([(*key, num_generated, num_cached)], {}))
-        else:
-            self._generated[key] += num_generated
-            self._cached[key] += num_cached
+        self._generated[key] += num_generated
+        self._cached[key] += num_cached
+        if use.limits.tokens_per_minute is not None and self._telling_tokens is None:
+            self._telling_tokens = asyncio.get_running_loop().call_soon(self.tell_tokens)
         self._tell_later()
 
+    def tell_tokens(self) -> None:
+        """Tell of tokens that have been counted since the last time."""
+        if self._telling_tokens is not None:
+            self._telling_tokens.cancel()
+            self._telling_tokens = None
+        if self._generated:
+            tokens = [(*key, count, self._cached[key]) for key, count in self._generated.items()]
+            self._generated.clear()
+            self._cached.clear()
+            self.tell(Used(tokens, {}))
+
     def tell_used(self) -> None:
-        """Tell what has been counted since the last time, and again while there is something to tell."""
+        """Tell of tokens and device time; and once more later, as long as there is some."""
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        tokens = [(*key, self._generated[key], self._cached[key]) for key in self._generated]
+        self.tell_tokens()
         told, self._told_ns = self._told_ns, dict(self.device_ns)
         device_ns = {key: ns - told.get(key, 0) for key, ns in self._told_ns.items() if ns != told.get(key, 0)}
-        self._generated.clear()
-        self._cached.clear()
-        if tokens or device_ns:
-            self.tell(Used(tokens, device_ns))
+        if device_ns:
+            self.tell(Used([], device_ns))
             self._tell_later()
-
-    async def _tell_now(self, body: bytes) -> bytes:
-        self.tell_used()
-        return body
-
-    def _tell_later(self) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self.tell_used)
 
     async def usage(self, label: str | None) -> Usage:
         """What keys have used: all of them, or the one with that label."""
@@ -210,3 +213,11 @@ class RemoteAccounts:
     def tell(self, message: Message) -> None:
         """Say something that is not answered."""
         self._engines.tell(KEYS, _ENCODER.encode(message))
+
+    async def _tell_now(self, body: bytes) -> bytes:
+        self.tell_used()
+        return body
+
+    def _tell_later(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_S, self.tell_used)
