@@ -5,6 +5,9 @@ A worker that does not answer in time is left out; what they are asked is answer
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import msgspec
 from prometheus_client.registry import Collector
 
 from server.api.telemetry.gathered import Gathered, snapshot
@@ -12,6 +15,33 @@ from server.link.hub.engines import AnyEngines
 from server.link.hub.remote import RemoteEngines
 
 METRICS, LOAD, ABORT, RESPONSE, CANCEL = "metrics", "load", "abort", "response", "cancel"
+FOLLOW = "follow"
+
+
+class Part(msgspec.Struct, array_like=True):
+    """Events of a response's stream, and whether they are the last."""
+
+    frames: list[bytes]
+    is_done: bool
+
+
+class Followed(msgspec.Struct, array_like=True):
+    """The response of which events from a number on are asked for."""
+
+    response_id: str
+    first: int
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_PART = msgspec.msgpack.Decoder(Part)
+_FOLLOWED = msgspec.msgpack.Decoder(Followed)
+
+
+async def part_for(body: bytes, find: Callable[[str, int], Awaitable[Part | None]]) -> bytes:
+    """What a worker says to FOLLOW that finds its own streams so."""
+    asked = _FOLLOWED.decode(body)
+    part = await find(asked.response_id, asked.first)
+    return b"" if part is None else _ENCODER.encode(part)
 
 
 class Peers:
@@ -48,5 +78,10 @@ class Peers:
         """End a response if another one generates it in the background."""
         await self._ask(CANCEL, response_id)
 
-    async def _ask(self, name: str, text: str = "") -> list[bytes]:
-        return [] if self._hub is None else await self._hub.call(name, text.encode())
+    async def part(self, response_id: str, first: int) -> Part | None:
+        """Events from number `first` on of a response whose stream another one has, once there are some."""
+        said = await self._ask(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
+        return next((_PART.decode(each) for each in said if each), None)
+
+    async def _ask(self, name: str, body: str | bytes = b"") -> list[bytes]:
+        return [] if self._hub is None else await self._hub.call(name, body.encode() if isinstance(body, str) else body)

@@ -197,8 +197,33 @@ def test_what_one_worker_stores_the_others_have(server: Server) -> None:
         until(lambda: other.responses.retrieve(running.id).status == "in_progress")
         assert other.responses.cancel(running.id).status == "cancelled"
         assert one.responses.retrieve(running.id).status == "cancelled"
-        with pytest.raises(openai.BadRequestError, match="api-workers"):
-            other.responses.retrieve(running.id, stream=True)
+        with pytest.raises(openai.BadRequestError, match="cannot be streamed"):
+            other.responses.retrieve(running.id, stream=True)  # it was not created with stream
+
+
+def test_a_stream_in_the_background_is_followed_at_any_worker(server: Server) -> None:
+    with clients(server) as by_pid:
+        one, other = (
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", http_client=client) for client in by_pid.values()
+        )
+        with ask(one, "long", background=True, stream=True, max_output_tokens=60, **UNENDING) as stream:
+            first = next(iter(stream))  # and its client leaves
+        response_id = first.response.id
+        whole = list(other.responses.retrieve(response_id, stream=True))
+        assert [event.sequence_number for event in whole] == list(range(len(whole)))
+        assert whole[0].type == "response.created"
+        assert whole[-1].type == "response.incomplete"
+        rest = list(other.responses.retrieve(response_id, stream=True, starting_after=5))
+        assert rest == whole[6:] == list(one.responses.retrieve(response_id, stream=True, starting_after=5))
+
+        ended = ask(one, "long", background=True, stream=True, max_output_tokens=400, **UNENDING)
+        response_id = next(iter(ended)).response.id
+        followed = other.responses.retrieve(response_id, stream=True)
+        next(iter(followed))
+        os.kill(next(iter(by_pid)), signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="has ended"):
+            list(followed)
+    until(lambda: is_whole(server, but=next(iter(by_pid))))
 
 
 def test_a_response_in_the_background_ends_with_its_worker(server: Server) -> None:

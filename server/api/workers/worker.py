@@ -32,6 +32,7 @@ class WorkerServer(ApiServer):
             (peers.ABORT, self._abort),
             (peers.RESPONSE, self._response),
             (peers.CANCEL, self._cancel),
+            (peers.FOLLOW, self._follow),
         ):
             engines.handle(name, handler)
 
@@ -76,6 +77,9 @@ class WorkerServer(ApiServer):
     async def _response(self, body: bytes) -> bytes:
         run = self._background.get(body.decode())
         return b"" if run is None else run.response.model_dump_json().encode()
+
+    async def _follow(self, body: bytes) -> bytes:
+        return await peers.part_for(body, self._background.part)
 
     async def _cancel(self, body: bytes) -> bytes:
         await self._background.cancel(body.decode())

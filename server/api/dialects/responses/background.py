@@ -9,9 +9,12 @@ from collections.abc import AsyncGenerator
 from fastapi import Request
 
 from server.api.dialects.responses.run import ResponseRun
-from server.errors import InvalidRequest
+from server.api.peers import Part, Peers
+from server.errors import InvalidRequest, Unavailable
 
 MAX_REMEMBERED = 16  # streams that have ended and can still be followed
+NUM_TRIES = 3  # to hear of a stream in another process
+PART_S = 0.5  # after which a follower in another process is told that there is no news
 
 
 class _Running:
@@ -46,6 +49,13 @@ class _Running:
                 return
             await self._news.wait()
 
+    async def part(self, first: int) -> Part:
+        """Events from number `first` on, as soon as there is one; none where none comes for a while."""
+        if first >= len(self.frames) and not self.is_done:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), PART_S)
+        return Part(self.frames[first:], self.is_done)
+
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -77,14 +87,19 @@ class Background:
 
     def follow(self, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
         """Events behind number `after`. Raises InvalidRequest for a response that was not streamed, or long ago."""
-        running = self._running.get(response_id) or self._ended.get(response_id)
-        if running is None or not running.is_stream:
-            raise InvalidRequest(
-                f"{response_id!r} cannot be streamed: it is no response in the background that was created with "
-                f"stream, or none of the last {MAX_REMEMBERED} of them.",
-                "stream",
-            )
+        running = self._stream(response_id)
+        if running is None:
+            raise not_streamed(response_id)
         return running.follow(after + 1)
+
+    def can_follow(self, response_id: str) -> bool:
+        """Whether there is such a stream here."""
+        return self._stream(response_id) is not None
+
+    async def part(self, response_id: str, first: int) -> Part | None:
+        """Events of a stream from number `first` on, for a follower elsewhere. None: there is no such stream here."""
+        running = self._stream(response_id)
+        return None if running is None else await running.part(first)
 
     async def cancel(self, response_id: str) -> None:
         """End a response if it is under way."""
@@ -101,6 +116,10 @@ class Background:
         tasks = [running.task for running in self._running.values() if running.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _stream(self, response_id: str) -> _Running | None:
+        running = self._running.get(response_id) or self._ended.get(response_id)
+        return running if running is not None and running.is_stream else None
+
     def _end(self, running: _Running) -> None:
         response_id = running.run.response.id
         self._running.pop(response_id, None)
@@ -108,6 +127,34 @@ class Background:
             self._ended[response_id] = running
             if len(self._ended) > MAX_REMEMBERED:
                 del self._ended[next(iter(self._ended))]
+
+
+def not_streamed(response_id: str) -> InvalidRequest:
+    """The refusal of a response that there is no stream of."""
+    return InvalidRequest(
+        f"{response_id!r} cannot be streamed: it is no response in the background that was created with "
+        f"stream, or none of the last {MAX_REMEMBERED} of them.",
+        "stream",
+    )
+
+
+async def follow_elsewhere(peers: Peers, response_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    """Events behind number `after` of a stream that another process has, or had. Raises InvalidRequest, Unavailable."""
+    first, num_lost, is_known = after + 1, 0, False
+    while num_lost < NUM_TRIES:
+        part = await peers.part(response_id, first)
+        if part is None:  # or it did not answer in time
+            num_lost += 1
+            continue
+        num_lost, is_known = 0, True
+        for frame in part.frames:
+            yield frame
+        first += len(part.frames)
+        if part.is_done:
+            return
+    if is_known:
+        raise Unavailable("The process that had this response's stream has ended.", code="stream_lost")
+    raise not_streamed(response_id)
 
 
 async def the_background(request: Request) -> Background:

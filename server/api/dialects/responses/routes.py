@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Response as HttpResponse
 
-from server.api.dialects.responses.background import Background, the_background
+from server.api.dialects.responses.background import Background, follow_elsewhere, the_background
 from server.api.dialects.responses.items import MAX_LISTED, page
 from server.api.dialects.responses.run import prepare
 from server.api.http.body import JSON, body_of
@@ -24,7 +24,6 @@ from server.errors import InvalidRequest
 router = APIRouter()
 BackgroundOf = Annotated[Background, Depends(the_background)]
 STORED = errors_of(400, 401, 404, 507)
-ANYWHERE = "This server has several API processes (--api-workers), and any may get this request: poll without stream."
 
 
 @router.post(
@@ -62,9 +61,11 @@ async def get_response(
     """A stored response; with `stream` the events of one that was created in the background with stream."""
     stored = await service.store.responses.get(response_id, caller_of(request).sees)
     if is_stream:
-        if service.peers.are_there:
-            raise InvalidRequest(ANYWHERE, "stream")
-        return await stream(request.receive, background.follow(response_id, starting_after), end=b"")
+        if service.peers.are_there and not background.can_follow(response_id):
+            frames = follow_elsewhere(service.peers, response_id, starting_after)
+        else:
+            frames = background.follow(response_id, starting_after)
+        return await stream(request.receive, frames, end=b"")
     if (run := background.get(response_id)) is not None:
         return _json(run.response)
     running = await service.peers.response(response_id) if stored.status in RUNNING else None
