@@ -40,7 +40,8 @@ def test_who_would_wait_too_long_is_told_when_to_come_back(
     with running_server(checkpoint, "--device", f"hold:{hold}", "--max-num-seqs", "1", *argv) as server:
         with httpx.stream("POST", server.url + TEXT, json=LONG) as running:
             assert running.status_code == 200
-            next(running.iter_lines())
+            lines = running.iter_lines()  # which ends the request when it is let go
+            next(lines)
             refused = httpx.post(server.url + TEXT, json=SHORT)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
             assert refused.json()["error"]["type"] == "rate_limit_error"
