@@ -5,10 +5,11 @@ goes on after its engine's death as one does after a preemption: prompt and toke
 the next token is the one that would have come.
 
 Which request brought an engine down is found by trials. After a death by a fault every sequence that was there is a
-suspect; the next engine gets a few of them at a time, who have its first steps for themselves. Who is on trial at the
-next fault is blamed for it and tried alone, before the others; who is blamed twice is refused. Of the others those
-come first who got no token of the engine before, so that faults in a row starve nobody. A death from outside (SIGKILL)
-makes no suspects.
+suspect until the next engine has computed again what was there and decoded a token more. It gets a few of them at a
+time, the next when one has been computed again, so that its steps are as full as after any other death. Who is on trial
+at the next fault is blamed for it and tried alone, before the others; who is blamed twice is refused. Of the others
+those come first who got no token of the engine before, so that faults in a row starve nobody. A death from outside
+(SIGKILL) makes no suspects.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from server.link.stream import Stream
 from server.types import Charge, Request, TokenEvent
 
 TRIAL_TOKENS = 2  # by then a step has recomputed what was there, and another one has decoded
-TRIAL_SIZE = 8  # suspects at a time, so that the innocent of a full batch wait for a dozen steps and not for a hundred
+TRIAL_SIZE = 16  # suspects to be computed again at a time: some steps of long ones, two of short ones
 MAX_BLAMES = 2
 NOTHING = Charge()
 
@@ -90,7 +91,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._open: dict[str, OpenSequence] = {}
-        self._trial: list[OpenSequence] = []
+        self._trial: list[OpenSequence] = []  # suspects that the engine has
         self.is_trying = False  # while suspects are left nobody else is sent to the engine
         self.has_moved = False  # some sequence has had another engine before
         self.sequences = {"resumed": 0, "refused": 0}  # that an engine's death has met: how often they went on, or not
@@ -168,14 +169,23 @@ class Journal:
             sequence.is_placed = is_placed
 
     def _next_trial(self) -> list[OpenSequence]:
-        if any(each.num_tokens_here < TRIAL_TOKENS for each in self._trial):
-            return []
         for sequence in self._trial:
-            sequence.is_suspect, sequence.num_blames = False, 0
-        suspects = sorted((each for each in self if each.is_suspect), key=lambda each: -each.num_waits)
+            if sequence.num_tokens_here >= TRIAL_TOKENS:
+                sequence.is_suspect, sequence.num_blames = False, 0
+        self._trial = [each for each in self._trial if each.is_suspect]
+        suspects = [each for each in self if each.is_suspect]
+        self.is_trying = bool(suspects)
+        if not suspects:
+            return self.ready()
         blamed = [each for each in suspects if each.num_blames]
-        self._trial, self.is_trying = blamed[:1] or suspects[:TRIAL_SIZE], bool(suspects)
-        return self._sent(self._trial) if suspects else self.ready()
+        if blamed:
+            chosen = [] if self._trial else blamed[:1]
+        else:
+            num_behind = sum(not each.num_tokens_here for each in self._trial)
+            waiting = sorted((each for each in suspects if not each.is_sent), key=lambda each: -each.num_waits)
+            chosen = waiting[: TRIAL_SIZE - num_behind]
+        self._trial += chosen
+        return self._sent(chosen)
 
     def _sent(self, sequences: list[OpenSequence]) -> list[OpenSequence]:
         for sequence in sequences:

@@ -81,7 +81,7 @@ def test_deaths_that_nothing_computed_has_caused_blame_nobody() -> None:
 
 
 def test_who_was_blamed_is_tried_alone_and_is_innocent_when_nothing_happens() -> None:
-    journal = journal_of(20)
+    journal = journal_of(2 * TRIAL_SIZE + 1)
     journal.ready()
     assert journal.crashed(is_fault=True) == []
     first = names(journal.ready())
@@ -96,3 +96,34 @@ def test_who_was_blamed_is_tried_alone_and_is_innocent_when_nothing_happens() ->
             compute(journal, alone)
     assert len(journal.ready()) == TRIAL_SIZE
     assert not any(each.num_blames for each in journal)
+
+
+def test_the_next_suspect_comes_when_one_has_been_computed_again() -> None:
+    """So that an engine never waits for suspects, and has few at a time that may bring it down by a prompt."""
+    journal = journal_of(3 * TRIAL_SIZE)
+    journal.ready()
+    assert journal.crashed(is_fault=True) == []
+    behind = names(journal.ready())
+    for _ in range(2 * TRIAL_SIZE):
+        compute(journal, behind[:1])
+        behind = behind[1:] + names(journal.ready())
+        assert len(behind) == TRIAL_SIZE
+    compute(journal, behind)
+    assert journal.ready() == []
+    assert journal.is_trying  # nobody has decoded yet
+
+
+def test_a_poison_that_waits_for_its_decode_is_found_among_all_that_do() -> None:
+    journal, poison = journal_of(3 * TRIAL_SIZE), "r20"
+    journal.ready()
+    journal.crashed(is_fault=True)
+    at_engine = names(journal.ready())
+    while poison not in at_engine:
+        compute(journal, at_engine[-1:])
+        at_engine += names(journal.ready())
+    compute(journal, [poison])
+    assert journal.crashed(is_fault=True) == []
+    while (alone := names(journal.ready())) != [poison]:
+        assert len(alone) == 1
+        compute(journal, 2 * alone)
+    assert names(journal.crashed(is_fault=True)) == [poison]
