@@ -75,7 +75,7 @@ class EngineHandle:
 
     def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
         self._config, self._main, self._mode = config, main, mode
-        self._is_killed = False
+        self._killed: Death | None = None  # by `kill`
         self.addresses = Addresses(_private_directory())
         self.heartbeat = Heartbeat(self.addresses.directory)
         self._context = zmq.Context()
@@ -124,18 +124,18 @@ class EngineHandle:
         if self.process is not None:
             self.process.kill()
 
-    def kill(self) -> None:
-        """End a process that does not answer; its death counts as its own fault."""
+    def kill(self, why: str, is_fault: bool) -> None:
+        """End a process that serves nobody, for a reason that its death will have."""
         if self.process is not None:
-            self._is_killed = True
+            self._killed = Death(f"{self.name} (pid {self.pid}) {why} and was killed", is_fault)
             self.process.kill()
 
     def death(self) -> Death:
         """How the engine's process has ended: its exit code or signal, and whether memory ran out meanwhile."""
+        if self._killed is not None:
+            return self._killed
         code = self.process.exitcode if self.process is not None else None
         who = f"{self.name} (pid {self.pid})"
-        if self._is_killed:
-            return Death(f"{who} did not answer and was killed", is_fault=True)
         if code is None or code >= 0:
             return Death(f"{who} has ended with exit code {code}", is_fault=True)
         is_oom = -code == signal.SIGKILL and num_oom_kills() > self._oom_kills

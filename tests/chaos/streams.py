@@ -151,14 +151,15 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def pauses(answers: list[Answer], strikes: list[tuple[float, float]]) -> list[float]:
-    """Seconds from each strike to the first frame after the engine's end of each stream that was open then.
+    """Seconds between the last frame before each end of an engine and the first after it, of each stream open then.
 
-    `strikes` are the times of both: until an engine that hangs or errs has ended, frames of before may come.
+    `strikes` are the times of each strike and of the end: until an engine that errs, or that the kernel is about to
+    kill for its memory, has ended, it serves.
     """
     found = []
     for struck, over in strikes:
         for answer in answers:
-            later = [t for t in answer.times if t > over]
-            if later and answer.times[0] < struck:
-                found.append(later[0] - struck)
+            before, later = [t for t in answer.times if t <= over], [t for t in answer.times if t > over]
+            if later and before and before[0] < struck:
+                found.append(later[0] - before[-1])
     return found

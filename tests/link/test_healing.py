@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -136,7 +137,7 @@ async def test_a_poison_request_ends_alone(number: int) -> None:
 
 
 async def test_a_stopped_engine_is_noticed_killed_and_followed() -> None:
-    healing = Healing(max_restarts=5, window_s=3600.0, hang_timeout_s=1.5)
+    healing = Healing(max_restarts=5, window_s=3600.0, hang_timeout_s=3600.0)
     async with healing_groups("slow:0.004", healing=healing) as groups:
         client = groups.clients[0]
         with groups.submit([request("a", 60)]) as stream:
@@ -145,6 +146,19 @@ async def test_a_stopped_engine_is_noticed_killed_and_followed() -> None:
             await until(lambda: client.state == "stalled")
             events = [event for event, _ in first] + await read_all(stream)
         assert_undisturbed(events, "a", (1, 2, 3), 60)
+        assert client.breaker.restarts == {"fault": 0, "outside": 1}
+
+
+async def test_an_engine_whose_step_does_not_end_is_killed_and_followed(tmp_path: Path) -> None:
+    holding = tmp_path / "hold"
+    async with healing_groups(f"hold:{holding}", healing=Healing(5, 3600.0, hang_timeout_s=1.0)) as groups:
+        client = groups.clients[0]
+        holding.touch()
+        with groups.submit([request("a", 20)]) as stream:
+            await until(lambda: client.state == "stalled")
+            await until(lambda: not client.is_up and client.state != "stalled")
+            holding.unlink()
+            assert_undisturbed(await read_all(stream), "a", (1, 2, 3), 20)
         assert client.breaker.restarts == {"fault": 1, "outside": 0}
 
 
