@@ -92,7 +92,7 @@ class Admission:
             most_s = forecast.most_s(request, foreseen_s)
             if limit_s is not None and delay_s > 0 and most_s > limit_s:
                 return _Refusal(rank, what, limit, most_s, limit_s, min(most_s - limit_s, delay_s), service_s)
-        forecast.inflow.add(request.priority, request.arrival_time, chance * service_s)
+        forecast.inflow.add(request.priority, request.tenant, request.arrival_time, chance * service_s)
         if delay_s > 0:
             forecast.expect(request, first_s)
         return None
@@ -110,17 +110,19 @@ class Admission:
             to_come[each.request.tenant] += max(1, ceil(mean) - len(each.token_ids))
             if not each.num_tokens_here:
                 computing.append(_num_known(each))
+        share_before = 0.0
         if newcomer is None:
             ahead = [each for each in waiting if each.request.priority <= 0]
         else:
             ahead = forecast.turns.before(newcomer, waiting, to_come, mean)
+            share_before = forecast.inflow.share_before(newcomer.priority, newcomer.tenant, newcomer.arrival_time)
         return EngineLoad(
             0 if report is None else report.num_running,
             _free_places(report, self._config.max_num_seqs),
             len(ahead),
             sum(computing) + sum(each.num_tokens for each in ahead),
             len(computing) + len(ahead),
-            0.0 if newcomer is None else forecast.inflow.share_before(newcomer.priority, newcomer.arrival_time),
+            share_before,
         )
 
 

@@ -154,9 +154,7 @@ class Forecast:
         self._num_ended = keep * self._num_ended + num_ended
 
     def service_s(self, load: EngineLoad, num_sequences: int, num_prompt_tokens: int) -> float:
-        """Seconds of the engine that so many sequences take which share a prompt; 0 while lengths are not known."""
-        if not self.knows_lengths:
-            return 0.0
+        """Seconds of the engine that so many sequences take which share a prompt."""
         return self._own_s(load.behind(num_sequences, num_prompt_tokens), 0) - self._own_s(load, 0)
 
     def delay_s(self, load: EngineLoad) -> float:

@@ -148,6 +148,31 @@ def test_who_asks_little_is_not_refused_for_anothers_flood() -> None:
     assert goodput(server) >= 0.9 * tokens_per_s
 
 
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
+@pytest.mark.parametrize("draw", [fixed, drawn])
+def test_who_is_passed_by_more_urgent_ones_from_the_start_keeps_the_limit_too(draw: Draw, batching: Batching) -> None:
+    """On a server that knows nothing yet those count that come before there is any other sign of a flood."""
+    per_s, tokens_per_s = capacity(draw, batching)
+    asked = [
+        replace(each, priority=priority)
+        for priority in (-1, 0)
+        for each in arrivals(draw, OVERLOAD / 2 * per_s, seed=priority + 4)
+    ]
+    server = served(sorted(asked, key=lambda each: each.at_s), batching)
+    assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
+    assert goodput(server) >= 0.95 * tokens_per_s
+
+
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
+def test_a_flood_is_held_to_what_a_key_that_asks_less_leaves_of_the_engine(batching: Batching) -> None:
+    per_s, tokens_per_s = capacity(drawn, batching)
+    flood = [replace(each, tenant="many") for each in arrivals(drawn, OVERLOAD * per_s)]
+    few = [replace(each, tenant="few") for each in arrivals(drawn, 0.3 * per_s, seed=4)]
+    server = served(sorted((*flood, *few), key=lambda each: each.at_s), batching)
+    assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
+    assert goodput(server) >= 0.95 * tokens_per_s
+
+
 def test_clients_that_leave_while_they_wait_cost_no_one_else_a_place() -> None:
     per_s, _ = capacity(drawn, "neuron")
     asked = arrivals(drawn, OVERLOAD * per_s)

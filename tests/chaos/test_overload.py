@@ -1,9 +1,9 @@
 """Three times as many requests as a server can answer, in several shapes: what those get who are taken.
 
-`make overload` finds the capacity of each shape, offers three times that, and prints both beside the goals. The shipped
-model is priced as one of 8 billion parameters and paced so (priced_as.py): a client beside a server that needs the
-host's CPUs measures how long it waits for one. So it does at the host's pace, which `make overload PACE=host` has.
-Nothing of time is asserted; where the client was late, a shape is skipped as void.
+`make overload` finds the capacity of each shape, offers three times that, and prints what came of it, with a table of
+all shapes at the end. The shipped model is priced as one of 8 billion parameters and paced so (priced_as.py): a client
+beside a server that needs the host's CPUs measures how long it waits for one. So it does at the host's pace, which
+`make overload PACE=host` has. Nothing of time is asserted; where the client was late, a shape is skipped as void.
 """
 
 from __future__ import annotations
@@ -116,23 +116,45 @@ async def both(url: str, shape: Shape) -> tuple[Load, Load]:
         return calm, flooded
 
 
-def report(name: str, calm: Load, flooded: Load) -> None:
-    """Print what came of it, beside the goals."""
+COLUMNS = ("shape", "kind", "taken", "refusals", "told s", "returns taken", "tokens in time", "p99 / limit", "late s")
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[list[tuple[str, ...]]]:
+    """Rows of all shapes, printed below the last."""
+    rows = list[tuple[str, ...]]()
+    yield rows
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    print(f"\n\n{GOAL}; the limit is {TTFT_LIMIT_S:g} s")
+    for row in (COLUMNS, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def rows_of(name: str, calm: Load, flooded: Load, lag_s: float) -> list[tuple[str, ...]]:
+    """What came of each kind of requests, and of all where there are several."""
     capacity, kinds = calm.goodput(TTFT_LIMIT_S), sorted({fate.planned.kind for fate in flooded.fates})
-    print(f"\n{name}: at capacity {calm.requests_per_s:.1f} requests/s, {capacity:.0f} tokens/s in time; {GOAL}")
-    for kind in kinds:
-        fates = [fate for fate in flooded.fates if fate.planned.kind == kind]
+    rows = []
+    for kind in dict.fromkeys((*kinds, None if len(kinds) > 1 else kinds[0])):
+        fates = [fate for fate in flooded.fates if kind in {None, fate.planned.kind}]
         taken = [fate for fate in fates if fate.status == 200]
         p99_s = p99([fate.ttft_s for fate in taken if fate.ttft_s is not None])
         told = [seconds for fate in fates for seconds in fate.retry_afters]
         back = [fate for fate in fates if fate.retry_afters and fate.planned.num_tries > 1]
         tries = sum(len(fate.retry_afters) - 1 + (fate.status == 200) for fate in back)
-        print(
-            f"  {kind or 'all'}: {len(taken)} of {len(fates)} taken, {len(told)} refusals, told {min(told, default=0)} "
-            f"to {max(told, default=0)} s, {sum(fate.status == 200 for fate in back)} of {tries} that came back taken; "
-            f"{flooded.goodput(TTFT_LIMIT_S, kind) / capacity:.0%} of the tokens in time, p99 of the first token "
-            f"{p99_s:.2f} s ({p99_s / TTFT_LIMIT_S:.2f} of the limit)"
+        rows.append(
+            (
+                name,
+                kind or "all",
+                f"{len(taken)} of {len(fates)}",
+                str(len(told)),
+                f"{min(told, default=0)} to {max(told, default=0)}",
+                f"{sum(fate.status == 200 for fate in back)} of {tries}",
+                f"{flooded.goodput(TTFT_LIMIT_S, kind) / capacity:.0%}",
+                f"{p99_s / TTFT_LIMIT_S:.2f}",
+                f"{flooded.late_s:.3f}, host {lag_s:.2f}",
+            )
         )
+    return rows
 
 
 def pace_lag_s(url: str) -> float:
@@ -144,7 +166,7 @@ def pace_lag_s(url: str) -> float:
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", SHAPES)
 def test_three_times_its_capacity_is_refused_or_served(
-    name: str, pace: tuple[str, ...], kernel_cache: str, tmp_path: Path
+    name: str, pace: tuple[str, ...], kernel_cache: str, tmp_path: Path, table: list[tuple[str, ...]]
 ) -> None:
     shape = SHAPES[name]
     limits = ("--max-num-seqs", str(SLOTS), "--ttft-slo-ms", str(int(TTFT_LIMIT_S * 1000)))
@@ -155,9 +177,12 @@ def test_three_times_its_capacity_is_refused_or_served(
     with running_server(DEFAULT_MODEL, *options, program="server") as server:
         calm, flooded = asyncio.run(both(server.url, shape))
         lag_s = pace_lag_s(server.url)
-    report(name, calm, flooded)
-    print(f"  sent up to {flooded.late_s:.3f} s late; the server's host was {lag_s:.2f} s behind the part in all")
+    rows = rows_of(name, calm, flooded, lag_s)
+    table += rows
+    at_capacity = f"{calm.requests_per_s:.1f} requests/s, {calm.goodput(TTFT_LIMIT_S):.0f} tokens/s in time"
+    print(f"\n{name}: at capacity {at_capacity}", *("  ".join(row) for row in rows), sep="\n  ")
     assert calm.wrong + flooded.wrong == []
     assert {fate.status for fate in flooded.fates} >= {200, 429}
     if flooded.late_s > LATE_S or lag_s > LAG * (CAPACITY_S + shape.seconds):
+        table[-len(rows) :] = [(f"{name} (void)", *row[1:]) for row in rows]
         pytest.skip(f"void: the client was {flooded.late_s:.2f} s late, and the server's host {lag_s:.2f} s in all")
