@@ -38,7 +38,7 @@ class _Refusal:
     most_s: float  # that it may take
     limit_s: float  # that it is allowed to
     wait_s: float  # until there is room, if nobody else comes
-    service_s: float  # that the engine takes for it
+    service_s: float  # that the engine takes for it; 0 while lengths are not known
 
 
 class Admission:
@@ -91,7 +91,8 @@ class Admission:
         for what, limit, foreseen_s, limit_s in limits:
             most_s = forecast.most_s(request, foreseen_s)
             if limit_s is not None and delay_s > 0 and most_s > limit_s:
-                return _Refusal(rank, what, limit, most_s, limit_s, min(most_s - limit_s, delay_s), service_s)
+                known_s = service_s if forecast.knows_lengths else 0.0
+                return _Refusal(rank, what, limit, most_s, limit_s, min(most_s - limit_s, delay_s), known_s)
         forecast.inflow.add(request.priority, request.tenant, request.arrival_time, chance * service_s)
         if delay_s > 0:
             forecast.expect(request, first_s)
