@@ -156,7 +156,7 @@ class LimitedProcess:
         self._process = self._connection = None
 
 
-def _exit_code(process: SpawnProcess) -> int | None:
+def _exit_code(process: BaseProcess) -> int | None:
     """Of a process that has closed its connection, and so is about to end; a signal's is negative."""
     process.join(1.0)
     return process.exitcode
