@@ -32,7 +32,7 @@ from server.kernels.isa.jit import KERNELS_OF, HostFunction, Inlined, Kernel, is
 Compiled = Kernel | HostFunction
 Report = Callable[[str], None]
 
-MAX_PROCESSES = 4  # each takes about 200 MB, and the longest kernel is a third of all the work
+MAX_PROCESSES = 4  # each takes about 220 MB, and the longest kernel is a third of all the work
 HOLDER = "compiling"  # file in the cache's folder: what the process does that holds the lock
 POLL_S, REPORT_S = 0.1, 5.0
 
