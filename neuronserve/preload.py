@@ -1,4 +1,4 @@
-"""What the process that engines are forked from (server/link/fork_server.py) imports at its start: all they run."""
+"""What the process that engines are forked from (server/device/fork_server.py) imports at its start: all they run."""
 
 from __future__ import annotations
 
@@ -16,3 +16,4 @@ gc.disable()  # a tenth of the time of imports; an engine that has loaded turns 
 
 for module in ("server.engine.process", "server.engine.serving"):
     importlib.import_module(module)
+gc.freeze()  # a collection in a process that is forked walks, and so copies, what that has made itself

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def serve(call: Call) -> None:
     """Run the server. The engines' processes start before the heavy imports of the API, and load meanwhile."""
-    from server.link.fork_server import start_fork_server
+    from server.device.fork_server import start_fork_server
 
     gc.disable()  # until the server has loaded: a tenth of the time of imports
     if not {"-h", "--help"}.intersection(call.argv):

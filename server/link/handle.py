@@ -15,6 +15,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Literal
@@ -23,10 +24,10 @@ import zmq
 
 from server.config import EngineConfig
 from server.device.confinement import end_with_parent, give_up_network, go_first_when_memory_runs_out
+from server.device.fork_server import engine_context
 from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
 from server.errors import StartError
-from server.link.fork_server import fork_context
 from server.link.heartbeat import Heartbeat
 
 EngineMode = Literal["process", "thread"]
@@ -85,14 +86,20 @@ class EngineHandle:
         self.name = "the engine" if size == 1 else f"engine {rank}"
         self._oom_kills = num_oom_kills()
         self._thread: threading.Thread | None = None
-        self.process: BaseProcess | None = None
+        self._started: Future[BaseProcess] | None = None
         if mode == "thread":
             self._thread = threading.Thread(target=main, args=(config, self.addresses), name="engine", daemon=True)
             self._thread.start()
         else:
-            args = (config, main, self.addresses)
-            self.process = fork_context().Process(target=_process_main, args=args, name="engine", daemon=True)
-            self.process.start()
+            # In a thread, because the fork server may have imports to finish, and so may the caller.
+            starter = ThreadPoolExecutor(1, "engine-start")
+            self._started = starter.submit(_started_process, config, main, self.addresses)
+            starter.shutdown(wait=False)
+
+    @property
+    def process(self) -> BaseProcess | None:
+        """The engine's process, None in thread mode. Waits for its start; raises what has prevented that."""
+        return None if self._started is None else self._started.result()
 
     @property
     def pid(self) -> int | None:
@@ -145,14 +152,20 @@ class EngineHandle:
 
     def close(self) -> None:
         """End the engine if it still runs, and remove sockets and directory. May be called twice."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
+        if self._started is not None and self._started.exception() is None:
+            self._started.result().kill()
+            self._started.result().join()
         self.heartbeat.close()
         for socket in (self.commands, self.outputs):
             socket.close(linger=0)
         self._context.term()
         shutil.rmtree(self.addresses.directory, ignore_errors=True)
+
+
+def _started_process(config: EngineConfig, main: EngineMain, addresses: Addresses) -> BaseProcess:
+    process = engine_context().Process(target=_process_main, args=(config, main, addresses), name="engine", daemon=True)
+    process.start()
+    return process
 
 
 def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:

@@ -11,19 +11,20 @@ next process.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import gc
 import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import msgspec
 import psutil
 
 from server.device.confinement import give_up_network, go_first_when_memory_runs_out
+from server.device.fork_server import light_context
 from server.text.memory_limit import HOST_LIMIT, MemoryLimit, grows_beyond, limit_own_memory
 
 START_TIMEOUT_S = 60.0  # of the process itself, on a busy host
@@ -66,7 +67,7 @@ class LimitedProcess:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._lock = threading.Lock()
-        self._process: SpawnProcess | None = None
+        self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
 
     @property
@@ -105,7 +106,7 @@ class LimitedProcess:
         if self._process is not None and self._connection is not None and self._process.is_alive():
             return self._connection
         self._kill()
-        context = multiprocessing.get_context("spawn")
+        context = light_context()
         self._connection, theirs = context.Pipe()
         work = self._work
         name = work.name.removeprefix("the ").replace(" ", "-")
@@ -155,7 +156,7 @@ class LimitedProcess:
         self._process = self._connection = None
 
 
-def _exit_code(process: SpawnProcess) -> int | None:
+def _exit_code(process: BaseProcess) -> int | None:
     """Of a process that has closed its connection, and so is about to end; a signal's is negative."""
     process.join(1.0)
     return process.exitcode
@@ -173,6 +174,7 @@ def _computed_s(pid: int) -> float:
 def _serve(connection: Connection[Any, Any], work: Work) -> None:
     """Main function of the process: prepare once, then handle calls until the other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    gc.enable()  # which the fork server is without
     limit_own_memory(work.limit, work.memory_bytes)
     go_first_when_memory_runs_out()
     give_up_network()

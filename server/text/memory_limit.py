@@ -24,9 +24,13 @@ WATCH_S = 0.02  # between two looks
 
 
 def limit_own_memory(limit: MemoryLimit, memory_bytes: int) -> None:
-    """Called in the process itself before its work."""
+    """Called in the process itself before its work, which may map so many bytes beyond what is mapped by now.
+
+    What a process is forked from has mapped a compiler and a thread pool for every CPU.
+    """
     if limit == "address_space":
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        most = psutil.Process().memory_info().vms + memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def grows_beyond(pid: int, memory_bytes: int, connection: Connection[Any, Any], timeout_s: float) -> bool:

@@ -14,7 +14,7 @@ from server.text.chat_template import ChatTemplate, ChatTemplateError, Conversat
 from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
 
 TIMEOUT_S = 2.0  # of one rendering; real templates take about a millisecond
-MEMORY_BYTES = 1024 * 2**20  # address space of the process; Python and Jinja take about 100 MiB of it
+MEMORY_BYTES = 1024 * 2**20  # address space of the process beyond what it starts with; Jinja takes little of it
 MAX_CHARS = 32 * 2**20  # of the prompt text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import shutil
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba import types
+from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
 
 from server.errors import SettingsError
 from server.kernels.dispatch import linear_kernels, shared_kernels
@@ -49,6 +53,18 @@ for cell in ("float32", "bfloat16"):
     case = Case((cell, "portable"), 4, 2, 64, 32, 0, [40])
     assert np.abs(case.run(pool, [(0, 0, 40)]) - case.want(0)).max() < 1e-4, cell
 """
+
+
+def test_numba_is_asked_once_what_an_operator_makes_of_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = cpu_target.typing_context
+    context.refresh()
+    add, pair = context.resolve_value_type(operator.add), (types.int64, types.int64)
+    signature = add.get_call_type(context, pair, {})
+    monkeypatch.setattr(add, "templates", ())
+    assert signature.return_type == types.int64
+    assert add.get_call_type(context, pair, {}) is signature
+    with pytest.raises(NumbaError):
+        add.get_call_type(context, (types.int64, types.void), {})
 
 
 @pytest.mark.parametrize("kernel", {k.name: k for k in KERNELS}.values(), ids=lambda k: k.name)

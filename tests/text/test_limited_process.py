@@ -5,17 +5,21 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
+from server.device import fork_server
 from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
 from server.text.memory_limit import LIMITS, MemoryLimit
 
 MIB = 1 << 20
 LIMIT = 512 * MIB
+linux = pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked")
 
 
 def fill(call: bytes) -> str:
@@ -34,8 +38,17 @@ def prepare_fill() -> Handler:
     return fill
 
 
+@pytest.fixture(params=["spawned", pytest.param("forked", marks=linux)])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How processes come to be meanwhile."""
+    monkeypatch.setattr(fork_server, "_started", [])
+    if request.param == "forked":
+        fork_server.start_fork_server()
+    return str(request.param)
+
+
 @pytest.fixture(params=LIMITS)
-def process(request: pytest.FixtureRequest) -> Iterator[LimitedProcess]:
+def process(request: pytest.FixtureRequest, way: str) -> Iterator[LimitedProcess]:
     limit: MemoryLimit = request.param
     limited = LimitedProcess(Work("the work", prepare_fill, 60.0, 60.0, LIMIT, limit))
     yield limited
@@ -63,7 +76,7 @@ def prepare_wait() -> Handler:
 
 
 @pytest.fixture
-def waiting() -> Iterator[LimitedProcess]:
+def waiting(way: str) -> Iterator[LimitedProcess]:
     limited = LimitedProcess(Work("the work", prepare_wait, 1.0, 60.0, LIMIT))
     limited.start()
     yield limited
@@ -94,3 +107,8 @@ def test_a_process_that_ends_by_itself_is_the_work_s_fault(waiting: LimitedProce
     with pytest.raises(Refusal, match=r"^the work ended its process$"):
         waiting.call(b"not a number")
     assert waiting.pid is None
+
+
+def test_the_fork_server_is_what_it_is_forked_from(process: LimitedProcess, way: str) -> None:
+    process.start()
+    assert (psutil.Process(process.pid).ppid() == os.getpid()) == (way == "spawned")

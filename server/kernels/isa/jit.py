@@ -23,9 +23,11 @@ from numba.core.runtime import rtsys
 from numba.extending import typeof_impl
 
 from server.kernels.isa import access
-from server.kernels.isa.inlined import InlinedCompiler
+from server.kernels.isa.inlined import InlinedCompiler, remember_calls
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
+
+remember_calls()
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.
 OPTIONS = {"error_model": "numpy"}

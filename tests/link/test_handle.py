@@ -1,0 +1,39 @@
+"""An engine's process starts beside the imports of its parent, and whoever needs it waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from server.config import EngineConfig
+from server.link import handle
+from server.link.handle import Addresses, EngineHandle, EngineMain
+from tests.api.serving import run_fake
+from tests.link.test_client import config
+
+
+def failing_start(begin: threading.Event) -> Callable[[EngineConfig, EngineMain, Addresses], BaseProcess]:
+    """A start that takes until `begin`, and comes to nothing."""
+
+    def start(_: EngineConfig, main: EngineMain, addresses: Addresses) -> BaseProcess:
+        begin.wait()
+        raise EOFError("the fork server has ended")
+
+    return start
+
+
+def test_a_start_is_not_waited_for_and_its_error_reaches_who_needs_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = threading.Event()
+    monkeypatch.setattr(handle, "_started_process", failing_start(begin))
+    engine = EngineHandle(config(), run_fake)
+    begin.set()
+    with pytest.raises(EOFError, match="the fork server has ended"):
+        _ = engine.process
+    engine.close()
+    assert not Path(engine.addresses.directory).exists()
