@@ -27,6 +27,7 @@ from server.engine.trace.files import require_directory, traced
 from server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
+from server.link.frames import FrameWriter
 from server.link.handle import Addresses, connected_socket
 from server.link.heartbeat import Heartbeat, StepLimit
 from server.link.messages import (
@@ -47,6 +48,7 @@ from server.scheduler.scheduler import Scheduler
 from server.scheduler.shared import SharedScheduler
 
 log = logging.getLogger("neuronserve.engine")
+LINGER_S = 2.0  # for what the parent has not read at the end
 
 
 class LoadedEngine(Protocol):
@@ -77,33 +79,44 @@ Loader = Callable[[EngineConfig, Callable[[str], None]], LoadedEngine]
 
 
 class _SocketInputs:
-    """All that the API sends, from the socket."""
+    """All that the API sends, from the socket; while it waits it sees to it that outputs go out."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+    def __init__(self, socket: zmq.Socket[bytes], outputs: FrameWriter) -> None:
+        self._socket, self._outputs = socket, outputs
         self._decoder = msgspec.msgpack.Decoder(Input)
 
     def drain(self, timeout_s: float) -> list[Input]:
         commands: list[Input] = []
-        if self._socket.poll(int(timeout_s * 1000)):
+        if self._wait(int(timeout_s * 1000)):
             with contextlib.suppress(zmq.Again):
                 while True:
                     commands.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
         return commands
 
+    def _wait(self, timeout_ms: int) -> bool:
+        """Whether there are commands; returns early when outputs could be sent."""
+        if not self._outputs.has_unsent:
+            return bool(self._socket.poll(timeout_ms))
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._outputs.fileno(), zmq.POLLOUT)
+        ready = dict(poller.poll(timeout_ms))
+        self._outputs.flush()
+        return self._socket in ready
+
 
 class _SocketOutbox:
     """Outputs to the socket; the reader merges what it cannot keep up with, so nothing piles up here."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+    def __init__(self, writer: FrameWriter) -> None:
+        self._writer = writer
         self._encoder = msgspec.msgpack.Encoder()
 
     def put(self, tokens: Tokens) -> None:
         self.send(tokens)
 
     def send(self, output: Output) -> None:
-        self._socket.send(self._encoder.encode(output))
+        self._writer.send(self._encoder.encode(output))
 
 
 def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, KVCacheManager | None, Callable[[], BlockMap]]:
@@ -122,8 +135,8 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
     """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`."""
     context = zmq.Context()
     inbox = connected_socket(context, zmq.PULL, addresses.commands)
-    outbox = connected_socket(context, zmq.PUSH, addresses.outputs)
-    outputs, heartbeat = _SocketOutbox(outbox), Heartbeat(addresses.directory)
+    writer = FrameWriter(addresses.outputs)
+    outputs, heartbeat = _SocketOutbox(writer), Heartbeat(addresses.directory)
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
@@ -134,7 +147,7 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
             ReadBlocks: lambda: outputs.send(read_blocks()),
             ReleaseMemory: partial(release_memory, cache, loaded.give_back, loaded.grammars),
         }
-        inputs = AdapterInputs(HousekeepingInputs(_SocketInputs(inbox), work), loaded.adapters, outputs.send)
+        inputs = AdapterInputs(HousekeepingInputs(_SocketInputs(inbox, writer), work), loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
@@ -154,6 +167,6 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         return 1
     finally:
         inbox.close(linger=0)
-        outbox.close(linger=2000)
+        writer.close(LINGER_S)
         context.term()
     return 0

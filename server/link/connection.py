@@ -22,17 +22,16 @@ class Connection:
         self._engine = engine
 
     def open(self, on_output: Callable[[], None], on_exit: Callable[[], None]) -> None:
-        """Call `on_output` whenever there may be something to read, now too, and `on_exit` at the process's end."""
+        """Call `on_output` whenever there is something to read, and `on_exit` at the process's end."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._engine.outputs.fileno(), on_output)
+        loop.add_reader(self._engine.outputs.fileno(), self._on_readable, on_output)
         if self._engine.process is not None:
             loop.add_reader(self._engine.process.sentinel, on_exit)
-        on_output()  # the socket signals changes only, and may have filled before
 
     def close(self) -> None:
         """Call nothing any more. May be called twice."""
         loop = asyncio.get_running_loop()
-        if not self._engine.outputs.closed:
+        if not self._engine.outputs.is_closed:
             loop.remove_reader(self._engine.outputs.fileno())
         if self._engine.process is not None:
             loop.remove_reader(self._engine.process.sentinel)
@@ -47,9 +46,10 @@ class Connection:
 
     def read(self) -> Iterator[Output]:
         """All messages that have come."""
-        while True:
-            try:
-                data = self._engine.outputs.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for data in self._engine.outputs.read():
             yield _DECODER.decode(data)
+
+    def _on_readable(self, on_output: Callable[[], None]) -> None:
+        on_output()
+        if self._engine.outputs.has_ended and not self._engine.outputs.is_closed:  # or it would be called for ever
+            asyncio.get_running_loop().remove_reader(self._engine.outputs.fileno())

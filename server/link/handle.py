@@ -1,8 +1,8 @@
 """The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
 
-Commands and outputs are msgpack over two ZeroMQ sockets in a private directory; nothing here listens on TCP. What the
-process runs is an argument, so that this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM
-and SIGHUP, because the parent decides when it ends; it also ends when its parent does.
+Commands are msgpack over a ZeroMQ socket in a private directory, outputs over a socket pair (`frames.py`); nothing here
+listens on TCP. What the process runs is an argument, so that this file imports nothing of the engine. The engine
+ignores SIGINT, SIGTERM and SIGHUP, because the parent decides when it ends; it also ends when its parent does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
 from server.errors import StartError
 from server.link.fork_server import fork_context
+from server.link.frames import FrameReader
 from server.link.heartbeat import Heartbeat
 
 EngineMode = Literal["process", "thread"]
@@ -42,17 +44,14 @@ EngineMain = Callable[[EngineConfig, "Addresses"], int]
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses of the two sockets, in a directory that only this user can enter."""
+    """Where an engine finds its parent: a directory that only this user can enter, and its end of the outputs."""
 
     directory: str
+    outputs: socket.socket
 
     @property
     def commands(self) -> str:
         return f"ipc://{self.directory}/commands"
-
-    @property
-    def outputs(self) -> str:
-        return f"ipc://{self.directory}/outputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,11 @@ class EngineHandle:
     def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
         self._config, self._main, self._mode = config, main, mode
         self._is_killed = False
-        self.addresses = Addresses(_private_directory())
+        own_end, engines_end = socket.socketpair()
+        self.addresses, self.outputs = Addresses(_private_directory(), engines_end), FrameReader(own_end)
         self.heartbeat = Heartbeat(self.addresses.directory)
         self._context = zmq.Context()
         self.commands = bound_socket(self._context, zmq.PUSH, self.addresses.commands)
-        self.outputs = bound_socket(self._context, zmq.PULL, self.addresses.outputs)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
         self._oom_kills = num_oom_kills()
@@ -93,6 +92,7 @@ class EngineHandle:
             args = (config, main, self.addresses)
             self.process = fork_context().Process(target=_process_main, args=args, name="engine", daemon=True)
             self.process.start()
+            engines_end.close()  # the process has its own by now
 
     @property
     def pid(self) -> int | None:
@@ -149,8 +149,8 @@ class EngineHandle:
             self.process.kill()
             self.process.join()
         self.heartbeat.close()
-        for socket in (self.commands, self.outputs):
-            socket.close(linger=0)
+        self.outputs.close()
+        self.commands.close(linger=0)
         self._context.term()
         shutil.rmtree(self.addresses.directory, ignore_errors=True)
 

@@ -1,0 +1,66 @@
+"""Messages over a socket pair: each once, whole and in order, whoever is slow or gone."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from server.link.frames import FrameReader, FrameWriter
+
+MESSAGES = [random.Random(size).randbytes(size) for size in (0, 1, 300, 65532, 65536, 65540, 3_000_000, 5)]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[FrameWriter, FrameReader]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield FrameWriter(ours), FrameReader(theirs)
+
+
+def test_a_writer_does_not_wait_for_its_reader(ends: tuple[FrameWriter, FrameReader]) -> None:
+    writer, reader = ends
+    for message in MESSAGES:
+        writer.send(message)
+    assert writer.has_unsent
+    received: list[bytes] = []
+    while writer.has_unsent:
+        received += reader.read()
+        writer.flush()
+    assert [*received, *reader.read()] == MESSAGES
+    assert list(reader.read()) == []
+    assert not reader.has_ended
+
+
+def test_what_was_sent_before_an_end_is_read_after_it(ends: tuple[FrameWriter, FrameReader]) -> None:
+    writer, reader = ends
+    for message in MESSAGES[:3]:
+        writer.send(message)
+    writer.close(timeout_s=60)
+    assert reader.wait(60)
+    assert list(reader.read()) == MESSAGES[:3]
+    assert list(reader.read()) == []
+    assert reader.has_ended
+
+
+def test_a_message_that_was_cut_by_the_end_is_none(ends: tuple[FrameWriter, FrameReader]) -> None:
+    writer, reader = ends
+    writer.send(MESSAGES[1])
+    writer.send(MESSAGES[6])
+    assert writer.has_unsent
+    writer.close(timeout_s=0)
+    assert [*reader.read(), *reader.read()] == [MESSAGES[1]]
+    assert reader.has_ended
+
+
+def test_a_writer_outlives_its_reader(ends: tuple[FrameWriter, FrameReader]) -> None:
+    writer, reader = ends
+    writer.send(MESSAGES[6])
+    reader.close()
+    assert reader.is_closed
+    writer.flush()
+    writer.send(b"lost")
+    assert not writer.has_unsent
+    writer.close(timeout_s=60)
