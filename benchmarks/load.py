@@ -86,8 +86,8 @@ def measure(config: EngineConfig) -> StartFigures:
 def _ready(process: EngineHandle) -> EngineInfo:
     decoder, deadline = msgspec.msgpack.Decoder(Output), time.monotonic() + TIMEOUT_S
     while process.is_alive and time.monotonic() < deadline:
-        process.outputs.wait(0.2)
-        for output in map(decoder.decode, process.outputs.read()):
+        process.frames.wait(0.2)
+        for output in map(decoder.decode, process.frames.read()):
             if isinstance(output, Ready):
                 return output.info
             if isinstance(output, Failed):

@@ -1,7 +1,7 @@
-"""Messages of an engine to its parent: framed bytes over a socket pair, with no thread on either side.
+"""Messages between an engine and its parent: framed bytes over a socket pair, with no thread between.
 
-Each side of a ZeroMQ socket has a thread of its own that every message passes and has to wake; for an engine with
-a step of half a millisecond these cost a fifth of it. The writer never waits: what the socket does not take is kept.
+A queue of its own threads, such as ZeroMQ's, has to be woken by each message on either side: with a step of half a
+millisecond that is a fifth of an engine's time. Nobody waits to send: what the socket does not take is kept.
 """
 
 from __future__ import annotations
@@ -15,104 +15,96 @@ _LENGTH_BYTES = 4
 _CHUNK_BYTES = 1 << 16
 
 
-class FrameWriter:
-    """Owner of one end. When nobody has the other any more, what is sent is lost."""
+class Frames:
+    """Owner of one end. What was sent before the other end was closed, even by its process's death, is read first."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._unsent = bytearray()
+        self._unsent, self._unread = bytearray(), bytearray()
+        self.has_ended = False  # nothing more will be read
         end.setblocking(False)
 
     @property
     def has_unsent(self) -> bool:
-        """True while the reader is behind by more than the socket takes: `flush` is to be called."""
+        """True while the other side is behind by more than the socket takes: `flush` is to be called."""
         return bool(self._unsent)
-
-    def fileno(self) -> int:
-        """What becomes writable when `flush` can go on."""
-        return self._end.fileno()
-
-    def send(self, message: bytes) -> None:
-        """Send a message after those before it, or as much of it as goes now."""
-        frame = len(message).to_bytes(_LENGTH_BYTES, "big") + message
-        if self._unsent:
-            self._unsent += frame
-            self.flush()
-        elif (sent := self._sent(frame)) < len(frame):
-            self._unsent += frame[sent:]
-
-    def flush(self) -> None:
-        """Send what is left, or as much of it as goes now."""
-        if self._unsent:
-            with memoryview(self._unsent) as left:
-                sent = self._sent(left)
-            del self._unsent[:sent]
-
-    def close(self, timeout_s: float) -> None:
-        """Close, once the reader has taken what is left, or after that time."""
-        with contextlib.suppress(OSError):
-            self._end.settimeout(timeout_s)
-            self._end.sendall(self._unsent)
-        self._end.close()
-
-    def _sent(self, data: bytes | memoryview) -> int:
-        try:
-            return self._end.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:  # the reader has gone
-            return len(data)
-
-
-class FrameReader:
-    """Owner of the other end. Messages that were sent before the writer's end, however it ended, are there after it."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._pending = bytearray()
-        self.has_ended = False  # the writer has, and all was read
-        end.setblocking(False)
 
     @property
     def is_closed(self) -> bool:
+        """Whether this end is."""
         return self._end.fileno() < 0
 
     def fileno(self) -> int:
-        """What becomes readable with a message, and stays so until it was read; at the writer's end for ever."""
+        """Readable when there is something to read, and for ever at the end; writable when `flush` can go on."""
         return self._end.fileno()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until there may be something to read."""
-        return bool(select.select([self._end], [], [], timeout_s)[0])
+    def send(self, message: bytes) -> bool:
+        """Send a message after those before it, as much of it as goes now. False when nobody will read it."""
+        frame = len(message).to_bytes(_LENGTH_BYTES, "big") + message
+        if not self._unsent:
+            sent = self._sent(frame)
+            if sent is not None and sent < len(frame):
+                self._unsent += frame[sent:]
+            return sent is not None
+        self._unsent += frame
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send what is left, as much of it as goes now. False when nobody will read it."""
+        with memoryview(self._unsent) as left:
+            sent = self._sent(left)
+        del self._unsent[:sent]
+        return sent is not None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until there is something to read, or some of what is left could be sent."""
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        ready = poll.poll(timeout_s * 1000)
+        if ready and ready[0][1] & select.POLLOUT:
+            self.flush()
 
     def read(self) -> Iterator[bytes]:
         """All messages that have come."""
-        while (data := self._receive()) is not None:
-            self._pending += data
+        while data := self._received():
+            self._unread += data
             yield from self._complete()
             if len(data) < _CHUNK_BYTES:
                 return  # the next would find nothing
 
-    def close(self) -> None:
-        """May be called twice."""
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Close, once what is left was sent or that time has passed. May be called twice."""
+        if self._unsent:
+            with contextlib.suppress(OSError):
+                self._end.settimeout(timeout_s)
+                self._end.sendall(self._unsent)
         self._end.close()
 
-    def _receive(self) -> bytes | None:
+    def _sent(self, data: bytes | memoryview) -> int | None:
+        """Number of bytes that the socket has taken; None when there is no reader."""
+        try:
+            return self._end.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return None
+
+    def _received(self) -> bytes:
         try:
             data = self._end.recv(_CHUNK_BYTES)
         except BlockingIOError:
-            return None
+            return b""
         except OSError:
             data = b""
         self.has_ended = not data
-        return data or None
+        return data
 
     def _complete(self) -> Iterator[bytes]:
         begin = 0
-        while (start := begin + _LENGTH_BYTES) <= len(self._pending):
-            end = start + int.from_bytes(self._pending[begin:start], "big")
-            if end > len(self._pending):
+        while (start := begin + _LENGTH_BYTES) <= len(self._unread):
+            end = start + int.from_bytes(self._unread[begin:start], "big")
+            if end > len(self._unread):
                 break
-            message, begin = bytes(self._pending[start:end]), end
+            message, begin = bytes(self._unread[start:end]), end
             yield message
-        del self._pending[:begin]
+        del self._unread[:begin]

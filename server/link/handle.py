@@ -1,8 +1,8 @@
 """The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
 
-Commands are msgpack over a ZeroMQ socket in a private directory, outputs over a socket pair (`frames.py`); nothing here
-listens on TCP. What the process runs is an argument, so that this file imports nothing of the engine. The engine
-ignores SIGINT, SIGTERM and SIGHUP, because the parent decides when it ends; it also ends when its parent does.
+Commands and outputs are msgpack over a socket pair (`frames.py`); nothing here listens. What the process runs is an
+argument, so that this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM and SIGHUP, because the
+parent decides when it ends; it also ends when its parent does.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
-import zmq
-
 from server.config import EngineConfig
 from server.device.confinement import end_with_parent, give_up_network, go_first_when_memory_runs_out
 from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
 from server.errors import StartError
 from server.link.fork_server import fork_context
-from server.link.frames import FrameReader
+from server.link.frames import Frames
 from server.link.heartbeat import Heartbeat
 
 EngineMode = Literal["process", "thread"]
@@ -44,14 +42,10 @@ EngineMain = Callable[[EngineConfig, "Addresses"], int]
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where an engine finds its parent: a directory that only this user can enter, and its end of the outputs."""
+    """Where an engine finds its parent: a directory that only this user can enter, and its end of the socket pair."""
 
     directory: str
-    outputs: socket.socket
-
-    @property
-    def commands(self) -> str:
-        return f"ipc://{self.directory}/commands"
+    end: socket.socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +70,8 @@ class EngineHandle:
         self._config, self._main, self._mode = config, main, mode
         self._is_killed = False
         own_end, engines_end = socket.socketpair()
-        self.addresses, self.outputs = Addresses(_private_directory(), engines_end), FrameReader(own_end)
+        self.addresses, self.frames = Addresses(_private_directory(), engines_end), Frames(own_end)
         self.heartbeat = Heartbeat(self.addresses.directory)
-        self._context = zmq.Context()
-        self.commands = bound_socket(self._context, zmq.PUSH, self.addresses.commands)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
         self._oom_kills = num_oom_kills()
@@ -149,9 +141,7 @@ class EngineHandle:
             self.process.kill()
             self.process.join()
         self.heartbeat.close()
-        self.outputs.close()
-        self.commands.close(linger=0)
-        self._context.term()
+        self.frames.close()
         shutil.rmtree(self.addresses.directory, ignore_errors=True)
 
 
@@ -187,17 +177,3 @@ def _private_directory() -> str:
     """A new directory of mode 0700, whose path leaves room for a socket's name."""
     is_long = len(tempfile.gettempdir()) > MAX_SOCKET_PATH - len("/neuronserve-12345678/commands")
     return tempfile.mkdtemp(prefix="neuronserve-", dir="/tmp" if is_long else None)
-
-
-def bound_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.set_hwm(0)
-    socket.bind(address)
-    return socket
-
-
-def connected_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.set_hwm(0)
-    socket.connect(address)
-    return socket

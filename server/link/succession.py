@@ -97,7 +97,7 @@ class Succession:
 def _last_words(engine: EngineHandle) -> str:
     """Why an engine that nobody has read could not start."""
     engine.join(1.0)
-    for output in map(_DECODER.decode, engine.outputs.read()):
+    for output in map(_DECODER.decode, engine.frames.read()):
         if isinstance(output, Failed):
             return output.message
     return engine.death().message
