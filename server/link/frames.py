@@ -1,7 +1,7 @@
 """Messages between an engine and its parent: framed bytes over a socket pair, with no thread between.
 
-A queue of its own threads, such as ZeroMQ's, has to be woken by each message on either side: with a step of half a
-millisecond that is a fifth of an engine's time. Nobody waits to send: what the socket does not take is kept.
+A message queue with threads of its own has to wake one on either side for each message: with a step of half a
+millisecond that was a fifth of an engine's time. Nobody waits to send: what the socket does not take is kept.
 """
 
 from __future__ import annotations

@@ -257,10 +257,8 @@ class Generation:
         deltas: dict[str, Delta] = {}
         for event, charge in events:
             choice = self._choices[event.request_id]
-            delta = deltas.get(event.request_id)
-            if delta is None:
-                delta = deltas[event.request_id] = Delta(choice.index)
-            elif delta.finish_reason is not None:
+            delta = deltas.get(event.request_id) or deltas.setdefault(event.request_id, Delta(choice.index))
+            if delta.finish_reason is not None:
                 continue  # a stop string came first
             watch.take(event, charge)
             choice.take(event, charge, delta)
