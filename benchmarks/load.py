@@ -86,13 +86,12 @@ def measure(config: EngineConfig) -> StartFigures:
 def _ready(process: EngineHandle) -> EngineInfo:
     decoder, deadline = msgspec.msgpack.Decoder(Output), time.monotonic() + TIMEOUT_S
     while process.is_alive and time.monotonic() < deadline:
-        if not process.outputs.poll(200):
-            continue
-        output = decoder.decode(process.outputs.recv())
-        if isinstance(output, Ready):
-            return output.info
-        if isinstance(output, Failed):
-            raise StartError(output.message)
+        process.frames.wait(0.2)
+        for output in map(decoder.decode, process.frames.read()):
+            if isinstance(output, Ready):
+                return output.info
+            if isinstance(output, Failed):
+                raise StartError(output.message)
     raise StartError("the engine process ended without a word" if not process.is_alive else "the engine did not start")
 
 

@@ -16,7 +16,7 @@ from server.settings.planner import SimulateSettings
 from server.settings.serve import ServeSettings
 from server.settings.sources import names
 
-API = {"fastapi", "uvicorn", "starlette", "zmq"}
+API = {"fastapi", "uvicorn", "starlette"}
 COMPILER = {"numba", "llvmlite"}
 REPORT_LOADED = """
 import sys, server.cli

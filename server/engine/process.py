@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 from collections.abc import Callable, Sequence
@@ -10,7 +9,6 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
-import zmq
 
 from server.clock import MonotonicClock
 from server.config import CacheConfig, EngineConfig, PoolingLimits, SchedulerConfig
@@ -27,7 +25,8 @@ from server.engine.trace.files import require_directory, traced
 from server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
-from server.link.handle import Addresses, connected_socket
+from server.link.frames import Frames
+from server.link.handle import Addresses
 from server.link.heartbeat import Heartbeat, StepLimit
 from server.link.messages import (
     BlockMap,
@@ -40,6 +39,7 @@ from server.link.messages import (
     ReadBlocks,
     Ready,
     ReleaseMemory,
+    Shutdown,
     Tokens,
 )
 from server.scheduler.pooling import PoolingScheduler
@@ -47,6 +47,7 @@ from server.scheduler.scheduler import Scheduler
 from server.scheduler.shared import SharedScheduler
 
 log = logging.getLogger("neuronserve.engine")
+LINGER_S = 2.0  # for what the parent has not read at the end
 
 
 class LoadedEngine(Protocol):
@@ -77,33 +78,31 @@ Loader = Callable[[EngineConfig, Callable[[str], None]], LoadedEngine]
 
 
 class _SocketInputs:
-    """All that the API sends, from the socket."""
+    """All that the API sends, from the socket; while it waits it sees to it that outputs go out."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
         self._decoder = msgspec.msgpack.Decoder(Input)
 
     def drain(self, timeout_s: float) -> list[Input]:
-        commands: list[Input] = []
-        if self._socket.poll(int(timeout_s * 1000)):
-            with contextlib.suppress(zmq.Again):
-                while True:
-                    commands.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
-        return commands
+        if timeout_s > 0:
+            self._frames.wait(timeout_s)
+        commands = [self._decoder.decode(message) for message in self._frames.read()]
+        return [*commands, Shutdown()] if self._frames.has_ended else commands
 
 
 class _SocketOutbox:
     """Outputs to the socket; the reader merges what it cannot keep up with, so nothing piles up here."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
         self._encoder = msgspec.msgpack.Encoder()
 
     def put(self, tokens: Tokens) -> None:
         self.send(tokens)
 
     def send(self, output: Output) -> None:
-        self._socket.send(self._encoder.encode(output))
+        self._frames.send(self._encoder.encode(output))
 
 
 def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, KVCacheManager | None, Callable[[], BlockMap]]:
@@ -120,10 +119,8 @@ def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, KVCacheManager | No
 
 def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> int:
     """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`."""
-    context = zmq.Context()
-    inbox = connected_socket(context, zmq.PULL, addresses.commands)
-    outbox = connected_socket(context, zmq.PUSH, addresses.outputs)
-    outputs, heartbeat = _SocketOutbox(outbox), Heartbeat(addresses.directory)
+    frames = Frames(addresses.end)
+    outputs, heartbeat = _SocketOutbox(frames), Heartbeat(addresses.directory)
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
@@ -134,7 +131,7 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
             ReadBlocks: lambda: outputs.send(read_blocks()),
             ReleaseMemory: partial(release_memory, cache, loaded.give_back, loaded.grammars),
         }
-        inputs = AdapterInputs(HousekeepingInputs(_SocketInputs(inbox), work), loaded.adapters, outputs.send)
+        inputs = AdapterInputs(HousekeepingInputs(_SocketInputs(frames), work), loaded.adapters, outputs.send)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)
@@ -153,7 +150,5 @@ def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> in
         outputs.send(Failed(f"the engine failed: {type(error).__name__}", 1))
         return 1
     finally:
-        inbox.close(linger=0)
-        outbox.close(linger=2000)
-        context.term()
+        frames.close(LINGER_S)
     return 0

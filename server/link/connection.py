@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import msgspec
-import zmq
 
 from server.link.handle import EngineHandle
 from server.link.messages import Input, Output
@@ -16,40 +15,44 @@ _DECODER = msgspec.msgpack.Decoder(Output)
 
 
 class Connection:
-    """The sockets of one life of an engine."""
+    """The socket of one life of an engine."""
 
     def __init__(self, engine: EngineHandle) -> None:
-        self._engine = engine
+        self._engine, self._frames = engine, engine.frames
 
     def open(self, on_output: Callable[[], None], on_exit: Callable[[], None]) -> None:
-        """Call `on_output` whenever there may be something to read, now too, and `on_exit` at the process's end."""
+        """Call `on_output` whenever there is something to read, and `on_exit` at the process's end."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._engine.outputs.fileno(), on_output)
+        loop.add_reader(self._frames.fileno(), self._on_readable, on_output)
         if self._engine.process is not None:
             loop.add_reader(self._engine.process.sentinel, on_exit)
-        on_output()  # the socket signals changes only, and may have filled before
 
     def close(self) -> None:
         """Call nothing any more. May be called twice."""
         loop = asyncio.get_running_loop()
-        if not self._engine.outputs.closed:
-            loop.remove_reader(self._engine.outputs.fileno())
+        if not self._frames.is_closed:
+            loop.remove_reader(self._frames.fileno())
+            loop.remove_writer(self._frames.fileno())
         if self._engine.process is not None:
             loop.remove_reader(self._engine.process.sentinel)
 
     def send(self, command: Input) -> bool:
-        """False when nobody is connected."""
-        try:
-            self._engine.commands.send(_ENCODER.encode(command), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
+        """False when nobody will read it."""
+        is_read = self._frames.send(_ENCODER.encode(command))
+        if self._frames.has_unsent:
+            asyncio.get_running_loop().add_writer(self._frames.fileno(), self._on_writable)
+        return is_read
 
     def read(self) -> Iterator[Output]:
         """All messages that have come."""
-        while True:
-            try:
-                data = self._engine.outputs.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for data in self._frames.read():
             yield _DECODER.decode(data)
+
+    def _on_readable(self, on_output: Callable[[], None]) -> None:
+        on_output()
+        if self._frames.has_ended and not self._frames.is_closed:  # or it would be called for ever
+            asyncio.get_running_loop().remove_reader(self._frames.fileno())
+
+    def _on_writable(self) -> None:
+        if not (self._frames.flush() and self._frames.has_unsent):
+            asyncio.get_running_loop().remove_writer(self._frames.fileno())

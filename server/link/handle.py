@@ -1,8 +1,8 @@
 """The parent's handle of an engine's process (or thread, for tests): its start, its sockets, its end.
 
-Commands and outputs are msgpack over two ZeroMQ sockets in a private directory; nothing here listens on TCP. What the
-process runs is an argument, so that this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM
-and SIGHUP, because the parent decides when it ends; it also ends when its parent does.
+Commands and outputs are msgpack over a socket pair (`frames.py`); nothing here listens. What the process runs is an
+argument, so that this file imports nothing of the engine. The engine ignores SIGINT, SIGTERM and SIGHUP, because the
+parent decides when it ends; it also ends when its parent does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -20,14 +21,13 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Literal
 
-import zmq
-
 from server.config import EngineConfig
 from server.device.confinement import end_with_parent, give_up_network, go_first_when_memory_runs_out
 from server.device.fork_server import engine_context
 from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
 from server.errors import StartError
+from server.link.frames import Frames
 from server.link.heartbeat import Heartbeat
 
 EngineMode = Literal["process", "thread"]
@@ -43,17 +43,10 @@ EngineMain = Callable[[EngineConfig, "Addresses"], int]
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Addresses of the two sockets, in a directory that only this user can enter."""
+    """Where an engine finds its parent: a directory that only this user can enter, and its end of the socket pair."""
 
     directory: str
-
-    @property
-    def commands(self) -> str:
-        return f"ipc://{self.directory}/commands"
-
-    @property
-    def outputs(self) -> str:
-        return f"ipc://{self.directory}/outputs"
+    end: socket.socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +70,9 @@ class EngineHandle:
     def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
         self._config, self._main, self._mode = config, main, mode
         self._killed: Death | None = None  # by `kill`
-        self.addresses = Addresses(_private_directory())
+        own_end, engines_end = socket.socketpair()
+        self.addresses, self.frames = Addresses(_private_directory(), engines_end), Frames(own_end)
         self.heartbeat = Heartbeat(self.addresses.directory)
-        self._context = zmq.Context()
-        self.commands = bound_socket(self._context, zmq.PUSH, self.addresses.commands)
-        self.outputs = bound_socket(self._context, zmq.PULL, self.addresses.outputs)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
         self._oom_kills = num_oom_kills()
@@ -156,15 +147,16 @@ class EngineHandle:
             self._started.result().kill()
             self._started.result().join()
         self.heartbeat.close()
-        for socket in (self.commands, self.outputs):
-            socket.close(linger=0)
-        self._context.term()
+        self.frames.close()
         shutil.rmtree(self.addresses.directory, ignore_errors=True)
 
 
 def _started_process(config: EngineConfig, main: EngineMain, addresses: Addresses) -> BaseProcess:
     process = engine_context().Process(target=_process_main, args=(config, main, addresses), name="engine", daemon=True)
-    process.start()
+    try:
+        process.start()
+    finally:
+        addresses.end.close()  # the process has its own by now
     return process
 
 
@@ -200,17 +192,3 @@ def _private_directory() -> str:
     """A new directory of mode 0700, whose path leaves room for a socket's name."""
     is_long = len(tempfile.gettempdir()) > MAX_SOCKET_PATH - len("/neuronserve-12345678/commands")
     return tempfile.mkdtemp(prefix="neuronserve-", dir="/tmp" if is_long else None)
-
-
-def bound_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.set_hwm(0)
-    socket.bind(address)
-    return socket
-
-
-def connected_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.set_hwm(0)
-    socket.connect(address)
-    return socket

@@ -30,7 +30,7 @@ class Stream:
         self._num_unread_bytes = 0
         self._max_unread_bytes = max(MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE * len(self._open))
         self._error: RequestError | None = None
-        self._wake = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None  # the reader, of which there is one
         self.engines: dict[str, int] = {}  # where each sequence is, when there are several engines
 
     @property
@@ -46,8 +46,8 @@ class Stream:
         while not self._events:
             if self._error is not None:
                 raise self._error
-            await self._wake.wait()
-            self._wake.clear()
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
         events, self._events, self._num_unread_bytes = self._events, [], 0
         return events
 
@@ -69,7 +69,7 @@ class Stream:
             self._num_unread_bytes += ALTERNATIVE_BYTES * (1 + len(event.logprobs.top_token_ids))
         if self._num_unread_bytes > self._max_unread_bytes:
             self._give_up()
-        self._wake.set()
+        self._wake()
 
     def fail(self, error: RequestError) -> None:
         """End the stream with `error` after the events it already has (called by the client).
@@ -77,7 +77,11 @@ class Stream:
         Sequences that engines still compute stay open until its `with` block is left, and are aborted then.
         """
         self._error = self._error or error
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _give_up(self) -> None:
         """Forget what nobody reads, and what would still come of it."""

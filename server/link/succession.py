@@ -11,7 +11,6 @@ import logging
 from typing import Protocol
 
 import msgspec
-import zmq
 
 from server.link.handle import EngineHandle
 from server.link.messages import EngineInfo, Failed, Output
@@ -98,10 +97,7 @@ class Succession:
 def _last_words(engine: EngineHandle) -> str:
     """Why an engine that nobody has read could not start."""
     engine.join(1.0)
-    try:
-        while True:
-            output = _DECODER.decode(engine.outputs.recv(zmq.NOBLOCK))
-            if isinstance(output, Failed):
-                return output.message
-    except zmq.Again:
-        return engine.death().message
+    for output in map(_DECODER.decode, engine.frames.read()):
+        if isinstance(output, Failed):
+            return output.message
+    return engine.death().message

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.text.tokenizer import Tokenizer
+from server.text.tokenizer import BROKEN, Tokenizer
 
-BROKEN = "\ufffd"
 CONTEXT_TOKENS = 6  # ids of the prompt that decide whether the first generated one has a leading space
 MAX_WINDOW = 64  # most ids that are decoded again for each new one, when a model writes only broken characters
 
@@ -30,14 +29,17 @@ class TextStream:
         self._skip_special = skip_special_tokens
         tail = [i for i in prompt_token_ids[-4 * CONTEXT_TOKENS :] if not tokenizer.is_silent(i, skip_special_tokens)]
         self._window = tail[-CONTEXT_TOKENS:]
-        self._given = ""
-        if self._window:
-            self._given = self._final(self._decode(), self._window[-1])
+        text = self._decode()
+        self._given = self._final(text, self._window[-1]) if self._window else ""
+        self._is_whole = self._given == text  # nothing of the window is still to be given
 
     def feed(self, token_id: int) -> str:
         """Add one id; returns the text that can no longer change."""
         if self._tokenizer.is_silent(token_id, self._skip_special):
             return ""
+        if self._is_whole and (whole := self._tokenizer.whole_text(token_id)) is not None:
+            self._window, self._given = [token_id], whole
+            return whole
         self._window.append(token_id)
         text = self._decode()
         final = self._final(text, token_id)
@@ -46,6 +48,7 @@ class TextStream:
             delta, final = delta + self._advance(text), text  # no character is that long: give up on it
         if (delta and final == text) or len(self._window) > MAX_WINDOW:
             self._shift(has_broken_end=final != text)
+        self._is_whole = final == text
         return delta
 
     def finish(self) -> str:

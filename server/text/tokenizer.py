@@ -20,6 +20,8 @@ MAX_TOKENIZER_BYTES = 128 * 2**20  # the largest published tokenizer.json files 
 MAX_CONFIG_BYTES = 8 * 2**20
 OLDER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
+BROKEN = "\ufffd"  # stands for bytes that are no character
+
 T = TypeVar("T")
 
 
@@ -54,6 +56,8 @@ class Tokenizer:
         self._special_ids = {i for i, token in added.items() if token.special}
         self._pieces: dict[int, str] = {}  # cache: each generated token's is read several times
         self._is_byte_level = "ByteLevel" in repr(backend.decoder)
+        self._adds_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)  # whatever is beside an id
+        self._whole_texts: dict[int, str | None] = {}  # cache
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
@@ -85,6 +89,18 @@ class Tokenizer:
         """Text of `token_ids`; ids outside the vocabulary are left out, broken UTF-8 is U+FFFD."""
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
+
+    def whole_text(self, token_id: int) -> str | None:
+        """The text that an id adds to a sequence, which is not silent, whatever is beside it.
+
+        None where that depends on its neighbours: it may be a part of a character, or the decoder looks at them.
+        """
+        try:
+            return self._whole_texts[token_id]
+        except KeyError:
+            text = self.decode([token_id], skip_special_tokens=False) if self._adds_bytes else BROKEN
+            self._whole_texts[token_id] = whole = None if BROKEN in text else text
+            return whole
 
     def piece(self, token_id: int) -> str:
         """The raw vocabulary entry of an id, empty when there is none."""

@@ -13,7 +13,7 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from server.api.http.connection_end import EndableProtocol, end_connection
+from server.api.http.connection_end import EndableProtocol, direct_write, end_connection, without_direct_write
 
 COUNT = 20
 REQUEST = b"POST /%s HTTP/1.1\r\nhost: here\r\ncontent-length: 2\r\n\r\n{}"
@@ -68,3 +68,38 @@ def test_nothing_is_kept_of_a_connection_that_has_ended(path: str, is_pipelined:
 
     uvloop.run(serve())
     assert len(kept) == 0
+
+
+def test_parts_that_are_written_at_once_come_in_order_and_wait_for_a_slow_reader() -> None:
+    parts = [b"%d " % i * 4096 for i in range(2000)]  # more than the sockets of both ends and the transport take
+    refused: list[int] = []
+
+    async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        write, withheld = direct_write(scope), direct_write(without_direct_write(scope))
+        for number, part in enumerate(parts):
+            assert not withheld(part)
+            if not write(part):
+                refused.append(number)
+                is_read.set()
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async def serve() -> bytes:
+        config, state = uvicorn.Config(streaming, lifespan="off", log_config=None), ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: EndableProtocol(config, state, {}), "127.0.0.1", 0
+        )
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"GET /stream HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")
+        await is_read.wait()  # nothing is read before a part was refused
+        body = await reader.read()
+        writer.close()
+        server.close()
+        await server.wait_closed()
+        return body.split(b"\r\n\r\n", 1)[1]
+
+    is_read = asyncio.Event()
+    body = uvloop.run(serve())
+    assert refused
+    assert body == b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"

@@ -208,7 +208,7 @@ async def test_stop_leaves_no_process_and_no_socket() -> None:
         pid, directory = client.engine.pid, Path(client.engine.addresses.directory)
         assert pid is not None
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        assert {path.name for path in directory.iterdir()} == {"commands", "outputs", "heartbeat"}
+        assert {path.name for path in directory.iterdir()} == {"heartbeat"}
     assert not is_running(pid)
     assert not directory.exists()
 
@@ -218,7 +218,7 @@ def test_the_engine_ends_when_its_parent_is_killed() -> None:
         "import time\nfrom tests.link.test_client import config\nfrom tests.api.serving import run_fake\n"
         "from server.link.handle import EngineHandle\n"
         "if __name__ == '__main__':\n"
-        "    engine = EngineHandle(config(), run_fake)\n    engine.outputs.recv()\n"
+        "    engine = EngineHandle(config(), run_fake)\n    engine.frames.wait(60)\n"
         "    print(engine.pid, engine.addresses.directory, flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:

@@ -21,9 +21,10 @@ from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
 from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
+from server.api.pipeline.text_chunks import TextChunks
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
-from server.api.tools.message import MessageReader, whole_calls
+from server.api.tools.message import MessagePart, MessageReader, whole_calls
 from server.api.tools.plan import tool_plan
 from server.api.tools.reasoning import OutputPlan, compile_output, keep_tags, output_plan
 from server.api.wire.chat import (
@@ -126,6 +127,8 @@ class ChatAdapter:
         self._created = int(time.time())
         self._echo = _echo(body)
         self._is_begun = False  # the chunk with the role has been sent
+        self._shows_more = bool(body.logprobs or body.return_token_ids)  # in each chunk, than its text
+        self._texts = TextChunks(self._text_event)
 
     def whole(self, deltas: list[Delta]) -> ChatCompletion:
         return ChatCompletion(
@@ -147,9 +150,12 @@ class ChatAdapter:
             self._is_begun = True
             yield from self._roles()
         for delta in deltas:
-            choice = self._chunk_choice(delta)
-            if choice is not None:
-                yield self._usage.encode(self._chunk([choice]), self.generation)
+            part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
+            if self._is_text(part, delta):
+                if part.content:
+                    yield self._texts.event(delta.index, part.content)
+            else:
+                yield self._usage.encode(self._chunk([self._chunk_choice(part, delta)]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._chunk([]), self.generation)
@@ -187,13 +193,17 @@ class ChatAdapter:
             token_ids=delta.token_ids if self._body.return_token_ids else None,
         )
 
-    def _chunk_choice(self, delta: Delta) -> ChatChunkChoice | None:
-        """None when no chunk is due: text may be held back, but requested logprobs and ids are not."""
-        part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
-        has_more = delta.finish_reason or self._body.logprobs or self._body.return_token_ids
+    def _is_text(self, part: MessagePart, delta: Delta) -> bool:
+        """Whether its chunk has content alone; without any no chunk is due, as the text is held back."""
+        has_more = delta.finish_reason or part.reasoning or part.calls or part.custom_calls
+        return not (has_more or self._shows_more or (self._usage.is_continuous and part.content))
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        choice = ChatChunkChoice(index=index, delta=ChatDelta(content=text))
+        return self._usage.encode(self._chunk([choice]), self.generation)
+
+    def _chunk_choice(self, part: MessagePart, delta: Delta) -> ChatChunkChoice:
         calls = [*part.calls, *part.custom_calls]
-        if not (part.content or part.reasoning or calls or has_more):
-            return None
         return ChatChunkChoice(
             index=delta.index,
             delta=ChatDelta(

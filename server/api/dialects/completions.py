@@ -22,6 +22,7 @@ from server.api.pipeline.room import require_room
 from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
 from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
+from server.api.pipeline.text_chunks import TextChunks
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
@@ -82,6 +83,9 @@ class CompletionAdapter:
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
         self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
         self._is_begun = [False for _ in self._echoes]
+        self._has_ids = bool(body.return_token_ids)
+        self._shows_more = self._has_ids or any(each is not None for each in (body.logprobs, body.prompt_logprobs))
+        self._texts = TextChunks(self._text_event)
 
     def whole(self, deltas: list[Delta]) -> Completion:
         completion = self._completion([self._choice(delta) for delta in deltas])
@@ -91,7 +95,10 @@ class CompletionAdapter:
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
         """One chunk a delta, none while text is held back. A choice's first delta always has one, even without text."""
         for delta in deltas:
-            if self._has_news(delta):
+            if self._is_text(delta):
+                if delta.text:
+                    yield self._texts.event(delta.index, delta.text)
+            else:
                 yield self._usage.encode(self._completion([self._choice(delta)]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
@@ -108,7 +115,6 @@ class CompletionAdapter:
 
     def _choice(self, delta: Delta) -> CompletionChoice:
         is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True
-        has_ids = bool(self._body.return_token_ids)
         prompt = self.generation.prompts[delta.index]
         return CompletionChoice(
             index=delta.index,
@@ -116,15 +122,19 @@ class CompletionAdapter:
             logprobs=self._logprobs(delta, is_first),
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
-            token_ids=delta.token_ids if has_ids else None,
-            prompt_token_ids=list(prompt.token_ids) if has_ids and is_first else None,
+            token_ids=delta.token_ids if self._has_ids else None,
+            prompt_token_ids=list(prompt.token_ids) if self._has_ids and is_first else None,
             prompt_logprobs=self._prompt_logprobs(delta),
         )
 
-    def _has_news(self, delta: Delta) -> bool:
-        """True when a chunk is due: text may be held back, but requested logprobs and ids are not."""
-        has_more = self._body.logprobs is not None or bool(self._body.return_token_ids)
-        return bool(delta.text or delta.finish_reason or has_more or not self._is_begun[delta.index])
+    def _is_text(self, delta: Delta) -> bool:
+        """Whether its chunk has text alone; without any no chunk is due, as the text is held back."""
+        has_more = delta.finish_reason or self._shows_more or not self._is_begun[delta.index]
+        return not (has_more or (self._usage.is_continuous and delta.text))
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        completion = self._completion([CompletionChoice(index=index, text=text)])
+        return self._usage.encode(completion, self.generation)
 
     def _echo(self, prompt: Prompt) -> str:
         if not self._body.echo:

@@ -25,7 +25,7 @@ from server.api.faults.rules import (
     ServerError,
     Unavailable,
 )
-from server.api.http.connection_end import end_connection
+from server.api.http.connection_end import end_connection, without_direct_write
 from server.errors import QueueFull, RequestError
 
 log = logging.getLogger("neuronserve.faults")
@@ -93,7 +93,8 @@ class FaultInjector:
         elif (refusal := _refusal(injection.rule)) is not None:
             await error_response(refusal, scope["path"])(scope, receive, _marking(injection, send))
         else:
-            await self._app(scope, receive, disturbed(injection, scope, _marking(injection, send)))
+            disturbing = disturbed(injection, scope, _marking(injection, send))
+            await self._app(without_direct_write(scope), receive, disturbing)
 
     async def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
         """Raises InvalidRequest for a header that names no fault."""

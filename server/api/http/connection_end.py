@@ -1,4 +1,7 @@
-"""Ends of a connection that HTTP has no words for: closed, or reset, in the middle of an answer."""
+"""What an application may do to its connection beside ASGI's messages: end it, or write a part of an answer at once.
+
+Ends are those that HTTP has no words for: closed, or reset, in the middle of an answer.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 End = Literal["close", "reset"]
+Write = Callable[[bytes], bool]
 EXTENSION = "neuronserve.end_connection"
+WRITE = "neuronserve.write"
 
 
 class EndableProtocol(HttpToolsProtocol):
-    """Lets an application end the connection of its request, by an extension of the scope."""
+    """Lets an application end the connection of its request or write to it, by extensions of the scope."""
 
     _served: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the last that has come, and may wait for it
 
@@ -41,7 +46,14 @@ class EndableProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: {"end": self._end}}
+        self.scope["extensions"] = {EXTENSION: {"end": self._end}, WRITE: {"write": self._write}}
+
+    def _write(self, data: bytes) -> bool:
+        cycle = self._served
+        if cycle is None or cycle.disconnected or self.flow.write_paused or not cycle.chunked_encoding:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def _end(self, how: End) -> None:
         if how == "close":
@@ -56,3 +68,23 @@ class EndableProtocol(HttpToolsProtocol):
 def end_connection(scope: Scope, how: End) -> None:
     """End the connection of a request; its application then sees the client disconnect."""
     cast(Callable[[End], None], scope["extensions"][EXTENSION]["end"])(how)
+
+
+def direct_write(scope: Scope) -> Write:
+    """What writes the next part, not empty, of an answer that has begun, past all middleware: it alters no such part.
+
+    Returns False where it wrote nothing, as when the client reads too slowly: `send` then does what is to be done.
+    """
+    extension = scope.get("extensions", {}).get(WRITE)
+    return _unable if extension is None else cast(Write, extension["write"])
+
+
+def without_direct_write(scope: Scope) -> Scope:
+    """The scope for an application whose answer's parts are all to go through `send`."""
+    extensions = {name: value for name, value in scope.get("extensions", {}).items() if name != WRITE}
+    return {**scope, "extensions": extensions}
+
+
+def _unable(data: bytes) -> bool:
+    del data
+    return False

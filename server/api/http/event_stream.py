@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.api.errors import as_request_error, error_bytes
+from server.api.http.connection_end import direct_write
 
 KEEP_ALIVE_S = 15.0  # longest silence before a comment is sent, so that proxies keep the connection
 DONE = b"data: [DONE]\n\n"
@@ -50,26 +51,27 @@ class EventStream(Response):
         self._last_time = 0.0  # when something was sent last, on the event loop's clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
         with contextlib.suppress(ClientDisconnect):
-            await until_disconnect(receive, self._write(send))
+            await until_disconnect(receive, self._write(scope, send))
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with contextlib.aclosing(self._rest):
             await _chunk(send, self._first)
             try:
-                await self._write_rest(send)
+                await self._write_rest(scope, send)
             except Exception as error:
                 await _chunk(send, frame(error_bytes(as_request_error(error))))
         await send({"type": "http.response.body", "body": self._end, "more_body": False})
 
-    async def _write_rest(self, send: Send) -> None:
+    async def _write_rest(self, scope: Scope, send: Send) -> None:
+        loop, write = asyncio.get_running_loop(), direct_write(scope)
         breaking = asyncio.ensure_future(self._break_silence(send))
         try:
             async for data in self._rest:
-                self._last_time = asyncio.get_running_loop().time()
-                await _chunk(send, data)
+                self._last_time = loop.time()
+                if not write(data):
+                    await _chunk(send, data)
         finally:
             await _end(breaking)
 

@@ -257,7 +257,7 @@ class Generation:
         deltas: dict[str, Delta] = {}
         for event, charge in events:
             choice = self._choices[event.request_id]
-            delta = deltas.setdefault(event.request_id, Delta(choice.index))
+            delta = deltas.get(event.request_id) or deltas.setdefault(event.request_id, Delta(choice.index))
             if delta.finish_reason is not None:
                 continue  # a stop string came first
             watch.take(event, charge)

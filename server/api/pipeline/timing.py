@@ -26,10 +26,13 @@ class Deadline:
         """`timeout_s` after the request came."""
         return cls() if timeout_s is None else cls(origin.arrival_time + timeout_s, timeout_s)
 
-    async def limit(self, work: Awaitable[T], clock: Clock) -> T:
+    def limit(self, work: Awaitable[T], clock: Clock) -> Awaitable[T]:
         """The result of `work`, which is cancelled when the time is over; then raises RequestTimeout."""
+        return work if self.time is None else self._limited(work, self.time - clock.now())
+
+    async def _limited(self, work: Awaitable[T], left_s: float) -> T:
         try:
-            async with asyncio.timeout(None if self.time is None else self.time - clock.now()):
+            async with asyncio.timeout(left_s):
                 return await work
         except TimeoutError as error:
             raise RequestTimeout(f"The request's timeout of {self.timeout_s:g} s has passed.", "timeout") from error
