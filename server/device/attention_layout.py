@@ -12,7 +12,6 @@ CHUNK = 64  # keys that a row is scored against at once
 # weighted values.
 SUMS, VALUES = 64, 128
 ITEM_BYTES = 128  # the record of an item, at the head of its worker's scratch
-LANES_WORK_BYTES = 4 * CHUNK * FLOAT32_BYTES  # scratch of the lane kernel: scores of four rows
 
 # Scratch of the tile kernel: float32 scores [32 rows][CHUNK], bfloat16 weights of them, float32 scales of K and of V.
 TILE_SCORES_BYTES = 32 * CHUNK * FLOAT32_BYTES
@@ -28,6 +27,11 @@ def row_state_bytes(head_pad: int) -> int:
 def item_scratch_bytes(rows: int, head_pad: int) -> int:
     """Scratch of a worker, without the kernel's own part, for items of at most `rows` rows: two states a row."""
     return ITEM_BYTES + 2 * round_up(rows, N_TILE) * row_state_bytes(head_pad)
+
+
+def lanes_work_bytes(rows: int, head_pad: int) -> int:
+    """Scratch of the lane kernel: scores of all rows, scales of K and of V, and one chunk of either in float32."""
+    return FLOAT32_BYTES * CHUNK * (round_up(rows, N_TILE) + 2 + head_pad)
 
 
 def tile_work_bytes(rows: int, head_dim: int) -> int:

@@ -8,9 +8,9 @@ from typing import Literal
 from server.config.formats import Dtype, KVCacheDtype
 from server.device.attention_layout import (
     ATTENTION_ROWS,
-    LANES_WORK_BYTES,
     PARTITION,
     item_scratch_bytes,
+    lanes_work_bytes,
     row_state_bytes,
     tile_work_bytes,
 )
@@ -67,7 +67,7 @@ class AttentionSizes:
         group = max(1, *(end - begin for core in range(shard.tp) for begin, end in shard.q_per_kv(core)))
         tile_tokens = max(1, ATTENTION_ROWS // group)
         rows = tile_tokens * group
-        work = max(LANES_WORK_BYTES, tile_work_bytes(rows, head_pad))
+        work = max(lanes_work_bytes(rows, head_pad), tile_work_bytes(rows, head_pad))
         partitions = -(-max_model_len // PARTITION)
         slots = 0 if partitions == 1 else 2 * partitions + 8 * num_workers
         pairs = slots * shard.tp * shard.kv_heads_per_core

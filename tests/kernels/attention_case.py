@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from server.config.formats import Isa, KVCacheDtype
-from server.device.attention_layout import LANES_WORK_BYTES, item_scratch_bytes, row_state_bytes, tile_work_bytes
+from server.device.attention_layout import item_scratch_bytes, lanes_work_bytes, row_state_bytes, tile_work_bytes
 from server.device.layout import round_up
 from server.engine.attention_work import AttentionWork
 from server.engine.operands import float_bits
@@ -133,7 +133,7 @@ class Case:
         tile_seq, tile_row, split = (np.ascontiguousarray(x) for x in (entries[:, 0], entries[:, 1], entries[:, 2:]))
         groups = np.array([(j * group, (j + 1) * group) for j in range(self.kv_heads)], np.int32)
         rows, counters = tile_tokens * group, work_counters(pool)
-        work = max(LANES_WORK_BYTES, tile_work_bytes(rows, self.pad))
+        work = max(lanes_work_bytes(rows, self.pad), tile_work_bytes(rows, self.pad))
         stride = round_up(item_scratch_bytes(rows, self.pad) + work, 64)
         scratch, queries = aligned((stride * pool.num_threads,), np.uint8), to_cell(q, "bf16")
         scratch[:] = 0xFF  # NaN

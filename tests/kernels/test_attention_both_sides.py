@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from server.device.attention_layout import CHUNK, LANES_WORK_BYTES, item_scratch_bytes
+from server.device.attention_layout import CHUNK, item_scratch_bytes, lanes_work_bytes
 from server.device.layout import round_up
 from server.kernels.attention.both_sides import attention_both_sides_bf16, attention_both_sides_f32
 from server.kernels.records import BothSidesOperands
@@ -76,7 +76,8 @@ class Texts:
         tile_seq, tile_row = (np.array(each, np.int32) for each in zip(*tiles, strict=True))
         group, width, bias = heads // kv_heads, round_up(heads * head_dim, 32), self.bias
         groups = np.array([(j * group, (j + 1) * group) for j in range(kv_heads)], np.int32)
-        stride = round_up(item_scratch_bytes(tile_tokens * group, pad) + LANES_WORK_BYTES, 64)
+        rows = tile_tokens * group
+        stride = round_up(item_scratch_bytes(rows, pad) + lanes_work_bytes(rows, pad), 64)
         scratch, output = aligned((stride * pool.num_threads,), np.uint8), np.full((len(q), width), np.nan, np.float32)
         scratch[:] = 0xFF  # NaN
         counters = work_counters(pool)

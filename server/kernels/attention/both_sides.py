@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server.device.attention_layout import CHUNK, ITEM_BYTES
+from server.device.attention_layout import CHUNK, ITEM_BYTES, VALUES
 from server.kernels.attention import cache_elements
 from server.kernels.attention.cache_elements import CacheCell
 from server.kernels.attention.items import COUNTER_BYTES
-from server.kernels.attention.lane_rows import LINE, four_row_loops, softmax
+from server.kernels.attention.lane_rows import four_row_loops
+from server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
 from server.kernels.attention.state import begin_state, finish_row, state_bytes
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel, share_begin
@@ -110,16 +111,18 @@ def _add_bias(item, r, scores, base, width):  # type: ignore[no-untyped-def]
 
 def _run_loop(cell: CacheCell) -> Any:
     scores, values = four_row_loops(cell)
-    softmax_row, size = softmax(cell.is_scaled), cell.size
+    softmax_row, size = softmax(IN_FLOAT32, is_scaled=False), cell.size
 
     @inline
-    def one_row(item, r, state, s, base, width):  # type: ignore[no-untyped-def]
-        """Scores of a row to weights; the values' factor."""
-        reach = load_i64(load_i64(item + ITEM.op) + BOTH_SIDES.reach)
-        position = load_i64(item + ITEM.position) + r // load_i64(item + ITEM.group)
+    def one_row(item, r, s, base, width):  # type: ignore[no-untyped-def]
+        """Scores of a row to weights."""
+        op, group = load_i64(item + ITEM.op), load_i64(item + ITEM.group)
+        reach, head_pad = load_i64(op + BOTH_SIDES.reach), load_i64(op + BOTH_SIDES.head_pad)
+        position = load_i64(item + ITEM.position) + r // group
         first, end = _first_key(position, reach), _end_key(position, reach, load_i64(item + ITEM.length))
         _add_bias(item, r, s, base, width)
-        return softmax_row(state, s, width, first - base, end - base, 0, 0, 0.0)
+        state = load_i64(item + ITEM.states) + r * state_bytes(head_pad)
+        softmax_row(state, s, s, first - base, min(end - base, width), 0, head_pad, 0.0)
 
     @inline
     def run(item, base, width, k, v):  # type: ignore[no-untyped-def]
@@ -129,21 +132,22 @@ def _run_loop(cell: CacheCell) -> Any:
         stride, reach = load_i64(op + BOTH_SIDES.block_size) * size, load_i64(op + BOTH_SIDES.reach)
         position, length = load_i64(item + ITEM.position), load_i64(item + ITEM.length)
         s, state_size = load_i64(item + ITEM.scores), state_bytes(head_pad)
+        s1, s2, s3, to = s + LINE, s + 2 * LINE, s + 3 * LINE, load_i64(item + ITEM.states) + VALUES
         for r in range(0, rows, 4):
-            # The last group of four repeats the last row where there are fewer; the copies' states are dropped.
             r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
             begin = max(0, _first_key(position + r // group, reach) - base)
             end = min(width, _end_key(position + r3 // group, reach, length) - base)
             if end <= 0 or begin >= width:
                 continue
-            scores(_query(item, r), _query(item, r1), _query(item, r2), _query(item, r3), k, stride, s, head_dim, width)
-            state = load_i64(item + ITEM.states) + r * state_size
-            f0 = one_row(item, r, state, s, base, width)
-            f1 = one_row(item, r1, state + state_size, s + LINE, base, width)
-            f2 = one_row(item, r2, state + 2 * state_size, s + 2 * LINE, base, width)
-            f3 = one_row(item, r3, state + 3 * state_size, s + 3 * LINE, base, width)
+            q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
+            scores(q0, q1, q2, q3, k, stride, s, s1, s2, s3, head_dim, width)
+            for i in range(r, r3 + 1):
+                one_row(item, i, s + (i - r) * LINE, base, width)
             # Slots past the last key may hold another text's old values: never touched, not even times zero.
-            values(v, s, state, state_size, head_pad, begin, end, f0, f1, f2, f3)
+            w, at = s + begin * 4, v + begin * head_pad * size
+            w1, w2, w3 = w + (r1 - r) * LINE, w + (r2 - r) * LINE, w + (r3 - r) * LINE
+            to1, to2, to3 = to + r1 * state_size, to + r2 * state_size, to + r3 * state_size
+            values(at, w, w1, w2, w3, to + r * state_size, to1, to2, to3, head_pad, end - begin)
 
     return run
 

@@ -126,6 +126,7 @@ class CacheCell(NamedTuple):
     copy_one: Any  # (source, target)
     copy_two: Any  # (source, target): two neighbours
     is_scaled: bool
+    direct_rows: int = 8  # of attention on lanes, for which elements are converted again and not kept in float32
 
 
 def _encoders(store: Any, size: int, limit: float) -> tuple[Any, Any]:
@@ -137,4 +138,4 @@ BFLOAT16 = CacheCell(
 )
 FLOAT32 = CacheCell(4, simd.load, _encoder_f32(True), _encoder_f32(False), memory.copy_4_bytes, None, False)
 INT8 = CacheCell(1, load_i8, *_encoders(simd.store_i8, 1, INT8_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
-FLOAT8 = CacheCell(1, load_e4m3, *_encoders(store_e4m3, 1, E4M3_MAX), memory.copy_1_byte, memory.copy_2_bytes, True)
+FLOAT8 = CacheCell(1, load_e4m3, *_encoders(store_e4m3, 1, E4M3_MAX), memory.copy_1_byte, memory.copy_2_bytes, True, 4)

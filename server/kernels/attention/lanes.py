@@ -1,20 +1,23 @@
 """Paged attention on lanes with online softmax: prefill chunks and decode in one kernel, grouped heads, sliding window.
 
-An item (items.py) has its rows taken four at a time, so that a K or V vector read from the cache serves four.
-Keys are taken in runs that end where a block or CHUNK tokens of the context end, each row applying its own causal
-limits, so a row's result does not depend on how its prompt was chunked or who shares its item.
+Keys are taken in chunks of CHUNK tokens of the context, each row applying its own causal limits, so a row's result
+does not depend on how its prompt was chunked or who shares its item. An item (items.py) has its rows taken four at a
+time, so that a K or V vector that is read serves four. One with more than `direct_rows` has the chunk made float32 in
+its scratch first, once for all of them; the numbers are the same, and so is what a row makes of them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from server.device.attention_layout import CHUNK
+from server.device.attention_layout import CHUNK, VALUES
 from server.kernels.attention import cache_elements
-from server.kernels.attention.cache_elements import CacheCell
+from server.kernels.attention.cache_elements import FLOAT32, CacheCell
 from server.kernels.attention.items import ITEM, attention_items
-from server.kernels.attention.lane_rows import LINE, four_row_loops, softmax
+from server.kernels.attention.lane_rows import four_row_loops
+from server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
 from server.kernels.attention.state import first_key, state_bytes
+from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel
 from server.kernels.isa.memory import load_f32, load_i32, load_i64, prefetch_to_l2
 from server.kernels.records import ATTENTION
@@ -35,48 +38,53 @@ def _query(item, r):  # type: ignore[no-untyped-def]
     return load_i64(op + ATTENTION.qkv) + at * 4
 
 
-def _run_loop(cell: CacheCell) -> Any:
+@inline
+def _position(item, r):  # type: ignore[no-untyped-def]
+    """Row `r`'s place in its context."""
+    return load_i64(item + ITEM.position) + r // load_i64(item + ITEM.group)
+
+
+@inline
+def _line(item, r):  # type: ignore[no-untyped-def]
+    """Address of row `r`'s scores; behind those of all rows lie the chunk's scales and elements."""
+    return load_i64(item + ITEM.work) + r * LINE
+
+
+@inline
+def _scales(item):  # type: ignore[no-untyped-def]
+    """Address of the chunk's scales: a line of K's, and one of V's."""
+    return _line(item, load_i64(load_i64(item + ITEM.op) + ATTENTION.state_rows))
+
+
+@inline
+def _elements(item):  # type: ignore[no-untyped-def]
+    """Address of the chunk's K, and then its V, in float32."""
+    return _scales(item) + 2 * LINE
+
+
+def _four_rows(cell: CacheCell) -> Any:
+    """The products of rows `r` to r + 3, as far as there are so many, with a run of keys."""
     scores, values = four_row_loops(cell)
-    softmax_row, size = softmax(cell.is_scaled), cell.size
 
     @inline
-    def run(item, base, offset, width, k, v):  # type: ignore[no-untyped-def]
-        """All rows against `width` keys from `base` on, which lie `offset` tokens into the block at `k` and `v`."""
-        op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
-        head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
-        block_size, window = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.window)
-        position, states = load_i64(item + ITEM.position), load_i64(item + ITEM.states)
-        s, state_size, cap = load_i64(item + ITEM.work), state_bytes(head_pad), load_f32(op + ATTENTION.cap)
-        scales = head_pad * block_size * size + offset * 4
-        k_at, v_at = k + offset * size, v + offset * head_pad * size
-        for r in range(0, rows, 4):
-            # The last group of four repeats the last row where there are fewer; the copies' states are dropped.
-            r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
-            p0, p1, p2, p3 = (
-                position + r // group,
-                position + r1 // group,
-                position + r2 // group,
-                position + r3 // group,
-            )
-            b0, end = first_key(p0, window) - base, min(width, p3 - base + 1)
-            if end <= 0 or b0 >= width:
-                continue
-            q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
-            scores(q0, q1, q2, q3, k_at, block_size * size, s, head_dim, width)
-            state, b1 = states + r * state_size, first_key(p1, window) - base
-            b2, b3 = first_key(p2, window) - base, first_key(p3, window) - base
-            f0 = softmax_row(state, s, width, b0, p0 - base + 1, k + scales, v + scales, cap)
-            f1 = softmax_row(state + state_size, s + LINE, width, b1, p1 - base + 1, k + scales, v + scales, cap)
-            f2 = softmax_row(
-                state + 2 * state_size, s + 2 * LINE, width, b2, p2 - base + 1, k + scales, v + scales, cap
-            )
-            f3 = softmax_row(
-                state + 3 * state_size, s + 3 * LINE, width, b3, p3 - base + 1, k + scales, v + scales, cap
-            )
-            # Slots past the last query may hold another sequence's old values: never touched, not even times zero.
-            values(v_at, s, state, state_size, head_pad, max(0, b0), end, f0, f1, f2, f3)
+    def score_rows(item, r, k, stride, offset, width):  # type: ignore[no-untyped-def]
+        """Scores of `width` keys, the first of which is `offset` tokens into the chunk."""
+        last, op, s = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), _line(item, 0) + offset * 4
+        r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
+        q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
+        s0, s1, s2, s3 = s + r * LINE, s + r1 * LINE, s + r2 * LINE, s + r3 * LINE
+        scores(q0, q1, q2, q3, k, stride, s0, s1, s2, s3, load_i64(op + ATTENTION.head_dim), width)
 
-    return run
+    @inline
+    def add_values(item, r, v, offset, width):  # type: ignore[no-untyped-def]
+        """Their values, times the weights."""
+        last, op, w = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), _line(item, 0) + offset * 4
+        head_pad, to = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states) + VALUES
+        size, r1, r2, r3 = state_bytes(head_pad), min(r + 1, last), min(r + 2, last), min(r + 3, last)
+        w0, w1, w2, w3 = w + r * LINE, w + r1 * LINE, w + r2 * LINE, w + r3 * LINE
+        values(v, w0, w1, w2, w3, to + r * size, to + r1 * size, to + r2 * size, to + r3 * size, head_pad, width)
+
+    return score_rows, add_values
 
 
 @inline
@@ -88,31 +96,157 @@ def _place(item, block):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _fetch(item, block):  # type: ignore[no-untyped-def]
-    """Ask for a block that is read next: it lies anywhere, so that the host cannot foresee it."""
-    op, at = load_i64(item + ITEM.op), _place(item, block)
-    for line in range(at, at + load_i64(op + ATTENTION.block_bytes), 64):
-        prefetch_to_l2(load_i64(op + ATTENTION.k_cache) + line)
-        prefetch_to_l2(load_i64(op + ATTENTION.v_cache) + line)
+def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
+    """Ask for the blocks of K, or V, that begin in the chunk after this one: the host cannot foresee where they lie."""
+    op = load_i64(item + ITEM.op)
+    block_size, block_bytes = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.block_bytes)
+    block = (base + CHUNK + block_size - 1) // block_size
+    while block * block_size < min(end, base + 2 * CHUNK):
+        at = cache + _place(item, block)
+        for line in range(at, at + block_bytes, 64):
+            prefetch_to_l2(line)
+        block += 1
+
+
+def _by_block(run: Any) -> Any:
+    """A loop over the parts of a chunk, each of one block."""
+
+    @inline
+    def loop(item, base, first, stop):  # type: ignore[no-untyped-def]
+        """Tokens first <= t < stop, of the chunk that begins at `base`."""
+        block_size, t = load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size), first
+        while t < stop:
+            block = t // block_size
+            end = min(stop, (block + 1) * block_size)
+            run(item, t - base, end - t, _place(item, block), t - block * block_size)
+            t = end
+
+    return loop
+
+
+def _keys(cell: CacheCell, is_direct: bool) -> Any:
+    size, is_scaled, load = cell.size, cell.is_scaled, cell.load
+    score_rows, _ = _four_rows(cell)
+
+    @inline
+    def keys(item, offset, width, place, at):  # type: ignore[no-untyped-def]
+        """K of `width` tokens `at` of a block on: the four rows' scores, or float32 elements; and all scales."""
+        op, to = load_i64(item + ITEM.op), _elements(item) + offset * 4
+        head_dim, block_size = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.block_size)
+        k = load_i64(op + ATTENTION.k_cache) + place
+        if is_direct:
+            for r in range(0, load_i64(item + ITEM.rows), 4):
+                score_rows(item, r, k + at * size, block_size * size, offset, width)
+        else:
+            for t in range(0, width, 16):
+                for d in range(head_dim):
+                    simd.store(to + d * LINE + t * 4, load(k + (d * block_size + at + t) * size))
+        if is_scaled:
+            behind = load_i64(op + ATTENTION.head_pad) * block_size * size + at * 4
+            v, scales = load_i64(op + ATTENTION.v_cache) + place + behind, _scales(item) + offset * 4
+            for t in range(0, width * 4, 64):
+                simd.store(scales + t, simd.load(k + behind + t))
+                simd.store(scales + LINE + t, simd.load(v + t))
+
+    return _by_block(keys)
+
+
+def _values(cell: CacheCell, is_direct: bool) -> Any:
+    size, load = cell.size, cell.load
+    _, add_values = _four_rows(cell)
+
+    @inline
+    def values(item, offset, width, place, at):  # type: ignore[no-untyped-def]
+        """V of `width` tokens `at` of a block on: added to the four rows, or float32 elements."""
+        op, head_pad = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.head_pad)
+        v, to = load_i64(op + ATTENTION.v_cache) + place + at * head_pad * size, _elements(item) + offset * head_pad * 4
+        if is_direct:
+            for r in range(0, load_i64(item + ITEM.rows), 4):
+                add_values(item, r, v, offset, width)
+        else:
+            for i in range(0, width * head_pad, 16):
+                simd.store(to + i * 4, load(v + i * size))
+
+    return _by_block(values)
+
+
+@inline
+def _sees(item, r, base):  # type: ignore[no-untyped-def]
+    """Whether any of rows `r` to r + 3 sees a key of the chunk."""
+    last = min(r + 3, load_i64(item + ITEM.rows) - 1)
+    window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
+    return _position(item, last) >= base and first_key(_position(item, r), window) < base + CHUNK
+
+
+def _soften(is_scaled: bool) -> Any:
+    softmax_row = softmax(IN_FLOAT32, is_scaled)
+
+    @inline
+    def soften(item, r, base):  # type: ignore[no-untyped-def]
+        """Scores of rows `r` to r + 3, as far as there are so many, to weights."""
+        op, scales = load_i64(item + ITEM.op), _scales(item)
+        head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
+        states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
+        for i in range(r, min(r + 4, load_i64(item + ITEM.rows))):
+            state, s, position = states + i * state_bytes(head_pad), _line(item, i), _position(item, i)
+            begin, end = first_key(position, window) - base, position - base + 1
+            softmax_row(state, s, s, begin, end, scales, head_pad, cap)
+
+    return soften
+
+
+def _chunk_loops(cell: CacheCell) -> Any:
+    score, add = _keys(cell, True), _values(cell, True)
+    convert_keys, convert_values = _keys(cell, False), _values(cell, False)
+    score_rows, add_values = _four_rows(FLOAT32)
+    soften, direct_rows = _soften(cell.is_scaled), cell.direct_rows
+
+    @inline
+    def weigh(item, base, first, stop):  # type: ignore[no-untyped-def]
+        """All rows' weights of the chunk at `base`, by its keys first <= t < stop."""
+        rows = load_i64(item + ITEM.rows)
+        if rows <= direct_rows:
+            score(item, base, first, stop)
+        else:
+            convert_keys(item, base, first, stop)
+        for r in range(0, rows, 4):
+            if rows <= direct_rows:
+                soften(item, r, base)  # to zeros where a row sees none: their values are added to all rows
+            elif _sees(item, r, base):
+                score_rows(item, r, _elements(item), LINE, 0, CHUNK)
+                soften(item, r, base)
+
+    @inline
+    def add_up(item, base, begin, end):  # type: ignore[no-untyped-def]
+        """To all rows, the values begin <= t < end of the chunk."""
+        rows, head_pad = load_i64(item + ITEM.rows), load_i64(load_i64(item + ITEM.op) + ATTENTION.head_pad)
+        if rows <= direct_rows:
+            add(item, base, begin, end)
+        else:
+            convert_values(item, base, begin, end)
+            v = _elements(item) + (begin - base) * head_pad * 4
+            for r in range(0, rows, 4):
+                if _sees(item, r, base):
+                    add_values(item, r, v, begin - base, end - begin)
+
+    return weigh, add_up
 
 
 def _attend(cell: CacheCell) -> Any:
-    run = _run_loop(cell)
+    keys, values = _chunk_loops(cell)
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
-        op = load_i64(item + ITEM.op)
-        block_size = load_i64(op + ATTENTION.block_size)
-        t = max(begin // CHUNK * CHUNK, begin // block_size * block_size)
-        while t < end:
-            block = t // block_size
-            stop = min(t // CHUNK * CHUNK + CHUNK, (block + 1) * block_size)
-            at = _place(item, block)
-            k, v = load_i64(op + ATTENTION.k_cache) + at, load_i64(op + ATTENTION.v_cache) + at
-            if stop < end and stop % block_size == 0:
-                _fetch(item, block + 1)
-            run(item, t, t - block * block_size, stop - t, k, v)
-            t = stop
+        op, block_size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size)
+        # K is read where the sequence has a block, and what scores the others get does not count. Slots of V that hold
+        # none of its tokens may hold old values: never touched, not even times zero.
+        first, stop = begin // block_size * block_size, (end + block_size - 1) // block_size * block_size
+        for base in range(begin // CHUNK * CHUNK, end, CHUNK):
+            after = base + CHUNK
+            _fetch_next(item, load_i64(op + ATTENTION.k_cache), base, end)
+            keys(item, base, max(base, first), min(after, stop))
+            _fetch_next(item, load_i64(op + ATTENTION.v_cache), base, end)
+            values(item, base, max(base, begin), min(after, end))
 
     return attend
 

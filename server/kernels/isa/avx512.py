@@ -63,13 +63,6 @@ def _at_most(builder: Any, value: Any, limit: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", value, limit), value, limit)
 
 
-@emitted(simd.float32x16, types.int64, simd.float32x16, simd.float32x16)
-def select_bits(builder: Any, bits: Any, inside: Any, outside: Any) -> Any:
-    """Lane i of `inside` where bit i is set, else of `outside`."""
-    mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), simd.LANES))
-    return builder.select(mask, inside, outside)
-
-
 @inline
 def inverse(x):  # type: ignore[no-untyped-def]
     """1 / x to 1e-7, relatively, for 2 ** -126 <= |x| <= 2 ** 126: one Newton step. NaN stays NaN."""

@@ -1,0 +1,168 @@
+"""Online softmax between the two products of attention: scores of CHUNK keys to weights, in registers.
+
+What a row has summed is rescaled only when its maximum grows by more than _SLACK: until then weights are at most
+e ** _SLACK, which costs no precision, no row waits for its own maximum, and a branch that is seldom taken is seldom
+guessed wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+
+from server.device.attention_layout import CHUNK, SUMS, VALUES
+from server.kernels.attention.state import LOWEST
+from server.kernels.isa import simd
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import emitted, load_f32, store_f32
+from server.kernels.isa.softcap import softcap
+
+LINE = CHUNK * 4  # bytes of one row's scores, or of the chunk's scales of K; those of V follow them
+_MASKED = 2 * LOWEST
+_SLACK = 5.0
+_LOG2E = 1.4426950408889634
+_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_V = ir.VectorType(ir.FloatType(), simd.LANES)
+
+
+class Weights(NamedTuple):
+    """How weights are computed and what they are kept as."""
+
+    exp2: Any  # float32x16, at most 8 -> 2 ** x; NaN stays NaN
+    store: Any  # (address, four float32x16)
+
+
+def _larger(builder: Any, x: Any, y: Any) -> Any:
+    """One instruction, which forgets NaN or keeps it as it comes."""
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+
+@emitted(types.boolean, *[simd.float32x16] * 5)
+def _is_any_above(builder: Any, a: Any, b: Any, c: Any, d: Any, limit: Any) -> Any:
+    """Whether any lane of the first four is above the fifth."""
+    value = _larger(builder, _larger(builder, a, b), _larger(builder, c, d))
+    bits = builder.bitcast(builder.fcmp_ordered(">", value, limit), _I16)
+    return builder.icmp_unsigned("!=", bits, ir.Constant(_I16, 0))
+
+
+@emitted(types.float32, *[simd.float32x16] * 4)
+def _largest(builder: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Largest of all lanes."""
+    value = _larger(builder, _larger(builder, a, b), _larger(builder, c, d))
+    undefined = ir.Constant(_V, ir.Undefined)
+    for width in (8, 4, 2, 1):
+        order = ir.Constant(ir.VectorType(_I32, simd.LANES), [(i + width) % simd.LANES for i in range(simd.LANES)])
+        value = _larger(builder, value, builder.shuffle_vector(value, undefined, order))
+    return builder.extract_element(value, ir.Constant(_I32, 0))
+
+
+@emitted(simd.float32x16, types.int64, simd.float32x16, simd.float32x16)
+def _select_bits(builder: Any, bits: Any, inside: Any, outside: Any) -> Any:
+    """Lane i of `inside` where bit i is set, else of `outside`."""
+    mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), simd.LANES))
+    return builder.select(mask, inside, outside)
+
+
+@inline
+def _exp2(x):  # type: ignore[no-untyped-def]
+    """2 ** x to 2e-7, relatively; below -126 as there. NaN stays NaN.
+
+    The polynomial of degree 6 nearest to 2 ** f on |f| <= 1/2.
+    """
+    x = simd.larger(simd.splat(-126.0), x)
+    n = simd.larger(simd.rint(x), simd.splat(-126.0))  # a number even where x is not
+    f = simd.sub(x, n)
+    p = simd.fma(simd.splat(0.0001534581242594868), f, simd.splat(0.0013399930903688073))
+    p = simd.fma(p, f, simd.splat(0.009618489071726799))
+    p = simd.fma(p, f, simd.splat(0.05550328642129898))
+    p = simd.fma(p, f, simd.splat(0.24022646248340607))
+    p = simd.fma(p, f, simd.splat(0.6931471824645996))
+    p = simd.fma(p, f, simd.splat(1.0))
+    return simd.mul(p, simd.exp2_int(n))
+
+
+@inline
+def _store(at, a, b, c, d):  # type: ignore[no-untyped-def]
+    simd.store(at, a)
+    simd.store(at + 64, b)
+    simd.store(at + 128, c)
+    simd.store(at + 192, d)
+
+
+IN_FLOAT32 = Weights(_exp2, _store)
+
+
+@inline
+def _raise_maximum(state, before, maximum, head_pad, exp2):  # type: ignore[no-untyped-def]
+    """What the row has summed, to its new maximum, which is returned."""
+    by = exp2(simd.mul(simd.splat(before - maximum), simd.splat(_LOG2E)))
+    for at in range(SUMS, VALUES + 4 * head_pad, 64):
+        simd.store(state + at, simd.mul(simd.load(state + at), by))
+    store_f32(state, maximum)
+    return maximum
+
+
+def _one_row(weights: Weights, is_scaled: bool, is_masked: bool) -> Any:
+    exp2, store = weights
+
+    @inline
+    def row(state, s, to, seen, scales, head_pad, cap):  # type: ignore[no-untyped-def]
+        a, b, c, d = simd.load(s), simd.load(s + 64), simd.load(s + 128), simd.load(s + 192)
+        if is_scaled:
+            a, b = simd.mul(a, simd.load(scales)), simd.mul(b, simd.load(scales + 64))
+            c, d = simd.mul(c, simd.load(scales + 128)), simd.mul(d, simd.load(scales + 192))
+        if cap != 0.0:
+            a, b, c, d = softcap(a, cap), softcap(b, cap), softcap(c, cap), softcap(d, cap)
+        if is_masked:
+            lowest = simd.splat(_MASKED)
+            a, b = _select_bits(seen, a, lowest), _select_bits(seen >> 16, b, lowest)
+            c, d = _select_bits(seen >> 32, c, lowest), _select_bits(seen >> 48, d, lowest)
+        maximum = load_f32(state)
+        if _is_any_above(a, b, c, d, simd.splat(maximum + _SLACK)):
+            maximum = _raise_maximum(state, maximum, _largest(a, b, c, d), head_pad, exp2)
+        by, shift = simd.splat(_LOG2E), simd.mul(simd.splat(maximum), simd.splat(-_LOG2E))
+        a, b = exp2(simd.fma(a, by, shift)), exp2(simd.fma(b, by, shift))
+        c, d = exp2(simd.fma(c, by, shift)), exp2(simd.fma(d, by, shift))
+        zero = simd.splat(0.0)
+        if is_masked:
+            a, b = _select_bits(seen, a, zero), _select_bits(seen >> 16, b, zero)
+            c, d = _select_bits(seen >> 32, c, zero), _select_bits(seen >> 48, d, zero)
+        total = simd.add(simd.add(a, b), simd.add(c, d))
+        simd.store(state + SUMS, simd.add(simd.load(state + SUMS), total))
+        if is_scaled:
+            a, b = simd.mul(a, simd.load(scales + LINE)), simd.mul(b, simd.load(scales + LINE + 64))
+            c, d = simd.mul(c, simd.load(scales + LINE + 128)), simd.mul(d, simd.load(scales + LINE + 192))
+            if is_masked:
+                a, b = _select_bits(seen, a, zero), _select_bits(seen >> 16, b, zero)
+                c, d = _select_bits(seen >> 32, c, zero), _select_bits(seen >> 48, d, zero)
+        store(to, a, b, c, d)
+
+    return row
+
+
+@inline
+def _bits(count):  # type: ignore[no-untyped-def]
+    """The lowest `count` bits of CHUNK."""
+    if count >= CHUNK:
+        return -1
+    return (1 << max(count, 0)) - 1
+
+
+def softmax(weights: Weights, is_scaled: bool) -> Any:
+    masked_row, whole_row = _one_row(weights, is_scaled, True), _one_row(weights, is_scaled, False)
+
+    @inline
+    def softmax_row(state, s, to, begin, end, scales, head_pad, cap):  # type: ignore[no-untyped-def]
+        """One row's scores at `s` to weights at `to`; its maximum and sums by lane grow.
+
+        Only keys begin <= t < end of the chunk count, whatever scores and scales lie there for the others: their
+        weights are zero. A `cap` of 0 is none.
+        """
+        if begin <= 0 and end >= CHUNK:
+            whole_row(state, s, to, -1, scales, head_pad, cap)
+        else:
+            masked_row(state, s, to, _bits(end) & ~_bits(begin), scales, head_pad, cap)
+
+    return softmax_row
