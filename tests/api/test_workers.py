@@ -67,6 +67,11 @@ def clients(server: Server) -> Iterator[dict[int, httpx.Client]]:
         yield found
 
 
+def both(by_pid: dict[int, httpx.Client], url: str) -> list[openai.OpenAI]:
+    """The workers' clients as openai's, in their order."""
+    return [openai.OpenAI(base_url=f"{url}/v1", api_key="any", http_client=client) for client in by_pid.values()]
+
+
 def text_of(lines: Iterator[str]) -> str:
     return "".join(json.loads(line)["choices"][0]["text"] for line in lines if line != "[DONE]")
 
@@ -180,9 +185,7 @@ def test_a_batch_goes_on_when_its_worker_is_killed(server: Server) -> None:
 
 def test_what_one_worker_stores_the_others_have(server: Server) -> None:
     with clients(server) as by_pid:
-        one, other = (
-            openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", http_client=client) for client in by_pid.values()
-        )
+        one, other = both(by_pid, server.url)
         file = one.files.create(file=("a.jsonl", b'{"a": 1}\n'), purpose="batch")
         assert other.files.content(file.id).content == b'{"a": 1}\n'
         other.files.delete(file.id)
@@ -203,9 +206,7 @@ def test_what_one_worker_stores_the_others_have(server: Server) -> None:
 
 def test_a_stream_in_the_background_is_followed_at_any_worker(server: Server) -> None:
     with clients(server) as by_pid:
-        one, other = (
-            openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", http_client=client) for client in by_pid.values()
-        )
+        one, other = both(by_pid, server.url)
         with ask(one, "long", background=True, stream=True, max_output_tokens=60, **UNENDING) as stream:
             first = next(iter(stream))  # and its client leaves
         response_id = first.response.id
@@ -216,13 +217,17 @@ def test_a_stream_in_the_background_is_followed_at_any_worker(server: Server) ->
         rest = list(other.responses.retrieve(response_id, stream=True, starting_after=5))
         assert rest == whole[6:] == list(one.responses.retrieve(response_id, stream=True, starting_after=5))
 
-        ended = ask(one, "long", background=True, stream=True, max_output_tokens=400, **UNENDING)
-        response_id = next(iter(ended)).response.id
-        followed = other.responses.retrieve(response_id, stream=True)
-        next(iter(followed))
-        os.kill(next(iter(by_pid)), signal.SIGKILL)
-        with pytest.raises(openai.APIError, match="has ended"):
-            list(followed)
+
+def test_who_follows_a_stream_of_a_worker_that_is_killed_is_told(server: Server) -> None:
+    with clients(server) as by_pid:
+        one, other = both(by_pid, server.url)
+        with ask(one, "long", background=True, stream=True, max_output_tokens=400, **UNENDING) as stream:
+            response_id = next(iter(stream)).response.id
+            followed = other.responses.retrieve(response_id, stream=True)
+            next(iter(followed))
+            os.kill(next(iter(by_pid)), signal.SIGKILL)
+            with pytest.raises(openai.APIError, match="has ended"):
+                list(followed)
     until(lambda: is_whole(server, but=next(iter(by_pid))))
 
 
