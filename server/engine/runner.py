@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from server.kv_cache.blocks import NULL_BLOCK
 from server.kv_cache.manager import KVCacheManager
 from server.types import SamplingParams, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
-_FIT_RUNS = 8
+_FIT_RUNS = 15
 _LEAST_GAIN = 1.25  # what a second CPU must give before it is taken from the API process and others (docs/deploy.md)
 _LONG_STEP_S = 0.005  # a step so long is memory-bound, or large enough to be divided
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
@@ -139,23 +140,28 @@ class ModelRunner:
         if self._programs.adapted is not None:
             self._pool.run(self._programs.adapted, self._inputs.address)
         if fit_threads and self._pool.num_threads > 1:
-            self._fit_threads(plan)
+            self.num_threads_alone = fitting_threads(self._pool.num_threads, lambda n: self._seconds_on(n, plan))
 
-    def _fit_threads(self, plan: StepPlan) -> None:
-        """Let one thread run a step of one token unless all of them are `_LEAST_GAIN` times as fast at it.
-
-        They take turns, and the fastest run of each counts: what else the host does makes a run slower, never faster.
-        """
-        most, best = self._pool.num_threads, {1: math.inf, self._pool.num_threads: math.inf}
-        for _ in range(_FIT_RUNS):
-            for threads, seconds in best.items():
-                self.num_threads_alone = threads
-                best[threads] = min(seconds, self.execute(plan).seconds)
-            if best[most] > _LONG_STEP_S:
-                break
-        is_shared = best[1] >= _LEAST_GAIN * best[most] or best[most] > _LONG_STEP_S
-        self.num_threads_alone = most if is_shared else 1
+    def _seconds_on(self, num_threads: int, plan: StepPlan) -> float:
+        self.num_threads_alone = num_threads
+        return self.execute(plan).seconds
 
     def close(self) -> None:
         """Stop the worker threads."""
         self._pool.close()
+
+
+def fitting_threads(most: int, seconds_on: Callable[[int], float]) -> int:
+    """One thread or `most`, for a step that takes `seconds_on` so many: one unless all are `_LEAST_GAIN` times as fast.
+
+    They take turns, and the median of what a turn gains counts: where other processes take the CPUs, threads that wait
+    for each other gain nothing. A step that is long even at its fastest is divided.
+    """
+    fastest, gains = math.inf, []
+    for _ in range(_FIT_RUNS):
+        alone, shared = seconds_on(1), seconds_on(most)
+        gains.append(alone / shared)
+        fastest = min(fastest, alone, shared)
+        if fastest > _LONG_STEP_S:
+            return most
+    return most if statistics.median(gains) >= _LEAST_GAIN else 1

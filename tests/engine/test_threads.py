@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from server.clock import ManualClock
 from server.config import SchedulerConfig
 from server.engine.load.loading import load_engine
 from server.engine.loop import EngineLoop
+from server.engine.runner import fitting_threads
 from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
@@ -76,3 +78,19 @@ def test_tokens_are_the_same_on_any_number_of_threads(kernel_cache: str) -> None
 def test_only_auto_measures_how_many_threads_a_token_is_worth(cpu_threads: int | str, fits: bool) -> None:
     settings = EngineSettings(cpu_threads=cpu_threads)  # type: ignore[arg-type]
     assert settings.engine_config(Path(settings.model)).fit_threads is fits
+
+
+@pytest.mark.parametrize(
+    ("alone_ms", "shared_ms", "fitting"),
+    [
+        ([0.5], [0.42], 1),  # the built-in model on a quiet host
+        ([2.0], [1.2], 2),
+        ([0.5, 0.5, 3.5], [0.3, 3.4, 3.2], 1),  # other processes have the CPUs: the fastest of each would say 2
+        ([40.0], [39.0], 2),  # bound by memory
+    ],
+)
+def test_one_thread_is_taken_where_more_gain_little(
+    alone_ms: list[float], shared_ms: list[float], fitting: int
+) -> None:
+    turns = {1: itertools.cycle(alone_ms), 2: itertools.cycle(shared_ms)}
+    assert fitting_threads(2, lambda threads: next(turns[threads]) / 1e3) == fitting
