@@ -34,7 +34,6 @@ EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
 FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # no fault raises these
 EXIT_S = 1.0  # by which an engine's exit code comes, at the latest, when its sockets and pipes have closed
-MAX_SOCKET_PATH = 90  # Linux allows 107 bytes for a Unix socket's path, macOS 103
 
 
 # The function that an engine's process runs, importable there by name. Returns the exit code.
@@ -71,7 +70,7 @@ class EngineHandle:
         self._config, self._main, self._mode = config, main, mode
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
-        self.addresses, self.frames = Addresses(_private_directory(), engines_end), Frames(own_end)
+        self.addresses, self.frames = Addresses(tempfile.mkdtemp(prefix="neuronserve-"), engines_end), Frames(own_end)
         self.heartbeat = Heartbeat(self.addresses.directory)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
@@ -143,9 +142,11 @@ class EngineHandle:
 
     def close(self) -> None:
         """End the engine if it still runs, and remove sockets and directory. May be called twice."""
-        if self._started is not None and self._started.exception() is None:
-            self._started.result().kill()
-            self._started.result().join()
+        if self._started is not None:
+            if self._started.exception() is None:
+                self._started.result().kill()
+                self._started.result().join()
+            self.addresses.end.close()
         self.heartbeat.close()
         self.frames.close()
         shutil.rmtree(self.addresses.directory, ignore_errors=True)
@@ -186,9 +187,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def _private_directory() -> str:
-    """A new directory of mode 0700, whose path leaves room for a socket's name."""
-    is_long = len(tempfile.gettempdir()) > MAX_SOCKET_PATH - len("/neuronserve-12345678/commands")
-    return tempfile.mkdtemp(prefix="neuronserve-", dir="/tmp" if is_long else None)

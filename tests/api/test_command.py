@@ -51,7 +51,8 @@ def test_ctrl_c_is_one_line_and_no_traceback() -> None:
         words = process.stderr.read().decode()
         assert words.splitlines()[-1:] == ["neuronserve: interrupted"]
         assert "Traceback" not in words
-        assert process.wait(PATIENCE_S) == 130
+        # Where it meets the text of a class that is made, as it does in imports, Python ends itself by the signal.
+        assert process.wait(PATIENCE_S) in {130, -signal.SIGINT}
 
 
 @pytest.mark.parametrize(("flags", "weights"), [((), "bfloat16"), (("--quantization", "int8"), "int8")])
