@@ -21,7 +21,7 @@ from server.kernels.attention.state import (
     state_bytes,
 )
 from server.kernels.isa.jit import inline, share_begin
-from server.kernels.isa.memory import fetch_add, load_f32, load_i32, load_i64, store_i64, store_release
+from server.kernels.isa.memory import fetch_add, hidden, load_f32, load_i32, load_i64, store_i64, store_release
 from server.kernels.records import ATTENTION, ATTENTION_BYTES, STEP, offsets
 
 
@@ -157,7 +157,7 @@ def _do_item(attend: Any) -> Any:
             first = last = load_i32(split)
         for partition in range(first, last + 1):
             attend_partition(item, partition)
-            if first < last:
+            if hidden(last) > first:
                 _merge(item, partition, states)
         if first < last:
             _finish(item, load_i64(item + ITEM.totals))

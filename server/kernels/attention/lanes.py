@@ -19,7 +19,7 @@ from server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
 from server.kernels.attention.state import first_key, state_bytes
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import load_f32, load_i32, load_i64, prefetch_to_l2
+from server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64, prefetch_to_l2
 from server.kernels.records import ATTENTION
 
 
@@ -182,12 +182,13 @@ def _soften(is_scaled: bool) -> Any:
     softmax_row = softmax(IN_FLOAT32, is_scaled)
 
     @inline
-    def soften(item, r, base):  # type: ignore[no-untyped-def]
-        """Scores of rows `r` to r + 3, as far as there are so many, to weights."""
-        op, scales = load_i64(item + ITEM.op), _scales(item)
-        head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
-        states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
-        for i in range(r, min(r + 4, load_i64(item + ITEM.rows))):
+    def soften(item, base):  # type: ignore[no-untyped-def]
+        """Scores of all rows to weights; to zeros where a row sees no key of the chunk."""
+        rows = load_i64(item + ITEM.rows)
+        for i in range(hidden(rows)):  # not several rows at a time, nor once for each kind of cap: it is long as it is
+            op, scales = load_i64(item + ITEM.op), _scales(item)
+            head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
+            states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
             state, s, position = states + i * state_bytes(head_pad), _line(item, i), _position(item, i)
             begin, end = first_key(position, window) - base, position - base + 1
             softmax_row(state, s, s, begin, end, scales, head_pad, cap)
@@ -209,12 +210,10 @@ def _chunk_loops(cell: CacheCell) -> Any:
             score(item, base, first, stop)
         else:
             convert_keys(item, base, first, stop)
-        for r in range(0, rows, 4):
-            if rows <= direct_rows:
-                soften(item, r, base)  # to zeros where a row sees none: their values are added to all rows
-            elif _sees(item, r, base):
-                score_rows(item, r, _elements(item), LINE, 0, CHUNK)
-                soften(item, r, base)
+            for r in range(0, rows, 4):
+                if _sees(item, r, base):
+                    score_rows(item, r, _elements(item), LINE, 0, CHUNK)
+        soften(item, base)
 
     @inline
     def add_up(item, base, begin, end):  # type: ignore[no-untyped-def]
