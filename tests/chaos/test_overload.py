@@ -182,7 +182,8 @@ def test_three_times_its_capacity_is_refused_or_served(
     at_capacity = f"{calm.requests_per_s:.1f} requests/s, {calm.goodput(TTFT_LIMIT_S):.0f} tokens/s in time"
     print(f"\n{name}: at capacity {at_capacity}", *("  ".join(row) for row in rows), sep="\n  ")
     assert calm.wrong + flooded.wrong == []
-    assert {fate.status for fate in flooded.fates} >= {200, 429}
+    assert any(fate.status == 200 for fate in flooded.fates)
+    assert any(fate.retry_afters for fate in flooded.fates)  # who comes back may be taken in the end
     if flooded.late_s > LATE_S or lag_s > LAG * (CAPACITY_S + shape.seconds):
         table[-len(rows) :] = [(f"{name} (void)", *row[1:]) for row in rows]
         pytest.skip(f"void: the client was {flooded.late_s:.2f} s late, and the server's host {lag_s:.2f} s in all")
