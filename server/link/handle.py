@@ -141,7 +141,7 @@ class EngineHandle:
         return Death(f"{who} was killed by {signal_name(-code)}{why}", is_fault)
 
     def close(self) -> None:
-        """End the engine if it still runs, and remove sockets and directory. May be called twice."""
+        """End the engine if it still runs, and close the socket and remove the directory. May be called twice."""
         if self._started is not None:
             if self._started.exception() is None:
                 self._started.result().kill()
