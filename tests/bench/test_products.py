@@ -66,11 +66,18 @@ def test_the_sums_are_those_of_all_rounds(pool: WorkerPool, weights: WeightForma
         assert np.array_equal(got.reshape(want.shape), ROUNDS * want)
 
 
-def test_a_rate_is_positive_and_grows_with_narrow_formats(pool: WorkerPool) -> None:
-    rates = {weights: ProductProbe(pool, product_unit(weights)).measure(3) for weights in ("float32", "int8")}  # type: ignore[arg-type]
-    assert 0 < rates["float32"] < 100
-    if host_isas()[0] != "portable":
-        assert rates["int8"] > rates["float32"]
+def test_a_rate_is_what_all_threads_multiplied_in_the_median_time(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = ProductProbe(pool, product_unit("int8"), K_TILES)
+    kind = probe.unit.name.split()[0]
+    area = probe.memory.bytes.reshape(pool.num_threads, -1)[0]
+    depth, _, columns = products(area, probe.unit.block, kind).shape
+    per_word = 4 // np.dtype(TYPES[kind]).itemsize
+    operations = 2 * depth * columns * probe.unit.block.rows * K_TILES * 16 * per_word * pool.num_threads
+    paces = iter((1e-3, 5e-3, 2e-3))
+    monkeypatch.setattr(probe, "seconds", lambda rounds: rounds * next(paces))
+    assert probe.measure(3) == pytest.approx(operations / 2e-3 / 1e12)
 
 
 def test_formats_that_are_only_stored_use_the_unit_of_bfloat16() -> None:
