@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from server.kernels import sleep
+from server.kernels.isa import instruction
 from server.kernels.isa.jit import HostFunction, inline
 from server.kernels.isa.memory import (
     NOTHING,
@@ -96,8 +96,7 @@ def pause(builder: Any) -> Any:
     if found is not None:
         name, numbers = found
         values = [ir.Constant(ir.IntType(32), number) for number in numbers]
-        function_type = ir.FunctionType(ir.VoidType(), [v.type for v in values])
-        builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
+        instruction.call(builder, name, ir.VoidType(), *values)
     return NOTHING
 
 

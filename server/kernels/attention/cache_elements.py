@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import memory, simd
+from server.kernels.isa import instruction, memory, simd
 from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
@@ -74,7 +74,7 @@ def _load_first(builder: Any, address: Any, count: Any) -> Any:
     mask = builder.icmp_signed("<", ir.Constant(_VI, list(range(simd.LANES))), every)
     place = pointer(builder, address, _V, READ, builder.mul(count, ir.Constant(ir.IntType(64), 4)))
     zeros = ir.Constant(_V, [0.0] * simd.LANES)
-    return simd.call(builder, "llvm.masked.load.v16f32.p0", _V, place, ir.Constant(_I32, 4), mask, zeros)
+    return instruction.call(builder, "llvm.masked.load.v16f32.p0", _V, place, ir.Constant(_I32, 4), mask, zeros)
 
 
 def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:

@@ -14,6 +14,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
+from server.kernels.isa import instruction
+
 READ, WRITE, UPDATE = range(3)  # kinds of access; an update is both in one step
 
 # Symbols of the functions that checked kernels call; code that a cache brings finds them by name.
@@ -64,9 +66,7 @@ def _configured_rows(builder: Any, tile: int) -> Any:
     """From the configuration that the tile unit holds: bytes 48 to 55 are the rows of each tile."""
     block = cgutils.alloca_once(builder, ir.ArrayType(_I8, 64))
     base = builder.bitcast(block, _I8.as_pointer())
-    function_type = ir.FunctionType(ir.VoidType(), [base.type])
-    store = cgutils.get_or_insert_function(builder.module, function_type, "llvm.x86.sttilecfg")
-    builder.call(store, [base])
+    instruction.call(builder, "llvm.x86.sttilecfg", ir.VoidType(), base)
     return builder.load(builder.gep(base, [_number(48 + tile)]))
 
 

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from server.kernels.isa import instruction
 from server.kernels.isa.access import READ, WRITE, stack_memory, tile_pointer
 from server.kernels.isa.memory import NOTHING, emitted
 
@@ -33,8 +34,7 @@ def request_permission() -> bool:
 
 
 def _call(builder: Any, name: str, *values: Any) -> Any:
-    function_type = ir.FunctionType(ir.VoidType(), [v.type for v in values])
-    builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
+    instruction.call(builder, name, ir.VoidType(), *values)
     return NOTHING
 
 

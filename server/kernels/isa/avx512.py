@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import simd
+from server.kernels.isa import instruction, simd
 from server.kernels.isa.access import WRITE, pointer
 from server.kernels.isa.dot_product import BFloat
 from server.kernels.isa.jit import inline
@@ -33,7 +33,8 @@ def _store_halves(builder: Any, address: Any, halves: Any) -> Any:
 def store_bf16(builder: Any, address: Any, value: Any) -> Any:
     """16 bfloat16 to memory, rounded to nearest even (VCVTNEPS2BF16)."""
     halves = ir.VectorType(BFloat(), simd.LANES)
-    return _store_halves(builder, address, simd.call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", halves, value))
+    name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+    return _store_halves(builder, address, instruction.call(builder, name, halves, value))
 
 
 @emitted(types.void, types.int64, simd.float32x16, simd.float32x16)
@@ -41,20 +42,20 @@ def store_bf16_pair(builder: Any, address: Any, first: Any, second: Any) -> Any:
     """32 bfloat16 to memory, rounded to nearest even (VCVTNE2PS2BF16)."""
     halves = ir.VectorType(BFloat(), 2 * simd.LANES)
     name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-    return _store_halves(builder, address, simd.call(builder, name, halves, second, first))
+    return _store_halves(builder, address, instruction.call(builder, name, halves, second, first))
 
 
 @emitted(simd.float32x16, simd.float32x16, simd.float32x16)
 def _times_power(builder: Any, value: Any, power: Any) -> Any:
     """value * 2 ** floor(power): 0 and infinite where that leaves the range (VSCALEFPS)."""
     arguments = (value, power, value, ir.Constant(_I16, -1), ir.Constant(_I32, 4))
-    return simd.call(builder, "llvm.x86.avx512.mask.scalef.ps.512", _V, *arguments)
+    return instruction.call(builder, "llvm.x86.avx512.mask.scalef.ps.512", _V, *arguments)
 
 
 @emitted(simd.float32x16, simd.float32x16)
 def _about_inverse(builder: Any, value: Any) -> Any:
     """1 / value to 2 ** -14, relatively (VRCP14PS)."""
-    return simd.call(builder, "llvm.x86.avx512.rcp14.ps.512", _V, value, value, ir.Constant(_I16, -1))
+    return instruction.call(builder, "llvm.x86.avx512.rcp14.ps.512", _V, value, value, ir.Constant(_I16, -1))
 
 
 @emitted(simd.float32x16, simd.float32x16, simd.float32x16)
@@ -75,7 +76,7 @@ def _fraction(builder: Any, value: Any) -> Any:
     """value - floor(value) (VREDUCEPS)."""
     down = ir.Constant(_I32, 1)
     arguments = (value, down, value, ir.Constant(_I16, -1), ir.Constant(_I32, 4))
-    return simd.call(builder, "llvm.x86.avx512.mask.reduce.ps.512", _V, *arguments)
+    return instruction.call(builder, "llvm.x86.avx512.mask.reduce.ps.512", _V, *arguments)
 
 
 @inline

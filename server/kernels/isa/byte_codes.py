@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import simd
+from server.kernels.isa import instruction, simd
 from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import emitted
@@ -68,7 +68,7 @@ def dot_signed_avx2(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
         eight, (w, a) = _all(pairs, 8), (builder.bitcast(x, pairs) for x in (w, a))
         even = [builder.ashr(builder.shl(x, eight), eight) for x in (w, a)]
         for factors in (even, [builder.ashr(x, eight) for x in (w, a)]):
-            c = builder.add(c, simd.call(builder, "llvm.x86.avx2.pmadd.wd", c.type, *factors))
+            c = builder.add(c, instruction.call(builder, "llvm.x86.avx2.pmadd.wd", c.type, *factors))
         return c
 
     return by_register(builder, compute, sums, codes, every_word(builder, word))

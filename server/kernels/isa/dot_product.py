@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
-from server.kernels.isa import simd
+from server.kernels.isa import instruction, simd
 from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted, load_f32
@@ -36,11 +35,6 @@ def _every_word(builder: Any, word: Any, flip: int = 0) -> Any:
 def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
     """The word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
     return _every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
-
-
-def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
-    function_type = ir.FunctionType(result, [v.type for v in values])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
 
 
 class BFloat(ir.types.Type):  # type: ignore[misc]
@@ -74,7 +68,7 @@ def dot_bf16_avx512(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """sums + a0 * w0 + a1 * w1 by VDPBF16PS."""
     element = ir.VectorType(BFloat(), 32)
     a, w = (builder.bitcast(x, element) for x in _word_and_line(builder, word, line))
-    return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _V, sums, a, w)
+    return instruction.call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _V, sums, a, w)
 
 
 def _shifted(builder: Any, line: Any, byte: int, right: int) -> Any:
@@ -130,7 +124,7 @@ def _dot_floats(activations: Any, weights: Any) -> Any:
         """sums + a0 * w0 + a1 * w1 + ..."""
         columns = weights(builder, builder.load(pointer(builder, line, _VI, READ), align=4))
         for a, w in zip(activations(builder, word, len(columns)), columns, strict=True):
-            sums = _call(builder, "llvm.fma.v16f32", _V, a, w, sums)
+            sums = instruction.call(builder, "llvm.fma.v16f32", _V, a, w, sums)
         return sums
 
     return dot
@@ -161,7 +155,7 @@ def dot_i8_avx512_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     """sums + sum of four (a + 128) * w by VPDPBUSD, in 512-bit registers."""
     a, w = _word_and_line(builder, word, line, flip=_TOP_BITS)
     total = builder.bitcast(sums, _VI)
-    total = _call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, *_as_bytes(builder, a, w, 64))
+    total = instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, *_as_bytes(builder, a, w, 64))
     return builder.bitcast(total, _V)
 
 
@@ -173,7 +167,7 @@ def dot_i8_avx2_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
     halves = []
     for part in range(2):
         c, x, y = (_part(builder, v, part) for v in (total, a, w))
-        halves.append(_call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, *_as_bytes(builder, x, y, 32)))
+        halves.append(instruction.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, *_as_bytes(builder, x, y, 32)))
     total = builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16))))
     return builder.bitcast(total, _V)
 
@@ -202,7 +196,7 @@ def _add_pairs(builder: Any, sums: Any, a: Any, w: Any, bits: int) -> Any:
     for start in range(0, simd.LANES, lanes):
         order = ir.Constant(part, list(range(start, start + lanes)))
         x, y = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in (a, w))
-        parts.append(_call(builder, name, part, builder.bitcast(x, pairs), builder.bitcast(y, pairs)))
+        parts.append(instruction.call(builder, name, part, builder.bitcast(x, pairs), builder.bitcast(y, pairs)))
     both = ir.Constant(_VI, list(range(simd.LANES)))
     return builder.add(sums, parts[0] if len(parts) == 1 else builder.shuffle_vector(*parts, both))
 

@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from server.kernels.isa import instruction
 from server.kernels.isa.access import READ, UPDATE, WRITE, pointer, stack_memory
 
 _F32, _I8, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -204,10 +205,9 @@ def store_release(builder: Any, address: Any, value: Any) -> Any:
 
 
 def _prefetch(builder: Any, address: Any, is_write: int, level: int = 1) -> Any:
-    function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
     access, keep, data = ir.Constant(_I32, is_write), ir.Constant(_I32, 4 - level), ir.Constant(_I32, 1)
-    builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), access, keep, data])
+    line = builder.inttoptr(address, _I8.as_pointer())
+    instruction.call(builder, "llvm.prefetch.p0", ir.VoidType(), line, access, keep, data)
     return NOTHING
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import simd
+from server.kernels.isa import instruction, simd
 from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.dot_product import BFloat
 from server.kernels.isa.memory import emitted
@@ -68,7 +68,9 @@ def _every(builder: Any, words: Any, lane: int) -> Any:
 
 
 def _call(builder: Any, name: str, cells: _Cells, c: Any, a: Any, w: Any) -> Any:
-    return simd.call(builder, name, cells.sums, c, builder.bitcast(a, cells.inputs), builder.bitcast(w, cells.inputs))
+    return instruction.call(
+        builder, name, cells.sums, c, builder.bitcast(a, cells.inputs), builder.bitcast(w, cells.inputs)
+    )
 
 
 def _dot(cells: _Cells, lines: int) -> Any:

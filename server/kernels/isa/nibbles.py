@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from server.kernels.isa import simd
+from server.kernels.isa import instruction, simd
 from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.memory import emitted
 
@@ -61,7 +61,7 @@ def _doubled_e2m1_by_table(size: int, look_up: str) -> Callable[[Any, Any], Any]
         for first in range(0, 64, size):
             order = ir.Constant(ir.VectorType(_I32, size), list(range(first, first + size)))
             part_codes = builder.shuffle_vector(codes, ir.Constant(_BYTES, ir.Undefined), order)
-            parts.append(simd.call(builder, look_up, register, table, part_codes))
+            parts.append(instruction.call(builder, look_up, register, table, part_codes))
         while len(parts) > 1:
             both = ir.VectorType(_I32, 2 * parts[0].type.count)
             order = ir.Constant(both, list(range(both.count)))
@@ -124,7 +124,7 @@ def dot_u8_avx512_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
     """sums + four unsigned codes by the four int8 at `word`, by VPDPBUSD in 512-bit registers."""
     total, a = builder.bitcast(sums, _VI), builder.bitcast(every_word(builder, word), _BYTES)
     w = builder.bitcast(codes, _BYTES)
-    return builder.bitcast(simd.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, w, a), _V)
+    return builder.bitcast(instruction.call(builder, "llvm.x86.avx512.vpdpbusd.512", _VI, total, w, a), _V)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)
@@ -136,7 +136,7 @@ def dot_u8_avx2_vnni(builder: Any, sums: Any, word: Any, codes: Any) -> Any:
         order = ir.Constant(half, [8 * part + i for i in range(8)])
         c, w, a = (builder.shuffle_vector(v, ir.Constant(_VI, ir.Undefined), order) for v in vectors)
         w, a = builder.bitcast(w, kind), builder.bitcast(a, kind)
-        halves.append(simd.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, w, a))
+        halves.append(instruction.call(builder, "llvm.x86.avx512.vpdpbusd.256", half, c, w, a))
     return builder.bitcast(builder.shuffle_vector(*halves, ir.Constant(_VI, list(range(16)))), _V)
 
 
@@ -156,13 +156,13 @@ def by_register(builder: Any, compute: Callable[..., Any], *vectors: Any) -> Any
 def _pair_products(builder: Any, codes: Any, word: Any) -> Any:
     """VPMADDUBSW: sums of two products as int16, which hold those of codes up to 128."""
     codes, word = builder.bitcast(codes, _HALF_BYTES), builder.bitcast(word, _HALF_BYTES)
-    return simd.call(builder, "llvm.x86.avx2.pmadd.ub.sw", _HALF_PAIRS, codes, word)
+    return instruction.call(builder, "llvm.x86.avx2.pmadd.ub.sw", _HALF_PAIRS, codes, word)
 
 
 def _pair_sums(builder: Any, pairs: Any) -> Any:
     """VPMADDWD: two int16 to an int32."""
     ones = _all(_HALF_PAIRS, 1)
-    return simd.call(builder, "llvm.x86.avx2.pmadd.wd", _HALF, builder.bitcast(pairs, _HALF_PAIRS), ones)
+    return instruction.call(builder, "llvm.x86.avx2.pmadd.wd", _HALF, builder.bitcast(pairs, _HALF_PAIRS), ones)
 
 
 @emitted(simd.float32x16, simd.float32x16, types.int64, simd.float32x16)

@@ -12,9 +12,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import models, register_model
 
+from server.kernels.isa import instruction
 from server.kernels.isa.access import READ, WRITE, pointer
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted
@@ -51,12 +51,6 @@ def _const(value: int) -> Any:
 def _splat(builder: Any, value: Any, vector: Any) -> Any:
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(_VI, [0] * LANES))
-
-
-def call(builder: Any, name: str, result: Any, *values: Any) -> Any:
-    """Emit a call of LLVM's intrinsic `name`."""
-    function_type = ir.FunctionType(result, [v.type for v in values])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), values)
 
 
 @emitted(float32x16, types.float32)
@@ -107,14 +101,14 @@ def store_i8(builder: Any, address: Any, value: Any) -> Any:
 def finite(builder: Any, value: Any) -> Any:
     """The value, or zero where it is NaN or too large for bfloat16."""
     limit = ir.Constant(_V, [3.38e38] * LANES)
-    is_finite = builder.fcmp_ordered("<", call(builder, "llvm.fabs.v16f32", _V, value), limit)
+    is_finite = builder.fcmp_ordered("<", instruction.call(builder, "llvm.fabs.v16f32", _V, value), limit)
     return builder.select(is_finite, value, ir.Constant(_V, [0.0] * LANES))
 
 
 @emitted(float32x16, float32x16)
 def absolute(builder: Any, value: Any) -> Any:
     """|value|."""
-    return call(builder, "llvm.fabs.v16f32", _V, value)
+    return instruction.call(builder, "llvm.fabs.v16f32", _V, value)
 
 
 def _round_to_bf16(builder: Any, value: Any) -> Any:
@@ -161,13 +155,13 @@ def div(builder: Any, a: Any, b: Any) -> Any:
 @emitted(float32x16, float32x16, float32x16, float32x16)
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once."""
-    return call(builder, "llvm.fma.v16f32", _V, a, b, c)
+    return instruction.call(builder, "llvm.fma.v16f32", _V, a, b, c)
 
 
 @emitted(float32x16, float32x16, float32x16)
 def maximum(builder: Any, a: Any, b: Any) -> Any:
     """The larger of each lane."""
-    return call(builder, "llvm.maxnum.v16f32", _V, a, b)
+    return instruction.call(builder, "llvm.maxnum.v16f32", _V, a, b)
 
 
 @emitted(float32x16, float32x16, float32x16)
@@ -211,7 +205,7 @@ def lowest_bit(builder: Any, bits: Any) -> Any:
 def compress(builder: Any, address: Any, value: Any, bits: Any) -> Any:
     """The lanes whose bit is set to memory, side by side, and something in the rest of the sixteen places."""
     mask = builder.bitcast(builder.trunc(bits, _I16), ir.VectorType(ir.IntType(1), LANES))
-    side_by_side = call(builder, "llvm.experimental.vector.compress.v16f32", _V, value, mask, value)
+    side_by_side = instruction.call(builder, "llvm.experimental.vector.compress.v16f32", _V, value, mask, value)
     builder.store(side_by_side, pointer(builder, address, _V, WRITE), align=4)
     return NOTHING
 
@@ -251,13 +245,13 @@ def sum_lanes(builder: Any, value: Any) -> Any:
 @emitted(types.float32, float32x16)
 def max_lanes(builder: Any, value: Any) -> Any:
     """Largest lane."""
-    return _tree(builder, value, lambda a, b: call(builder, "llvm.maxnum.v16f32", _V, a, b))
+    return _tree(builder, value, lambda a, b: instruction.call(builder, "llvm.maxnum.v16f32", _V, a, b))
 
 
 @emitted(float32x16, float32x16)
 def rint(builder: Any, value: Any) -> Any:
     """To the nearest whole number, ties to even."""
-    return call(builder, "llvm.rint.v16f32", _V, value)
+    return instruction.call(builder, "llvm.rint.v16f32", _V, value)
 
 
 @emitted(float32x16, float32x16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.kernels.isa import simd
+from server.kernels.isa import instruction, simd
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import emitted
 
@@ -12,7 +12,7 @@ from server.kernels.isa.memory import emitted
 @emitted(simd.float32x16, *[simd.float32x16] * 3)
 def _where_small(builder: Any, x: Any, inside: Any, outside: Any) -> Any:
     """`inside` where |x| < 1, else `outside`; NaN is not small."""
-    size = simd.call(builder, "llvm.fabs.v16f32", x.type, x)
+    size = instruction.call(builder, "llvm.fabs.v16f32", x.type, x)
     one = x.type([1.0] * simd.LANES)
     return builder.select(builder.fcmp_ordered("<", size, one), inside, outside)
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
-from server.kernels.isa import amx, dot_product, neon, nibbles, simd
+from server.kernels.isa import amx, dot_product, instruction, neon, nibbles, simd
 from server.kernels.isa.access import READ, pointer
 from server.kernels.isa.jit import Kernel, inline, made_kernel
 from server.kernels.isa.memory import emitted, load_i64
@@ -169,12 +168,11 @@ def _vnni(bits: int) -> Any:
     lanes, size = bits // 32, bits // 8
     whole, part = ir.VectorType(ir.IntType(32), simd.LANES), ir.VectorType(ir.IntType(32), lanes)
     codes = ir.VectorType(ir.IntType(8), size)
-    signature = ir.FunctionType(part, [part, codes, codes])
 
     @emitted(simd.float32x16, simd.float32x16, types.int64, types.int64)
     def dot_vnni(builder: Any, sums: Any, word: Any, line: Any) -> Any:
         """sums + the products; int32 sums travel as the bits of float32 lanes."""
-        dot = cgutils.get_or_insert_function(builder.module, signature, f"llvm.x86.avx512.vpdpbusd.{bits}")
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
         one = builder.load(pointer(builder, word, ir.IntType(32), READ), align=4)
         first = builder.insert_element(ir.Constant(part, ir.Undefined), one, ir.Constant(ir.IntType(32), 0))
         every = builder.shuffle_vector(first, first, ir.Constant(part, [0] * lanes))
@@ -183,7 +181,8 @@ def _vnni(bits: int) -> Any:
         for start in range(0, simd.LANES, lanes):
             order = ir.Constant(part, list(range(start, start + lanes)))
             c, w = (builder.shuffle_vector(value, value, order) for value in (total, weights))
-            parts.append(builder.call(dot, [c, builder.bitcast(w, codes), builder.bitcast(every, codes)]))
+            factors = builder.bitcast(w, codes), builder.bitcast(every, codes)
+            parts.append(instruction.call(builder, name, part, c, *factors))
         both = ir.Constant(whole, list(range(simd.LANES)))
         total = parts[0] if len(parts) == 1 else builder.shuffle_vector(parts[0], parts[1], both)
         return builder.bitcast(total, ir.VectorType(ir.FloatType(), simd.LANES))
