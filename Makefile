@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all ui-test arm-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -89,6 +89,13 @@ ui-test: $(VENV)/.ui
 # Kernels and golden files on an emulated ARM host: slow. Needs Debian's qemu-user-static, or root to install it.
 arm-test: $(VENV)/.test
 	BIN=$(BIN) tests/arm/emulate.sh
+
+# Kernels of every instruction set by numpy and golden files, with the instructions that this host lacks emulated.
+isa-test: $(VENV)/.test
+	$(BIN)/python -m pytest -p tests.kernels.emulated -m "thorough or not thorough" tests/kernels/test_*matmul.py \
+		tests/kernels/test_attention.py tests/kernels/test_rope.py tests/kernels/test_elementwise_kernels.py \
+		tests/kernels/test_lora.py tests/kernels/test_experts.py tests/kernels/test_quantize.py tests/kernels/test_paths.py \
+		tests/bench/test_products.py tests/golden/test_golden_logits.py
 
 # Clients of others against a live server, in an environment of their own. Those for Node need npm.
 client-test: $(VENV)/.test $(VENV)/.clients
