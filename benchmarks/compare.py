@@ -84,7 +84,7 @@ def _cases(args: argparse.Namespace) -> dict[Kind, list[Case]]:
     for kind in args.workload:
         if kind == "http":
             cases[kind] = [Case(kind, n, _num_requests(n, args.requests_per_connection)) for n in args.connections]
-        elif kind == "context":
+        elif kind in ("context", "depth"):
             cases[kind] = [Case(kind, n) for n in args.context_lens]
         else:
             cases[kind] = [Case(kind)]
@@ -112,13 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", nargs="+", type=_positive, default=[1, 8, 16, 32], help="of http")
     parser.add_argument("--requests-per-connection", type=_positive, default=2, help="of http, at least 4 in all")
     parser.add_argument(
-        "--context-lens", nargs="+", type=_positive, default=[8192], help="of context: tokens of prompts"
+        "--context-lens", nargs="+", type=_positive, default=[8192], help="of context and depth: tokens"
     )
     parser.add_argument(
         "--kv-cache-dtype",
         choices=list(LLAMA_CACHE_TYPES),
         default="auto",
-        help="of context, this engine's; llama.cpp has q8_0 where it is of 8 bits, else f16",
+        help="of context and depth, this engine's; llama.cpp has q8_0 where it is of 8 bits, else f16",
     )
     parser.add_argument("--quantization", default="int8", help="of this engine")
     parser.add_argument(

@@ -13,6 +13,7 @@ import msgspec
 from benchmarks.records import (
     CONTEXT_DECODE_TOKENS,
     DECODE_TOKENS,
+    DEPTH_DECODE_TOKENS,
     INPUT_LEN,
     OFFLINE_SEQUENCES,
     OUTPUT_LEN,
@@ -56,18 +57,21 @@ def _rate(num_tokens: list[int], steps: list[StepTime]) -> float:
 
 def shape_of(kind: Kind, size: int) -> BatchShape:
     """What is run for a case."""
+    if kind == "depth":
+        return BatchShape(1, PREFILL_TOKENS, DEPTH_DECODE_TOKENS + 1, context_len=size)
     return BatchShape(1, size, CONTEXT_DECODE_TOKENS + 1) if kind == "context" else WORKLOADS[kind]
 
 
 def driver(args: argparse.Namespace) -> tuple[EngineDriver, str]:
     """An engine with room for every workload, and its facts."""
-    shapes = [shape_of("context", args.context_len)] if args.context_len else list(WORKLOADS.values())
+    long = [shape_of("context", args.context_len), shape_of("depth", args.context_len)]
+    shapes = long if args.context_len else list(WORKLOADS.values())
     settings = EngineSettings(
         model=str(args.model),
         quantization=args.quantization,
         cpu_threads=args.threads,
         kv_cache_dtype=args.kv_cache_dtype,
-        max_model_len=max(w.input_len + w.output_len for w in shapes),
+        max_model_len=max(w.total_len for w in shapes),
         max_num_seqs=max(w.batch_size for w in shapes),
         max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=False,
@@ -92,7 +96,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--quantization", default="int8")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--context-len", type=int, default=0, help="longest prompt, where nothing else is measured")
+    parser.add_argument("--context-len", type=int, default=0, help="longest prompt or context, if nothing else is run")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--max-num-batched-tokens", type=int, default=PREFILL_TOKENS)
     args = parser.parse_args()
@@ -105,7 +109,7 @@ def main() -> None:
     for line in sys.stdin:
         case = decode(line, _CaseLine)
         shape = shape_of(case.kind, case.size)
-        if case.kind == "prefill":  # llama-bench warms up in each call too; the other runs are long
+        if case.kind in ("prefill", "depth"):  # llama-bench warms up in each call too; the other runs are long
             drives.run(shape)
         write_reply(figures(case.kind, drives.run(shape)))
 

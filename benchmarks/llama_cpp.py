@@ -7,7 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.records import CONTEXT_DECODE_TOKENS, DECODE_TOKENS, PREFILL_TOKENS, BenchmarkError, Case, Figures
+from benchmarks.records import (
+    CONTEXT_DECODE_TOKENS,
+    DECODE_TOKENS,
+    DEPTH_DECODE_TOKENS,
+    PREFILL_TOKENS,
+    BenchmarkError,
+    Case,
+    Figures,
+)
 from server.typed_json import JsonError, decode
 
 TIMEOUT_S = 600.0
@@ -100,6 +108,23 @@ class LlamaContext(_Program):
         flags += ["-npl", "1", "-fa", "on", "-ctk", self._cache_type, "-ctv", self._cache_type]
         entry = parse_context(self._run(*flags, "--output-format", "jsonl", timeout_s=CONTEXT_TIMEOUT_S), size)
         return {"prefill_tokens_per_s": entry.speed_pp, "decode_tokens_per_s": entry.speed_tg}
+
+
+class LlamaDepth(_Program):
+    """A prompt and then tokens, each behind a long context that llama-bench computes once, with flash attention."""
+
+    def __init__(self, program: Path, model: Path, threads: int, cache_type: str) -> None:
+        super().__init__(program, model, threads)
+        self._about["cache"] = self._cache_type = cache_type
+
+    def measure(self, case: Case, seed: int) -> Figures:
+        del seed
+        prompt, generated = PREFILL_TOKENS, DEPTH_DECODE_TOKENS
+        flags = ["-d", str(case.size), "-p", str(prompt), "-n", str(generated), "-r", "1", "-o", "json", "--no-warmup"]
+        flags += ["-fa", "on", "-ctk", self._cache_type, "-ctv", self._cache_type]
+        output = self._run(*flags, timeout_s=CONTEXT_TIMEOUT_S)
+        prefill, decode = parse(output, prompt, 0), parse(output, 0, generated)
+        return {"prefill_tokens_per_s": prefill.avg_ts, "decode_tokens_per_s": decode.avg_ts}
 
 
 def program_in(folder: Path, name: str) -> Path:

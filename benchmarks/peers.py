@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import servers
 from benchmarks.contention import Contended
-from benchmarks.llama_cpp import LlamaBench, LlamaContext, program_in
+from benchmarks.llama_cpp import LlamaBench, LlamaContext, LlamaDepth, program_in
 from benchmarks.records import (
     DECODE_TOKENS,
     INPUT_LEN,
@@ -71,7 +71,7 @@ def ours(kind: Kind, installed: Installed, largest: int = 0) -> Contender:
     arguments = [str(installed.checkpoint), "--quantization", installed.quantization]
     worker = "benchmarks.embed_worker" if kind == "embed" else "benchmarks.engine_worker"
     command_line = [sys.executable, "-m", worker, *arguments, "--threads", str(installed.threads)]
-    if kind == "context":
+    if kind in ("context", "depth"):
         command_line += ["--context-len", str(largest), "--kv-cache-dtype", installed.kv_cache_dtype]
     contender = WorkerContender(OURS, command_line, level)
     return Contended(contender) if kind == "contention" else contender
@@ -86,6 +86,12 @@ def _llama_context(installed: Installed, largest: int) -> Contender:
     del largest
     program, model = _llama_program(installed, "llama-batched-bench"), _llama_model(installed)
     return LlamaContext(program, model, installed.threads, LLAMA_CACHE_TYPES[installed.kv_cache_dtype])
+
+
+def _llama_depth(installed: Installed, largest: int) -> Contender:
+    del largest
+    program, model = _llama_program(installed, "llama-bench"), _llama_model(installed)
+    return LlamaDepth(program, model, installed.threads, LLAMA_CACHE_TYPES[installed.kv_cache_dtype])
 
 
 def _llama_contended(installed: Installed, largest: int) -> Contender:
@@ -138,6 +144,7 @@ PEERS = {
         "http": _llama_server,
         "contention": _llama_contended,
         "context": _llama_context,
+        "depth": _llama_depth,
     },
     "OpenVINO": {"decode": _openvino, "prefill": _openvino, "offline": _openvino},
     "vLLM": {"http": _vllm},

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from benchmarks.embed_texts import NUM_TEXTS
 
-Kind = Literal["decode", "prefill", "offline", "http", "embed", "context", "contention"]
+Kind = Literal["decode", "prefill", "offline", "http", "embed", "context", "depth", "contention"]
 Figures = dict[str, float]  # metric name -> value of one measurement
 
 PREFILL_TOKENS = 512
@@ -15,6 +15,7 @@ DECODE_TOKENS = 128
 INPUT_LEN, OUTPUT_LEN = 128, 64  # of each sequence, offline and over HTTP
 OFFLINE_SEQUENCES = 32
 CONTEXT_DECODE_TOKENS = 32  # after a long prompt
+DEPTH_DECODE_TOKENS = 16  # behind a long context
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Case:
     """A workload that is measured again and again."""
 
     kind: Kind
-    size: int = 0  # http: requests open at once; context: tokens of the prompt
+    size: int = 0  # http: requests open at once; context: tokens of the prompt; depth: before it
     num_requests: int = 0  # http only
 
     @property
@@ -32,8 +33,8 @@ class Case:
 
     @property
     def has_warm_up(self) -> bool:
-        """A long prompt is its own."""
-        return self.kind != "context"
+        """A long prompt is its own, and a peer that computes its context takes long for it."""
+        return self.kind not in ("context", "depth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ METRICS: dict[Kind, tuple[Metric, ...]] = {
     "prefill": (Metric("prefill_tokens_per_s", "tok/s"),),
     "offline": (Metric("output_tokens_per_s", "tok/s"),),
     "context": (Metric("prefill_tokens_per_s", "prefill tok/s"), Metric("decode_tokens_per_s", "decode tok/s")),
+    "depth": (Metric("prefill_tokens_per_s", "prefill tok/s"), Metric("decode_tokens_per_s", "decode tok/s")),
     "embed": (Metric("texts_per_s", "texts/s"),),
     "contention": (
         Metric("contended_tokens_per_s", "tok/s"),
@@ -65,6 +67,7 @@ CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
     f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
     f"embed: {NUM_TEXTS} texts. context N: a prompt of N tokens, then {CONTEXT_DECODE_TOKENS} more. "
+    f"depth N: {PREFILL_TOKENS} tokens behind N, then {DEPTH_DECODE_TOKENS} more. "
     "contention: decode beside a busy process on each CPU, and how much that is of decode without."
 )
 

@@ -1,6 +1,7 @@
 """Drives a loaded engine step by step with the real scheduler, cache and kernels, without HTTP.
 
-Requests have random distinct prompts, and all arrive at once. Those of an engine with adapters take them in turn.
+Requests have random distinct prompts, and all arrive at once; what is before a prompt is found in the cache (depth.py).
+Those of an engine with adapters take them in turn.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from server.bench.depth import fill_blocks, hold_contexts, require_whole_blocks
 from server.bench.options import BatchShape
 from server.clock import MonotonicClock
 from server.engine.load.loading import LoadedEngine
@@ -56,12 +58,14 @@ class EngineDriver:
     def __init__(self, engine: LoadedEngine, seed: int = 0, on_tokens: Callable[[int], None] = lambda _: None) -> None:
         self._engine, self._on_tokens = engine, on_tokens
         self._random = random.Random(seed)
+        self._num_filled = 0  # blocks that hold keys and values, from the first on
 
     def require_room(self, shape: BatchShape) -> None:
         """Raise SettingsError when the shape cannot fit."""
-        info, total = self._engine.info, shape.input_len + shape.output_len
-        if total > info.max_model_len:
-            raise SettingsError(f"input_len + output_len is {total}: max_model_len is {info.max_model_len}")
+        longest, before = self._engine.info.max_model_len, "context_len + " if shape.context_len else ""
+        if shape.total_len > longest:
+            raise SettingsError(f"{before}input_len + output_len is {shape.total_len}: max_model_len is {longest}")
+        require_whole_blocks(shape.context_len, self._engine.cache.block_size)
         limit = self._engine.scheduler.max_num_seqs
         if shape.batch_size > limit:
             raise SettingsError(f"batch_size is {shape.batch_size}: max_num_seqs is {limit}")
@@ -69,7 +73,7 @@ class EngineDriver:
     def run(self, shape: BatchShape, num_sequences: int | None = None, tracer: Tracer | None = None) -> list[StepTime]:
         """Run `num_sequences` sequences (default: one batch), at most `batch_size` of them at once.
 
-        `tracer`, if given, records the run.
+        `tracer`, if given, records the run. Raises SettingsError when the cache does not hold the contexts.
         """
         count = num_sequences or shape.batch_size
         config = self._engine.scheduler
@@ -79,19 +83,33 @@ class EngineDriver:
             max_num_queued_reqs=max(config.max_num_queued_reqs, count),
         )
         queue = _Queue()
-        scheduler = Scheduler(config, KVCacheManager(self._engine.cache))
+        requests = list(self._requests(shape, count))
+        cache = KVCacheManager(replace(self._engine.cache, enable_prefix_caching=shape.context_len > 0))
+        if shape.context_len:
+            self._fill(hold_contexts(cache, requests, shape.context_len), shape)
+        scheduler = Scheduler(config, cache)
         runner, clock = self._engine.runner, MonotonicClock()
         if tracer is None:
             loop = EngineLoop(scheduler, runner, clock, queue, queue)
         else:
             loop = EngineLoop(scheduler, tracer.runner(runner), clock, tracer.inbox(queue), tracer.outbox(queue))
-        queue.commands = [Add(request) for request in self._requests(shape, count)]
+        queue.commands = [Add(request) for request in requests]
         return list(self._steps(loop, queue, scheduler))
+
+    def _fill(self, highest: int, shape: BatchShape) -> None:
+        """Give the blocks up to `highest` keys and values, the first of them by computing a prompt."""
+        cache = self._engine.cache
+        if not self._num_filled:
+            prompt_len = min(shape.context_len, cache.max_chunk) // cache.block_size * cache.block_size
+            self.run(BatchShape(1, prompt_len, 1))
+            self._num_filled = len(cache.groups) * prompt_len // cache.block_size
+        self._num_filled = fill_blocks(self._engine, self._num_filled, highest)
 
     def _requests(self, shape: BatchShape, count: int) -> Iterator[Request]:
         adapters = [adapter.digest for adapter in self._engine.info.adapters] or [""]
         for i in range(count):
-            prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(shape.input_len))
+            prompt_len = shape.context_len + shape.input_len
+            prompt = tuple(self._random.randrange(self._engine.info.vocab_size) for _ in range(prompt_len))
             sampling = SamplingParams(
                 max_tokens=shape.output_len, ignore_eos=True, seed=i, **dataclasses.asdict(shape.drawing)
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 from server.bench.ceilings import BandwidthProbe, ProductProbe, product_unit
 from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import BatchShape
-from server.bench.work import prefill_operations, weight_bytes_per_step
+from server.bench.work import cache_bytes_per_step, prefill_operations, weight_bytes_per_step
 from server.clock import MonotonicClock
 from server.engine.load.loading import LoadedEngine
 from server.engine.trace.files import lanes_of
@@ -28,6 +28,7 @@ class LatencyResult:
     """Medians over the runs of one shape. Rates are tokens of all sequences together."""
 
     batch_size: int
+    context_len: int  # tokens before the prompt that were not computed
     input_len: int
     output_len: int
     runs: int
@@ -41,7 +42,8 @@ class LatencyResult:
     sampling_fraction: float  # of the decode step's time
     read_bandwidth_gb_s: float  # of the host, beside the runs
     weight_gb_per_step: float  # packed weights read by one decode step
-    decode_bandwidth_fraction: float
+    cache_gb_per_step: float  # keys and values read by the middle decode step
+    decode_bandwidth_fraction: float  # of both
     matmul_isa: str  # instruction set of the kernels that multiply the matrices
     product_unit: str  # what multiplies there, such as int8 amx or int16 avx2
     product_tops: float  # of the host, beside the runs, operands in cache; 1e12 operations a second
@@ -104,9 +106,11 @@ class LatencyBench:
         overhead = statistics.median(s.wall_s - s.kernel_s for s in decode) if decode else float("nan")
         sampling = statistics.median(s.sampling_s for s in decode) if decode else float("nan")
         weights = weight_bytes_per_step(self._engine, batch)
+        cache = cache_bytes_per_step(self._engine, batch, shape.total_len - shape.output_len // 2)
         prefill_tops = prefill_operations(self._engine, batch * shape.input_len, batch) / prefill / 1e12
         return LatencyResult(
             batch_size=batch,
+            context_len=shape.context_len,
             input_len=shape.input_len,
             output_len=shape.output_len,
             runs=len(runs),
@@ -120,7 +124,8 @@ class LatencyBench:
             sampling_fraction=sampling / step,
             read_bandwidth_gb_s=host.read_gb_s,
             weight_gb_per_step=weights / 1e9,
-            decode_bandwidth_fraction=weights / step / 1e9 / host.read_gb_s,
+            cache_gb_per_step=cache / 1e9,
+            decode_bandwidth_fraction=(weights + cache) / step / 1e9 / host.read_gb_s,
             matmul_isa=self._engine.info.kernels["matmul"],
             product_unit=self._products.unit.name,
             product_tops=host.product_tops,

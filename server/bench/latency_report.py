@@ -19,6 +19,7 @@ from server.errors import SettingsError
 
 COLUMNS = (
     ("batch", "batch_size", "{:d}"),
+    ("context", "context_len", "{:,d}"),
     ("prefill tok/s", "prefill_tokens_per_s", "{:,.0f}"),
     ("of products", "prefill_tile_fraction", "{:.1%}"),
     ("decode tok/s", "decode_tokens_per_s", "{:,.1f}"),
@@ -45,7 +46,7 @@ def run_latency(config: EngineConfig, shapes: tuple[BatchShape, ...], options: L
 
 def config_for(config: EngineConfig, shapes: tuple[BatchShape, ...]) -> EngineConfig:
     """The configuration with room for every shape, and without a prefix cache to carry over between runs."""
-    longest = max(w.input_len + w.output_len for w in shapes)
+    longest = max(w.total_len for w in shapes)
     most = max(config.max_num_seqs, *(w.batch_size for w in shapes))
     return replace(
         config,

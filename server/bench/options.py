@@ -30,6 +30,12 @@ class BatchShape:
     input_len: int
     output_len: int
     drawing: Drawing = Drawing()
+    context_len: int = 0  # tokens before the prompt, found in the prefix cache; whole blocks
+
+    @property
+    def total_len(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.context_len + self.input_len + self.output_len
 
 
 @dataclass(frozen=True, slots=True)

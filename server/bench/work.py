@@ -1,4 +1,4 @@
-"""Work of a step at least: the bytes of weights it reads and the operations of its matrices."""
+"""Work of a step at least: the bytes of weights and cache it reads and the operations of its matrices."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ def weight_bytes_per_step(engine: LoadedEngine, batch: int) -> float:
     layers, head = _matrices(engine)
     read = sum(_share(engine.spec, m, batch) * m.num_bytes(engine.formats) for m in [*layers, head])
     return engine.info.tensor_parallel_size * read
+
+
+def cache_bytes_per_step(engine: LoadedEngine, batch: int, num_tokens: int) -> int:
+    """Bytes of keys and values that a decode step of `batch` sequences of `num_tokens` tokens reads, over all cores."""
+    model, cache, kv = engine.spec, engine.cache, engine.kv
+    seen = sum(num_tokens - model.span(layer).num_behind(num_tokens - 1) for layer in range(model.num_layers))
+    slots = cache.num_blocks * cache.block_size  # tokens of which a core has K and V of one layer
+    return batch * len(kv.shards) * seen * 2 * kv.tensor_bytes // slots
 
 
 def _share(model: ModelSpec, matrix: PackedShape, num_tokens: int) -> float:

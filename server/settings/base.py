@@ -34,6 +34,7 @@ def _numbers(value: Any) -> Any:
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NoDecode, BeforeValidator(split_commas)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], NoDecode, BeforeValidator(_numbers)]
+Lengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], NoDecode, BeforeValidator(_numbers)]
 File = Annotated[Path | None, BeforeValidator(lambda value: value or None)]  # an empty name is no file
 
 

@@ -10,11 +10,12 @@ from pydantic_settings import NoDecode
 
 from server.bench.options import AccuracyOptions, BatchShape, Drawing, LatencyOptions, MeasuredFormat, ThroughputOptions
 from server.config.formats import Dtype, Quantization, WeightFormat
-from server.settings.base import File, Numbers, ReportSettings, slice_of, split_commas
+from server.settings.base import File, Lengths, Numbers, ReportSettings, slice_of, split_commas
 from server.settings.engine import EngineSettings
 
 FORMATS: tuple[WeightFormat, ...] = (*get_args(Dtype), *get_args(Quantization))
 Sizes = Annotated[Numbers, Field(min_length=1)]
+ContextLens = Annotated[Lengths, Field(min_length=1)]
 Formats = Annotated[tuple[MeasuredFormat, ...], NoDecode, BeforeValidator(split_commas), Field(min_length=1)]
 
 
@@ -22,6 +23,9 @@ class LatencySettings(EngineSettings, ReportSettings):
     """Settings of `neuronserve bench latency`, beside the engine's."""
 
     batch_size: Sizes = Field((1,), description="sequences at once; several with commas")
+    context_len: ContextLens = Field(
+        (0,), description="tokens before each prompt, their keys and values copied; several with commas"
+    )
     input_len: int = Field(128, ge=1, description="prompt tokens of each sequence")
     output_len: int = Field(32, ge=2, description="generated tokens of each sequence")
     temperature: float = Field(0.0, ge=0.0, le=2.0, description="of the logits; 0 is greedy")
@@ -34,9 +38,12 @@ class LatencySettings(EngineSettings, ReportSettings):
 
     @property
     def workloads(self) -> tuple[BatchShape, ...]:
-        """One for each batch size."""
+        """One for each context and batch size."""
         drawing = slice_of(Drawing, self)
-        return tuple(slice_of(BatchShape, self, batch_size=size, drawing=drawing) for size in self.batch_size)
+        sizes = [(size, length) for length in self.context_len for size in self.batch_size]
+        return tuple(
+            slice_of(BatchShape, self, batch_size=size, context_len=length, drawing=drawing) for size, length in sizes
+        )
 
     @property
     def options(self) -> LatencyOptions:

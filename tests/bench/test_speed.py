@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from server.bench.ceilings import product_unit
-from server.bench.drive import StepTime
+from server.bench.drive import EngineDriver, StepTime
 from server.bench.options import BatchShape
 from server.bench.throughput import result_of, tokens_of
 from server.cli import main
+from server.engine.load.loading import load_engine
+from server.settings.engine import EngineSettings
 from tools.random_checkpoint.writer import Options, write_checkpoint
 
 
@@ -75,6 +77,58 @@ def test_latency_says_what_choosing_tokens_takes(
     report = report_of(out)
     assert 0 < report["sampling_us"] < report["decode_step_ms"] * 1e3
     assert report["sampling_fraction"] == pytest.approx(report["sampling_us"] / report["decode_step_ms"] / 1e3)
+
+
+def test_a_context_is_not_computed_and_counts_as_what_decode_reads(
+    model: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    out = tmp_path / "latency.json"
+    argv = ["latency", str(model), "--context-len", "384,0", "--batch-size", "2", "--input-len", "8"]
+    argv += ["--output-len", "4", "--num-iters", "1", "--kv-cache-dtype", "int8", "--block-size", "32"]
+    assert bench(pytestconfig, *argv, "--json", str(out)) == 0
+    behind, alone = report_of(out)["results"]
+    assert (behind["context_len"], alone["context_len"]) == (384, 0)
+    layers, kv_heads, token = 3, 4, 16 + 4  # bytes of a token's head: its elements and their scale
+    assert behind["cache_gb_per_step"] * 1e9 == pytest.approx(2 * 2 * layers * kv_heads * token * (384 + 10))
+    assert alone["cache_gb_per_step"] * 1e9 == pytest.approx(2 * 2 * layers * kv_heads * token * 10)
+    read = behind["weight_gb_per_step"] + behind["cache_gb_per_step"]
+    assert behind["decode_bandwidth_fraction"] == pytest.approx(
+        read * 1e3 / behind["decode_step_ms"] / behind["read_bandwidth_gb_s"]
+    )
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["int8", "bfloat16"])
+def test_of_a_context_only_the_prompt_behind_it_is_computed(
+    model: Path, pytestconfig: pytest.Config, kv_cache_dtype: str
+) -> None:
+    engine = load_engine(
+        EngineSettings(
+            model=str(model),
+            kv_cache_dtype=kv_cache_dtype,
+            max_model_len=256,
+            max_num_batched_tokens=128,
+            enable_prefix_caching=False,
+            kernel_cache_dir=str(pytestconfig.cache.mkdir("kernels")),
+        ).engine_config(model),
+        lambda _: None,
+    )
+    size, kv = engine.cache.block_size, engine.kv
+    steps = EngineDriver(engine).run(BatchShape(1, 8, 4, context_len=6 * size))
+    assert [(step.num_prefill_tokens, step.num_decode_tokens) for step in steps] == [(8, 0), *[(0, 1)] * 3]
+    tensors = kv.shards[0].bytes.reshape(-1, engine.cache.num_blocks, kv.tensor_bytes // engine.cache.num_blocks)
+    assert all(tensor[block].any() for tensor in tensors for block in range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [("33", "must be whole blocks of 32 tokens"), ("960", "context_len + input_len + output_len is 992")],
+)
+def test_contexts_that_cannot_be_are_named(
+    model: Path, length: str, words: str, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["latency", str(model), "--context-len", length, "--input-len", "24", "--output-len", "8"]
+    assert bench(pytestconfig, *argv, "--max-model-len", "512", "--block-size", "32") == 2
+    assert words in capsys.readouterr().err
 
 
 def test_throughput_queues_what_does_not_fit_in_a_batch(

@@ -1,0 +1,58 @@
+"""Long contexts without their prefill: a run begins behind tokens whose keys and values are in the KV cache already.
+
+The scheduler finds them as it finds any cached prefix, and kernels read them through the same block tables. One prompt
+is computed; its blocks, copied, are the rest of the contexts: keys and values of a model, at the positions of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from server.engine.load.loading import LoadedEngine
+from server.errors import SettingsError
+from server.kv_cache.blocks import NULL_BLOCK
+from server.kv_cache.manager import KVCacheManager, SequenceBlocks
+from server.types import Request
+
+
+def require_whole_blocks(context_len: int, block_size: int) -> None:
+    """Raise SettingsError for a context that a prefix cache would not find to its end."""
+    if context_len % block_size:
+        raise SettingsError(f"context_len is {context_len}: it must be whole blocks of {block_size} tokens")
+
+
+def hold_contexts(cache: KVCacheManager, requests: Sequence[Request], context_len: int) -> int:
+    """Name the first `context_len` tokens of each prompt as computed; returns the highest block that one is in.
+
+    Raises SettingsError when the cache does not hold them all at once.
+    """
+    held = [_hold(cache, request, context_len) for request in requests]
+    highest = max(block for blocks in held for block in chain(*blocks.tables))
+    for blocks in held:
+        cache.free(blocks)
+    return highest
+
+
+def _hold(cache: KVCacheManager, request: Request, context_len: int) -> SequenceBlocks:
+    """As a prompt takes its blocks, chunk by chunk."""
+    blocks, tokens = cache.open(request.cache_salt, request.lora), request.prompt_token_ids
+    step = cache.config.max_chunk
+    for start in range(0, context_len, step):
+        end = min(start + step, context_len)
+        if not cache.allocate(blocks, end):
+            num_tokens = (cache.config.num_blocks - 1) * cache.config.block_size
+            raise SettingsError(f"context_len is {context_len}: the KV cache holds {num_tokens} tokens in all")
+        cache.commit(blocks, tokens, end)
+        cache.drop(blocks, end)
+    return blocks
+
+
+def fill_blocks(engine: LoadedEngine, num_filled: int, highest: int) -> int:
+    """Fill blocks up to `highest` with copies of the first `num_filled`; returns how many are filled then."""
+    first = NULL_BLOCK + 1
+    while num_filled < highest:
+        count = min(num_filled, highest - num_filled)
+        engine.kv.copy(first, first + num_filled, count, engine.cache.num_blocks)
+        num_filled += count
+    return num_filled
