@@ -1,16 +1,32 @@
-"""Decode beside other work: a contender measured quiet, and again with a busy process on each CPU."""
+"""Decode beside other work: a contender measured quiet, and again with a busy process on each CPU.
+
+The busy processes are one program's, in one session. Where Linux divides CPUs between sessions first (autogroup), each
+session has one weight for all of its threads: beside one busy session a contender with a thread on each CPU has half of
+them by right, beside a session for each CPU only a share of one in as many sessions as there are, a third of two CPUs.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from benchmarks.process import Process
 from benchmarks.records import Case, Contender, Figures
 from server.device.affinity import allowed_cpus
 
-_BUSY = "import os\nif hasattr(os, 'sched_setaffinity'): os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+_BUSY = """
+import os, sys
+first, *others = map(int, sys.argv[1:])
+leader = os.getpid()
+cpu = next((cpu for cpu in others if not os.fork()), first)
+if hasattr(os, 'sched_setaffinity'):
+    os.sched_setaffinity(0, {cpu})
+print('busy', flush=True)
+while os.getpid() == leader or os.getppid() == leader:  # never without whoever ends it
+    for _ in range(100_000):
+        pass
+"""
 
 
 class Contended:
@@ -46,8 +62,12 @@ class Contended:
 
 @contextmanager
 def busy_cpus() -> Iterator[None]:
-    """A process on each CPU of this one, which computes without an end."""
-    with ExitStack() as stack:
-        for cpu in sorted(allowed_cpus()):
-            stack.callback(Process([sys.executable, "-S", "-c", _BUSY.format(cpu=cpu)]).stop)
+    """A process on each CPU of this one, which computes without an end; all do when the context begins."""
+    cpus = [str(cpu) for cpu in sorted(allowed_cpus())]
+    busy = Process([sys.executable, "-S", "-c", _BUSY, *cpus], has_pipes=True)
+    try:
+        for _ in cpus:
+            busy.stdout.readline()
         yield
+    finally:
+        busy.stop()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks import servers
-from benchmarks.contention import Contended
+from benchmarks.contention import Contended, busy_cpus
 from benchmarks.engine_worker import figures
 from benchmarks.llama_cpp import LlamaBench, LlamaContext, LlamaDepth, parse, parse_context
 from benchmarks.process import Process, wait_for_url
@@ -49,13 +49,13 @@ COUNTING = """
     import os, sys, psutil
     print('RESULT {}', flush=True)
     for line in sys.stdin:
-        beside = len(psutil.Process(os.getppid()).children()) - 1
+        beside = len(psutil.Process(os.getppid()).children(recursive=True)) - 1
         print('RESULT {"decode_tokens_per_s": %d}' % (100 // (1 + beside)), flush=True)
 """
 
 
 def test_contention_is_decode_with_and_without_a_busy_process_on_each_cpu() -> None:
-    before = len(psutil.Process().children())
+    before = len(psutil.Process().children(recursive=True))
     contender = Contended(WorkerContender("counting", child(COUNTING)))
     contender.start()
     try:
@@ -64,7 +64,18 @@ def test_contention_is_decode_with_and_without_a_busy_process_on_each_cpu() -> N
         contender.stop()
     quiet, contended = (100 // (1 + before + beside) for beside in (0, len(os.sched_getaffinity(0))))
     assert found == {"contended_tokens_per_s": contended, "kept_percent": 100 * contended / quiet}
-    assert len(psutil.Process().children()) == before
+    assert len(psutil.Process().children(recursive=True)) == before
+
+
+def test_busy_processes_are_of_one_session_and_end_with_their_leader() -> None:
+    with busy_cpus():
+        (leader,) = [p for p in psutil.Process().children() if os.getsid(p.pid) == p.pid]
+        busy = [leader, *leader.children()]
+        assert {os.getsid(process.pid) for process in busy} == {leader.pid}
+        assert sorted(cpu for p in busy for cpu in p.cpu_affinity()) == sorted(os.sched_getaffinity(0))
+        leader.kill()
+        psutil.wait_procs(busy, timeout=30)
+        assert not any(process.is_running() for process in busy[1:])
 
 
 def test_llama_bench_output_is_read() -> None:
