@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from server.api.http.origin import Origin
 from server.api.pipeline.beams import Beam, BeamParams, BeamSearch, EndedBeam
-from server.api.pipeline.generation import Delta, Forward, PlannedSequence, device_usage, failure_of
+from server.api.pipeline.deltas import Delta, Forward
+from server.api.pipeline.generation import PlannedSequence, device_usage, failure_of
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.room import require_room
 from server.api.pipeline.timing import Deadline

@@ -6,7 +6,8 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from server.api.pipeline.generation import Delta, Forward, Generation, PlannedSequence
+from server.api.pipeline.deltas import Delta, Forward
+from server.api.pipeline.generation import Generation, PlannedSequence
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.respond import collect
 from server.api.wire.usage import Usage

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.api.errors import GenerationFailed, RequestTimeout
 from server.api.http.origin import Origin
+from server.api.pipeline.deltas import Delta, Forward
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.room import counted_refusals, require_room
 from server.api.pipeline.timing import Deadline
@@ -24,23 +25,7 @@ from server.errors import RequestError, Unavailable
 from server.link.stream import Stream, Taker
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from server.text.tokenizer import Tokenizer
-from server.types import Charge, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
-
-
-@dataclass(slots=True)
-class Delta:
-    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`.
-
-    `prompt_logprobs` are those of the prompt's tokens after its first, in the first delta alone.
-    """
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
+from server.types import Charge, Request, SamplingParams, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +34,6 @@ class PlannedSequence:
 
     prompt: Prompt
     sampling: SamplingParams
-
-
-class Forward(Protocol):
-    """Gives deltas on at once, in the turn of the event loop that brings them."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether `give` may be called now."""
-
-    def give(self, deltas: list[Delta]) -> None:
-        """Give these on; they follow all that came before."""
 
 
 class AnyGeneration(Protocol):

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
-from server.api.pipeline.generation import AnyGeneration, Delta
+from server.api.pipeline.deltas import Delta
+from server.api.pipeline.generation import AnyGeneration
 
 
 class Adapter(Protocol):
