@@ -118,5 +118,6 @@ class Stream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.taker = None  # it knows this stream: a circle, which would stay until a full collection
         for request_id in tuple(self._open):
             self.abort(request_id)

@@ -120,3 +120,4 @@ async def test_what_a_taker_raises_is_its_readers_alone() -> None:
         with pytest.raises(ZeroDivisionError):
             await reader
     assert aborted == ["b"]
+    assert stream.taker is None
