@@ -151,6 +151,6 @@ def _overloaded(refusal: _Refusal, retry_after_s: int) -> Overloaded:
 
 
 def _record(forecast: Forecast, turn: Tokens) -> None:
-    num_ended = sum(event.finish_reason is not None for event in turn.events)
+    num_ended = sum([event.finish_reason is not None for event in turn.events])
     firsts = [event.request_id for event in turn.events if event.index == 0]
-    forecast.record(turn.report, sum(event.token_id is not None for event in turn.events), num_ended, firsts)
+    forecast.record(turn.report, turn.num_generated, num_ended, firsts)

@@ -37,7 +37,7 @@ class Recorder:
 
     def _record(self, rank: int, tokens: Tokens) -> None:
         self._steps[rank].add(tokens.report)
-        self._num_output_tokens += sum(event.token_id is not None for event in tokens.events)
+        self._num_output_tokens += tokens.num_generated
         if self._totals.is_due(tokens.report.time):
             self._totals.add(self.totals())
 

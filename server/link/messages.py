@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import repeat
 from typing import Literal
 
@@ -176,12 +177,17 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     info: EngineInfo
 
 
-class Tokens(msgspec.Struct, tag=True, frozen=True):
+class Tokens(msgspec.Struct, tag=True, frozen=True, dict=True):
     """Events of one turn of the engine loop, and the state after it."""
 
     events: list[TokenEvent]
     report: StepReport
     charges: list[Charge] = []  # what the request of each event has taken; none where nothing is modelled
+
+    @cached_property
+    def num_generated(self) -> int:
+        """How many of the events are tokens: each observer of a turn asks."""
+        return sum([event.token_id is not None for event in self.events])
 
     def charged(self) -> Iterator[tuple[TokenEvent, Charge]]:
         """Each event with what its request has taken so far."""

@@ -16,11 +16,15 @@ MAX_UNREAD_BYTES_OF_SEQUENCE = 64 * 2**10
 EVENT_BYTES = 400  # of an event and its charge in CPython, about: three tuples, two floats, four integers
 ALTERNATIVE_BYTES = 70  # of one more token with its log probability
 
+Taker = Callable[[TokenEvent, Charge], bool]  # takes an event and its charge at once; False: the reader is to get it
+
 
 class Stream:
     """Events of sequences that were submitted together. Leaving its `with` block aborts those that have not ended.
 
     A reader that has stopped loses them: past a limit of unread bytes they are aborted, and `next` raises Unavailable.
+    While a reader waits, `taker` gets each event in the turn of the event loop that brings it: a task that is woken for
+    every token costs more than what most readers do with one.
     """
 
     def __init__(self, request_ids: Iterable[str], abort: Callable[[str], None]) -> None:
@@ -29,8 +33,9 @@ class Stream:
         self._events: list[tuple[TokenEvent, Charge]] = []
         self._num_unread_bytes = 0
         self._max_unread_bytes = max(MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE * len(self._open))
-        self._error: RequestError | None = None
+        self._error: Exception | None = None
         self._waiting: asyncio.Future[None] | None = None  # the reader, of which there is one
+        self.taker: Taker | None = None
         self.engines: dict[str, int] = {}  # where each sequence is, when there are several engines
 
     @property
@@ -39,13 +44,15 @@ class Stream:
         return bool(self._open or self._events or self._error)
 
     async def next(self) -> list[tuple[TokenEvent, Charge]]:
-        """All events since the last call, at least one, each with what its request had taken by then.
+        """All events since the last call, each with what its request had taken by then; none if the last were taken.
 
-        Raises the error that ended the stream, if one did.
+        Raises the error that ended the stream, or that its taker has raised.
         """
         while not self._events:
             if self._error is not None:
                 raise self._error
+            if not self._open:
+                return []
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
         events, self._events, self._num_unread_bytes = self._events, [], 0
@@ -61,9 +68,11 @@ class Stream:
         """Add an event and its charge (called by the client); ignored after an error."""
         if self._error is not None:
             return
-        self._events.append((event, charge))
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
+        if self.taker is not None and self._is_awaited and self._is_taken(self.taker, event, charge):
+            return
+        self._events.append((event, charge))
         self._num_unread_bytes += EVENT_BYTES
         if event.logprobs is not None:
             self._num_unread_bytes += ALTERNATIVE_BYTES * (1 + len(event.logprobs.top_token_ids))
@@ -78,6 +87,20 @@ class Stream:
         """
         self._error = self._error or error
         self._wake()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the reader has all that came, and waits for more."""
+        return self._waiting is not None and not self._waiting.done()
+
+    def _is_taken(self, taker: Taker, event: TokenEvent, charge: Charge) -> bool:
+        try:
+            is_taken = taker(event, charge)
+        except Exception as error:  # the reader's, not that of others who have events in this turn
+            self._error, is_taken = error, True
+        if self._error is not None or (is_taken and not self._open):
+            self._wake()
+        return is_taken
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -95,5 +118,6 @@ class Stream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.taker = None  # it knows this stream: a circle, which would stay until a full collection
         for request_id in tuple(self._open):
             self.abort(request_id)

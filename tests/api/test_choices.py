@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,39 @@ def test_documents_are_the_templates_business(filling: Server) -> None:
     documents = [{"title": "a", "text": "b"}, {"title": "c", "text": "d"}]
     answer = ask(filling.url, CHAT, messages=HELLO, documents=documents, max_tokens=1, return_token_ids=True)
     assert ask(filling.url, "/detokenize", tokens=answer["prompt_token_ids"])["prompt"] == "a=b;c=d;hi"
+
+
+def chunks_of(server: Server, path: str, body: dict[str, Any]) -> list[bytes]:
+    """The parts of an answer as they were framed for the connection."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    url = httpx.URL(server.url)
+    with socket.create_connection((url.host, url.port)) as connection, connection.makefile("rb") as answer:
+        connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        assert answer.readline().split()[1] == b"200"
+        while answer.readline().strip():
+            pass
+        chunks = []
+        while size := int(answer.readline(), 16):
+            chunks.append(answer.read(size))
+            assert answer.readline() == b"\r\n"
+        return chunks
+
+
+@pytest.mark.parametrize("given", [{"stop": ["e"]}, {"logprobs": 1}, {}])
+def test_streamed_choices_share_no_chunk_and_are_those_of_a_whole_answer(
+    real_server: Server, given: dict[str, Any]
+) -> None:
+    body = {"prompt": "Once upon", "max_tokens": 24, "n": 3, "temperature": 1.0, "seed": 5, **given}
+    *chunks, end = chunks_of(real_server, TEXT, {**body, "stream": True})
+    assert end == b"data: [DONE]\n\n"
+    texts, reasons = ["", "", ""], ["", "", ""]
+    for chunk in chunks:
+        event = chunk.removeprefix(b"data: ").removesuffix(b"\n\n")
+        assert b"\n" not in event, "one event"
+        (choice,) = json.loads(event)["choices"]
+        texts[choice["index"]] += choice["text"]
+        reasons[choice["index"]] += choice["finish_reason"] or ""
+    whole = ask(real_server.url, **body)["choices"]
+    assert texts == [each["text"] for each in whole]
+    assert reasons == [each["finish_reason"] for each in whole]

@@ -13,7 +13,7 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from server.api.http.connection_end import EndableProtocol, direct_write, end_connection, without_direct_write
+from server.api.http.connection_end import EndableProtocol, direct_writer, end_connection, without_direct_writer
 
 COUNT = 20
 REQUEST = b"POST /%s HTTP/1.1\r\nhost: here\r\ncontent-length: 2\r\n\r\n{}"
@@ -76,10 +76,13 @@ def test_parts_that_are_written_at_once_come_in_order_and_wait_for_a_slow_reader
 
     async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        write, withheld = direct_write(scope), direct_write(without_direct_write(scope))
+        writer = direct_writer(scope)
+        assert writer is not None
+        assert direct_writer(without_direct_writer(scope)) is None
         for number, part in enumerate(parts):
-            assert not withheld(part)
-            if not write(part):
+            if writer.is_ready():
+                writer.write([part])
+            else:
                 refused.append(number)
                 is_read.set()
                 await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from starlette.types import Message
 
 from server.api.http import event_stream as sse
+from server.api.http.connection_end import WRITE
 
 COMMENT = b": keep-alive\n\n"
 
@@ -74,3 +75,45 @@ async def test_an_error_in_the_stream_is_its_last_event() -> None:
     assert bodies[:2] == [b"first", sse.frame(b"0")]
     assert b'"error"' in bodies[2]
     assert bodies[3] == sse.DONE
+
+
+class Connection:
+    """What was written to a client, one item a part, and whether it takes more."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.takes = True
+
+    def is_ready(self) -> bool:
+        return self.takes
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        assert self.takes
+        self.parts += parts
+
+    async def send(self, message: Message) -> None:
+        self.parts.append(message.get("body", b"head"))
+
+
+async def test_the_short_way_is_open_between_the_first_frame_and_the_last_while_the_client_reads() -> None:
+    way, client, seen = sse.ShortWay(), Connection(), []
+
+    async def made() -> AsyncGenerator[bytes, None]:
+        seen.append(way.is_open)
+        way.write([b"1", b"2"])
+        yield b"3"
+        client.takes = False
+        seen.append(way.is_open)
+        yield b"4"
+        client.takes = True
+
+    async def receive() -> Message:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    assert not way.is_open
+    response = sse.EventStream(b"0", made(), way=way)
+    await response({"type": "http", "extensions": {WRITE: {"writer": client}}}, receive, client.send)
+    assert client.parts == [b"head", b"0", b"1", b"2", b"3", b"4", sse.DONE]
+    assert seen == [True, False]
+    assert not way.is_open

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from server.errors import EngineDead, Unavailable
 from server.link.stream import EVENT_BYTES, MAX_UNREAD_BYTES, MAX_UNREAD_BYTES_OF_SEQUENCE, Stream
-from server.types import Charge, TokenEvent, TokenLogprobs
+from server.types import Charge, FinishReason, TokenEvent, TokenLogprobs
 
 MOST = MAX_UNREAD_BYTES // EVENT_BYTES  # events that may wait
 TWENTY = TokenLogprobs(-1.0, tuple(range(20)), (-1.0,) * 20)
@@ -14,6 +16,17 @@ TWENTY = TokenLogprobs(-1.0, tuple(range(20)), (-1.0,) * 20)
 
 def token(index: int, name: str = "a", logprobs: TokenLogprobs | None = None) -> TokenEvent:
     return TokenEvent(name, 7, index, 0.0, logprobs=logprobs)
+
+
+def last_token(index: int, reason: FinishReason = "length") -> TokenEvent:
+    return TokenEvent("a", 7, index, 0.0, finish_reason=reason)
+
+
+async def reading(stream: Stream) -> asyncio.Task[list[tuple[TokenEvent, Charge]]]:
+    """A reader that waits for the next events."""
+    reader = asyncio.ensure_future(stream.next())
+    await asyncio.sleep(0)
+    return reader
 
 
 async def test_a_slow_reader_gets_all_that_it_has_not_read_at_once() -> None:
@@ -65,3 +78,46 @@ async def test_an_engine_found_dead_meanwhile_disturbs_nobody() -> None:
         stream.put(token(index), Charge())
     with pytest.raises(Unavailable):
         await stream.next()
+
+
+async def test_what_comes_while_the_reader_waits_is_taken_at_once() -> None:
+    taken: list[int] = []
+    stream = Stream(["a"], lambda _: None)
+    stream.taker = lambda event, _: not taken.append(event.index)  # type: ignore[func-returns-value]
+    stream.put(token(0), Charge())  # nobody waits
+    assert [event.index for event, _ in await stream.next()] == [0]
+    reader = await reading(stream)
+    for event in (token(1), token(2), last_token(3)):
+        assert not reader.done()
+        stream.put(event, Charge())
+    assert taken == [1, 2, 3]
+    assert await reader == []
+    assert not stream.is_open
+
+
+async def test_what_is_not_taken_and_what_follows_it_waits_for_the_reader() -> None:
+    asked: list[int] = []
+    stream = Stream(["a"], lambda _: None)
+    stream.taker = lambda event, _: bool(asked.append(event.index))  # type: ignore[func-returns-value]
+    reader = await reading(stream)
+    stream.put(token(0), Charge())
+    stream.taker = lambda event, _: not asked.append(event.index)  # type: ignore[func-returns-value]
+    stream.put(token(1), Charge())  # it would come before the one that waits
+    assert [event.index for event, _ in await reader] == [0, 1]
+    assert asked == [0]
+
+
+async def test_what_a_taker_raises_is_its_readers_alone() -> None:
+    def fail(event: TokenEvent, charge: Charge) -> bool:
+        raise ZeroDivisionError
+
+    aborted: list[str] = []
+    with Stream(["a", "b"], aborted.append) as stream:
+        stream.taker = fail
+        reader = await reading(stream)
+        stream.put(last_token(0), Charge())
+        stream.put(token(0, "b"), Charge())
+        with pytest.raises(ZeroDivisionError):
+            await reader
+    assert aborted == ["b"]
+    assert stream.taker is None

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.deltas import Delta
 from server.api.pipeline.fill_in import fill_in_prompts
-from server.api.pipeline.generation import AnyGeneration, Delta
+from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
 from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts

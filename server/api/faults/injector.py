@@ -25,7 +25,7 @@ from server.api.faults.rules import (
     ServerError,
     Unavailable,
 )
-from server.api.http.connection_end import end_connection, without_direct_write
+from server.api.http.connection_end import end_connection, without_direct_writer
 from server.errors import QueueFull, RequestError
 
 log = logging.getLogger("neuronserve.faults")
@@ -94,7 +94,7 @@ class FaultInjector:
             await error_response(refusal, scope["path"])(scope, receive, _marking(injection, send))
         else:
             disturbing = disturbed(injection, scope, _marking(injection, send))
-            await self._app(without_direct_write(scope), receive, disturbing)
+            await self._app(without_direct_writer(scope), receive, disturbing)
 
     async def _choose(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Injection | None:
         """Raises InvalidRequest for a header that names no fault."""

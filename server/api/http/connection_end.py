@@ -8,17 +8,28 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Callable
-from typing import Literal, cast
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, cast
 
 from starlette.types import Scope
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 End = Literal["close", "reset"]
-Write = Callable[[bytes], bool]
 EXTENSION = "neuronserve.end_connection"
 WRITE = "neuronserve.write"
+
+
+class Writer(Protocol):
+    """Writes parts of an answer that has begun, past all middleware: it alters no such part."""
+
+    def is_ready(self) -> bool:
+        """Whether `write` may be called now: not where the client reads too slowly, or has left."""
+        ...
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Write parts, none of them empty, each as a chunk of its own."""
+        ...
 
 
 class EndableProtocol(HttpToolsProtocol):
@@ -46,14 +57,16 @@ class EndableProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: {"end": self._end}, WRITE: {"write": self._write}}
+        self.scope["extensions"] = {EXTENSION: {"end": self._end}, WRITE: {"writer": self}}
 
-    def _write(self, data: bytes) -> bool:
+    def is_ready(self) -> bool:
+        """As Writer has it."""
         cycle = self._served
-        if cycle is None or cycle.disconnected or self.flow.write_paused or not cycle.chunked_encoding:
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
+        return not (cycle is None or cycle.disconnected or self.flow.write_paused or not cycle.chunked_encoding)
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """As Writer has it."""
+        self.transport.write(b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]))
 
     def _end(self, how: End) -> None:
         if how == "close":
@@ -70,21 +83,13 @@ def end_connection(scope: Scope, how: End) -> None:
     cast(Callable[[End], None], scope["extensions"][EXTENSION]["end"])(how)
 
 
-def direct_write(scope: Scope) -> Write:
-    """What writes the next part, not empty, of an answer that has begun, past all middleware: it alters no such part.
-
-    Returns False where it wrote nothing, as when the client reads too slowly: `send` then does what is to be done.
-    """
+def direct_writer(scope: Scope) -> Writer | None:
+    """What writes to the connection of a request; None where all of its answer is to go through `send`."""
     extension = scope.get("extensions", {}).get(WRITE)
-    return _unable if extension is None else cast(Write, extension["write"])
+    return None if extension is None else cast(Writer, extension["writer"])
 
 
-def without_direct_write(scope: Scope) -> Scope:
+def without_direct_writer(scope: Scope) -> Scope:
     """The scope for an application whose answer's parts are all to go through `send`."""
     extensions = {name: value for name, value in scope.get("extensions", {}).items() if name != WRITE}
     return {**scope, "extensions": extensions}
-
-
-def _unable(data: bytes) -> bool:
-    del data
-    return False

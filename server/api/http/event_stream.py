@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.api.errors import as_request_error, error_bytes
-from server.api.http.connection_end import direct_write
+from server.api.http.connection_end import Writer, direct_writer
 
 KEEP_ALIVE_S = 15.0  # longest silence before a comment is sent, so that proxies keep the connection
 DONE = b"data: [DONE]\n\n"
@@ -37,18 +37,46 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await _end(working, leaving)
 
 
+class ShortWay:
+    """To the client of a stream without its coroutine: for frames that come while that waits for the next ones."""
+
+    def __init__(self) -> None:
+        self._writer: Writer | None = None  # while what is written there follows what was sent before
+        self.last_time = 0.0  # when something was sent last, on the event loop's clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames may be written now; else the coroutine is to have them."""
+        return self._writer is not None and self._writer.is_ready()
+
+    def open(self, writer: Writer | None) -> None:
+        """Lead to a client that has the head of its answer; None: nowhere."""
+        self._writer = writer
+
+    def write(self, frames: Iterable[bytes]) -> None:
+        """Send frames, each as a part of its own. It must be open."""
+        if self._writer is not None and (parts := list(frames)):
+            self.last_time = asyncio.get_running_loop().time()
+            self._writer.write(parts)
+
+
 class EventStream(Response):
-    """Stream of frames. `first` is made before the status line, so that errors before it are plain HTTP errors."""
+    """Stream of frames. `first` is made before the status line, so that errors before it are plain HTTP errors.
+
+    `way` is opened for whoever makes the frames, when the first has been sent.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None], end: bytes = DONE) -> None:
+    def __init__(
+        self, first: bytes, rest: AsyncGenerator[bytes, None], end: bytes = DONE, way: ShortWay | None = None
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest
         self._end = end
-        self._last_time = 0.0  # when something was sent last, on the event loop's clock
+        self._way = way or ShortWay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientDisconnect):
@@ -65,24 +93,28 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": self._end, "more_body": False})
 
     async def _write_rest(self, scope: Scope, send: Send) -> None:
-        loop, write = asyncio.get_running_loop(), direct_write(scope)
+        way = self._way
+        way.open(direct_writer(scope))
         breaking = asyncio.ensure_future(self._break_silence(send))
         try:
             async for data in self._rest:
-                self._last_time = loop.time()
-                if not write(data):
+                if way.is_open:
+                    way.write([data])
+                else:
+                    way.last_time = asyncio.get_running_loop().time()
                     await _chunk(send, data)
         finally:
+            way.open(None)
             await _end(breaking)
 
     async def _break_silence(self, send: Send) -> None:
         """Send a comment whenever nothing was sent for `KEEP_ALIVE_S`; it never falls inside a frame."""
-        loop = asyncio.get_running_loop()
-        self._last_time = loop.time()
+        loop, way = asyncio.get_running_loop(), self._way
+        way.last_time = loop.time()
         while True:
-            await asyncio.sleep(self._last_time + KEEP_ALIVE_S - loop.time())
-            if loop.time() >= self._last_time + KEEP_ALIVE_S:
-                self._last_time = loop.time()
+            await asyncio.sleep(way.last_time + KEEP_ALIVE_S - loop.time())
+            if loop.time() >= way.last_time + KEEP_ALIVE_S:
+                way.last_time = loop.time()
                 await _chunk(send, b": keep-alive\n\n")
 
 

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from server.api.http.origin import Origin
 from server.api.pipeline.beams import Beam, BeamParams, BeamSearch, EndedBeam
-from server.api.pipeline.generation import Delta, PlannedSequence, device_usage, failure_of
+from server.api.pipeline.deltas import Delta, Forward
+from server.api.pipeline.generation import PlannedSequence, device_usage, failure_of
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.room import require_room
 from server.api.pipeline.timing import Deadline
@@ -75,8 +76,9 @@ class BeamGeneration:
         """Raise RateLimited when the key's limits say so: beams are let in however many wait."""
         await self._origin.caller.use.require(self._num_prompt_tokens)
 
-    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
+    async def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
         """One batch with all choices. Raises GenerationFailed, Unavailable, or RequestTimeout after the time limit."""
+        del forward
         generating = self._origin.caller.use.generating(self._num_prompt_tokens)
         async with generating as use:
             with self._service.adapters.using(self._adapter):

@@ -6,7 +6,8 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from server.api.pipeline.generation import Delta, Generation, PlannedSequence
+from server.api.pipeline.deltas import Delta, Forward
+from server.api.pipeline.generation import Generation, PlannedSequence
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.respond import collect
 from server.api.wire.usage import Usage
@@ -36,8 +37,9 @@ class BestOf:
     async def require_welcome(self) -> None:
         await self._generation.require_welcome()
 
-    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
+    async def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
         """One batch with all that are kept."""
+        del forward
         made = await collect(self._generation)
         groups = [made[i : i + self._best_of] for i in range(0, len(made), self._best_of)]
         kept = [delta for group in groups for delta in sorted(group, key=_mean_logprob, reverse=True)[: self._n]]

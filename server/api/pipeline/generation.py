@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.api.errors import GenerationFailed, RequestTimeout
 from server.api.http.origin import Origin
+from server.api.pipeline.deltas import Delta, Forward
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.room import counted_refusals, require_room
 from server.api.pipeline.timing import Deadline
@@ -21,26 +22,10 @@ from server.api.wire.generation import GenerationRequest
 from server.api.wire.usage import DeviceUsage, PromptTokensDetails, RequestTimes, Usage
 from server.clock import NS
 from server.errors import RequestError, Unavailable
-from server.link.stream import Stream
+from server.link.stream import Stream, Taker
 from server.text.detokenizer import Detokenizer, StopStrings, TextStream
 from server.text.tokenizer import Tokenizer
-from server.types import Charge, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
-
-
-@dataclass(slots=True)
-class Delta:
-    """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`.
-
-    `prompt_logprobs` are those of the prompt's tokens after its first, in the first delta alone.
-    """
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
+from server.types import Charge, Request, SamplingParams, TokenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +50,8 @@ class AnyGeneration(Protocol):
     async def require_welcome(self) -> None:
         """Raise Overloaded when it would wait too long, RateLimited when the key's limits say so; `deltas` does too."""
 
-    def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes; ends when every choice has ended."""
+    def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
+        """Batches of output as it comes, but for those that `forward` was given; ends when every choice has ended."""
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far."""
@@ -192,14 +177,18 @@ class Generation:
         """One prompt for each choice index."""
         return [sequence.prompt for sequence in self._sequences]
 
-    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended."""
+    async def deltas(self, forward: Forward | None = None) -> AsyncGenerator[list[Delta], None]:
+        """Batches of output as it comes, at most one delta a choice in each; ends when every choice has ended.
+
+        `forward` is given what comes while it is open and the caller waits.
+        """
         gate, adapters = self._service.served.gate, self._service.adapters
         entry = self._requests, self._rank, self._use, self._num_prompt_tokens
         with counted_refusals(self._service), adapters.using(self._adapter):
             async with gate.entered(*entry) as stream:
                 with self._watch as watch:
                     watch.placed(stream.engines)
+                    stream.taker = None if forward is None else self._taker(stream, watch, forward)
                     while stream.is_open:
                         try:
                             events = await self._deadline.limit(stream.next(), self._service.clock)
@@ -208,7 +197,8 @@ class Generation:
                                 raise
                             yield self._time_out()
                             return
-                        yield self._merge(stream, watch, events)
+                        if events:
+                            yield self._merge(stream, watch, events)
 
     def usage(self, has_output: bool = True) -> Usage:
         """Token counts and device time so far; without output, as it was before the first token was sent."""
@@ -253,22 +243,34 @@ class Generation:
                 deltas.append(delta)
         return deltas
 
+    def _taker(self, stream: Stream, watch: RequestWatch, forward: Forward) -> Taker:
+        def take(event: TokenEvent, charge: Charge) -> bool:
+            is_open = forward.is_open
+            if is_open:
+                forward.give(self._merge(stream, watch, [(event, charge)]))
+            return is_open
+
+        return take
+
     def _merge(self, stream: Stream, watch: RequestWatch, events: list[tuple[TokenEvent, Charge]]) -> list[Delta]:
         deltas: dict[str, Delta] = {}
         for event, charge in events:
-            choice = self._choices[event.request_id]
-            delta = deltas.get(event.request_id) or deltas.setdefault(event.request_id, Delta(choice.index))
-            if delta.finish_reason is not None:
+            request_id = event.request_id
+            choice = self._choices[request_id]
+            if choice.has_ended:
                 continue  # a stop string came first
+            delta = deltas.get(request_id)
+            if delta is None:
+                delta = deltas[request_id] = Delta(choice.index)
             watch.take(event, charge)
             choice.take(event, charge, delta)
             if event.index == 0 and choice.index % self._n == 0:
                 self._use.found_cached(event.num_cached_tokens)
             if delta.finish_reason is not None:
                 choice.has_ended = True
-                watch.end(event.request_id, delta.finish_reason)
-                stream.abort(event.request_id)
-        self._use.generated(sum(len(delta.token_ids) for delta in deltas.values()))
+                watch.end(request_id, delta.finish_reason)
+                stream.abort(request_id)
+        self._use.generated(sum([len(delta.token_ids) for delta in deltas.values()]))
         return list(deltas.values())
 
 

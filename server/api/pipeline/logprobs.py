@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from server.api.pipeline.generation import Delta
+from server.api.pipeline.deltas import Delta
 from server.api.pipeline.prompts import Prompt
 from server.api.wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from server.api.wire.completions import CompletionLogprobs

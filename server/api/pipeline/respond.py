@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from server.api.http.event_stream import DONE, EventStream, until_disconnect
-from server.api.pipeline.generation import AnyGeneration, Delta
+from server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
+from server.api.pipeline.deltas import Delta
+from server.api.pipeline.generation import AnyGeneration
 
 
 class Adapter(Protocol):
@@ -33,17 +35,20 @@ async def respond(receive: Receive, adapter: Adapter, is_stream: bool) -> Respon
     """The HTTP response; a stream's once its first event is there, so that errors before it are plain HTTP errors."""
     if not is_stream:
         return await until_disconnect(receive, _whole(adapter))
-    return await stream(receive, _frames(adapter))
+    way = ShortWay()
+    return await stream(receive, frames_of(adapter, way), way=way)
 
 
-async def stream(receive: Receive, frames: AsyncGenerator[bytes, None], end: bytes = DONE) -> Response:
-    """The HTTP response of a stream of events, once its first is there."""
+async def stream(
+    receive: Receive, frames: AsyncGenerator[bytes, None], end: bytes = DONE, way: ShortWay | None = None
+) -> Response:
+    """The HTTP response of a stream of events, once its first is there. `way` is what the makers of `frames` have."""
     try:
         first = await until_disconnect(receive, frames.asend(None))
     except BaseException:
         await frames.aclose()
         raise
-    return EventStream(first, frames, end)
+    return EventStream(first, frames, end, way)
 
 
 async def collect(generation: AnyGeneration) -> list[Delta]:
@@ -66,8 +71,24 @@ async def _whole(adapter: Adapter) -> Response:
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-async def _frames(adapter: Adapter) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(adapter.generation.deltas()) as batches:
+@dataclass(frozen=True, slots=True)
+class _Forwarded:
+    """Deltas that become frames and are written at once."""
+
+    adapter: Adapter
+    way: ShortWay
+
+    @property
+    def is_open(self) -> bool:
+        return self.way.is_open
+
+    def give(self, deltas: list[Delta]) -> None:
+        self.way.write(self.adapter.frames(deltas))
+
+
+async def frames_of(adapter: Adapter, way: ShortWay) -> AsyncGenerator[bytes, None]:
+    """All events, but for those that took the short way."""
+    async with contextlib.aclosing(adapter.generation.deltas(_Forwarded(adapter, way))) as batches:
         async for batch in batches:
             for frame in adapter.frames(batch):
                 yield frame

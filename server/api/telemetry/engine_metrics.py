@@ -37,8 +37,8 @@ class EngineMetrics:
         if num_tokens := report.num_tokens:
             self._step_tokens.observe(num_tokens)
             self._step_seconds.observe(report.step_seconds)
-        if num_generated := sum(event.token_id is not None for event in tokens.events):
-            self._generated.inc(num_generated)
+        if tokens.num_generated:
+            self._generated.inc(tokens.num_generated)
         if report.preempted:
             self._preemptions.inc(report.num_preempted)
         if report.prefix_queries != self._prefix_queries:

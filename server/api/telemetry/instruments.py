@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 Kind = Literal["gauge", "counter", "histogram"]
 Values = Callable[[], Mapping[str, float]]  # by the value of the family's last label
@@ -29,6 +32,49 @@ class MetricFamily:
     def exposed(self) -> str:
         """The name at a scrape; a histogram's is followed by `_bucket`, `_sum` or `_count`."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+class Histogram:
+    """How many values there were up to each bound. For one thread: every token is a value, so no lock is taken."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, metric: HistogramMetricFamily, labels: list[str]) -> None:
+        """Show what was counted, as one child of `metric`."""
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        metric.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
+
+
+class Histograms(Collector):
+    """All histograms of one family, by the values of its labels."""
+
+    def __init__(self, family: MetricFamily) -> None:
+        self._family, self._children = family, dict[tuple[str, ...], Histogram]()
+
+    def labels(self, *values: str) -> Histogram:
+        """The histogram of these values."""
+        if values not in self._children:
+            self._children[values] = Histogram(self._family.buckets)
+        return self._children[values]
+
+    def describe(self) -> list[Metric]:
+        """The names of its samples, for the registry."""
+        return [self._shown()]
+
+    def collect(self) -> Iterator[Metric]:
+        metric = self._shown()
+        for values, child in self._children.items():
+            child.add_to(metric, list(values))
+        yield metric
+
+    def _shown(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._family.name, self._family.meaning, labels=self._family.labels)
 
 
 class Instruments:
@@ -73,15 +119,18 @@ class Instruments:
         if parent is None:
             parent = self._parents[family.name] = self._new(family)
         values = {**self._common, **labels}
-        return parent.labels(*(values[name] for name in family.labels)) if family.labels else parent
+        has_children = family.labels or family.kind == "histogram"
+        return parent.labels(*(values[name] for name in family.labels)) if has_children else parent
 
-    def _new(self, family: MetricFamily) -> Gauge | Counter | Histogram:
+    def _new(self, family: MetricFamily) -> Gauge | Counter | Histograms:
         name, meaning, labels, registry = family.name, family.meaning, family.labels, self._registry
         if family.kind == "gauge":
             return Gauge(name, meaning, labels, registry=registry)
         if family.kind == "counter":
             return Counter(name, meaning, labels, registry=registry)
-        return Histogram(name, meaning, labels, registry=registry, buckets=family.buckets)
+        histograms = Histograms(family)
+        registry.register(histograms)
+        return histograms
 
 
 class ReadCounters(Collector):

@@ -37,7 +37,7 @@ class ThroughputLog:
         """Add one turn of an engine."""
         self._last[engine] = tokens.report
         self._num_prefill += tokens.report.num_prefill_tokens
-        self._num_generated += sum(event.token_id is not None for event in tokens.events)
+        self._num_generated += tokens.num_generated
 
     def line(self) -> str | None:
         """The line for the time since the last call; None when nothing was computed."""

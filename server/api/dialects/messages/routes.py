@@ -13,11 +13,11 @@ from server.api.dialects.messages.conversation import chat_request
 from server.api.dialects.messages.writer import MessageWriter
 from server.api.errors import anthropic_error_bytes, as_request_error
 from server.api.http.body import body_of
-from server.api.http.event_stream import until_disconnect
+from server.api.http.event_stream import ShortWay, until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
 from server.api.http.origin import origin_of
 from server.api.pipeline.prompts import chat_prompt, template_source
-from server.api.pipeline.respond import stream, whole_answer
+from server.api.pipeline.respond import frames_of, stream, whole_answer
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.tools.chosen import chosen_parsers
@@ -41,7 +41,8 @@ async def create_message(
     conversation = await prepare_conversation(origin, _chat(service, body), service, clips=True)  # it says so
     writer = MessageWriter(conversation, body, f"msg_{origin.request_id}")
     if body.stream:
-        return await stream(request.receive, _events(writer), end=b"")
+        way = ShortWay()
+        return await stream(request.receive, _events(writer, way), b"", way)
     answer = await until_disconnect(request.receive, whole_answer(writer))
     return Response(answer.model_dump_json(), media_type="application/json")
 
@@ -69,17 +70,14 @@ def _chat(service: Service, body: CountTokensRequest) -> ChatRequest:
     return chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat
 
 
-async def _events(writer: MessageWriter) -> AsyncGenerator[bytes, None]:
+async def _events(writer: MessageWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:
     """All events. An error after the first is an event; one before it is raised, to be an HTTP error."""
     is_begun = False
     try:
-        async with contextlib.aclosing(writer.generation.deltas()) as batches:
-            async for batch in batches:
-                for frame in writer.frames(batch):
-                    is_begun = True
-                    yield frame
-        for frame in writer.last_frames():
-            yield frame
+        async with contextlib.aclosing(frames_of(writer, way)) as frames:
+            async for frame in frames:
+                is_begun = True
+                yield frame
     except Exception as error:
         if not is_begun:
             raise

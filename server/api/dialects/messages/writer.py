@@ -8,7 +8,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from server.api.dialects.chat import Conversation
-from server.api.pipeline.generation import AnyGeneration, Delta
+from server.api.pipeline.deltas import Delta
+from server.api.pipeline.generation import AnyGeneration
 from server.api.tools.message import MessagePart, MessageReader
 from server.api.wire.messages import (
     AnyBlock,

@@ -12,7 +12,7 @@ from typing import Any
 
 from server.api.dialects.responses.items import new_id
 from server.api.errors import as_request_error
-from server.api.pipeline.generation import Delta
+from server.api.pipeline.deltas import Delta
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs
 from server.api.tools.message import MessagePart, MessageReader
 from server.api.wire.chat import TokenLogprob
