@@ -56,8 +56,7 @@ def compile_host_functions() -> None:
     for function in (executor.init_control, executor.run_step, executor.stop_workers):
         function.compile_for(0)
     executor.serve_steps.compile_for(0, 0)
-    words, floats = np.zeros((16, 16), np.uint32), np.zeros((16, 16), np.float32)
-    packing.pack.compile_for(words, np.zeros((1, 16, 16), np.uint32))
+    floats = np.zeros((16, 16), np.float32)
     scales, sums = np.zeros(16, np.float32), np.zeros(16, np.int32)
     quantize.int8_rows.compile_for(floats, floats.astype(np.int8), scales, sums)
     groups = floats.reshape(-1, quantize.ROTATED, quantize.ROTATED_APART)

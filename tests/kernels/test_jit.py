@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from numba import types
@@ -18,7 +19,7 @@ from numba.core.registry import cpu_target
 from server.errors import SettingsError
 from server.kernels.dispatch import linear_kernels, shared_kernels
 from server.kernels.isa.cache import use_cache
-from server.kernels.isa.jit import Kernel
+from server.kernels.isa.jit import Kernel, inline
 from server.kernels.sample.sample import sample
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -65,6 +66,19 @@ def test_numba_is_asked_once_what_an_operator_makes_of_types(monkeypatch: pytest
     assert add.get_call_type(context, pair, {}) is signature
     with pytest.raises(NumbaError):
         add.get_call_type(context, (types.int64, types.void), {})
+
+
+def test_fields_of_global_records_are_numbers_before_types_are_found() -> None:
+    record = NamedTuple("record", [("size", int), ("name", object)])(24, object())  # Numba has no type of the whole
+
+    @inline
+    def function(op):  # type: ignore[no-untyped-def]
+        return op + record.size
+
+    function.dispatcher.compile((types.int64,))
+    (result,) = function.dispatcher.overloads.values()
+    assert result.signature == types.int64(types.int64)
+    assert re.search(r"add .*i64 .*\b24\b", str(result.library._final_module))
 
 
 @pytest.mark.parametrize("kernel", {k.name: k for k in KERNELS}.values(), ids=lambda k: k.name)

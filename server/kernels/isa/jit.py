@@ -35,7 +35,7 @@ OPTIONS = {"error_model": "numpy"}
 # Every function goes into the kernels that call it. One left beside a kernel would be a weak symbol, named by a count
 # of the functions that its process had compiled before; two cached kernels from different processes may have one name
 # for different functions, and the linker would give both kernels the first.
-_njit = numba.njit(error_model="numpy", forceinline=True, pipeline_class=InlinedCompiler)
+_njit = numba.njit(error_model="numpy", forceinline=True, _nrt=False, pipeline_class=InlinedCompiler)
 
 
 class Inlined:

@@ -16,18 +16,13 @@ from server.kernels.matmul.groups import GroupedRows
 Bytes = npt.NDArray[np.uint8]
 
 
-@HostFunction
-def pack(rows: npt.NDArray[np.uint32], tiles: npt.NDArray[np.uint32]) -> None:
-    for n in range(rows.shape[0]):
-        tile = tiles[n // 16]
-        for k in range(rows.shape[1]):
-            tile[k, n % 16] = rows[n, k]
-
-
 def pack_weights(rows: npt.NDArray[Any], into: Bytes) -> None:
     """`rows` [N, K] (float32, bfloat16 bits or 8-bit codes; N a multiple of 16, K of 64) to tiles in `into`."""
     words = np.ascontiguousarray(rows).view(np.uint32)
-    pack(words, into.view(np.uint32).reshape(rows.shape[0] // N_TILE, words.shape[1], N_TILE))
+    words = words.reshape(rows.shape[0] // N_TILE, N_TILE, -1)
+    tiles = into.view(np.uint32).reshape(words.shape[0], words.shape[2], N_TILE)
+    for tile, its_rows in zip(tiles, words, strict=True):  # one at a time, as it fits a near cache
+        tile[:] = its_rows.T
 
 
 @HostFunction
