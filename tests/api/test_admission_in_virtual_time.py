@@ -164,6 +164,20 @@ def test_who_is_passed_by_more_urgent_ones_from_the_start_keeps_the_limit_too(dr
 
 
 @pytest.mark.parametrize("batching", ["neuron", "continuous"])
+@pytest.mark.parametrize("draw", [drawn, mixed])
+def test_who_was_taken_before_a_flood_of_more_urgent_ones_keeps_the_limit(draw: Draw, batching: Batching) -> None:
+    """Nothing foretold it, and it passes them as long as they are not due."""
+    per_s, tokens_per_s = capacity(draw, batching)
+    low = [replace(each, priority=1) for each in arrivals(draw, 1.5 * per_s)]
+    flood = [replace(each, at_s=each.at_s + 15.0) for each in arrivals(draw, 2 * per_s, TIME_S - 15.0, seed=4)]
+    server = served(sorted((*low, *flood), key=lambda each: each.at_s), batching)
+    before = [fate for fate in taken(server.fates) if fate.asked.priority == 1 and fate.asked.at_s < 15.0]
+    assert max(fate.first_s or TIME_S for fate in before) <= 1.5 * TTFT_LIMIT_S
+    assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
+    assert goodput(server) >= 0.9 * tokens_per_s
+
+
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
 def test_a_flood_is_held_to_what_a_key_that_asks_less_leaves_of_the_engine(batching: Batching) -> None:
     per_s, tokens_per_s = capacity(drawn, batching)
     flood = [replace(each, tenant="many") for each in arrivals(drawn, OVERLOAD * per_s)]

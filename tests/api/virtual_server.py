@@ -150,6 +150,7 @@ class VirtualServer:
             ttft_slo_ms=None if limit_s is None else limit_s * 1000,
         )
         self.admission = Admission(config, self.engine, batching)  # type: ignore[arg-type]
+        self._patience_s = config.patience_s
         self.now, self.end_s = 0.0, 0.0
         self.fates: list[Fate] = []
         self.by_sequence: dict[str, Fate] = {}
@@ -197,7 +198,7 @@ class VirtualServer:
         requests = [
             Request(
                 f"r{number + i:06}", prompt, SamplingParams(most, eos_token_ids=(EOS,)), self.now,
-                priority=asked.priority, tenant=asked.tenant,
+                priority=asked.priority, tenant=asked.tenant, due_time=self.now + self._patience_s,
             )
             for i in range(len(asked.outputs))
         ]  # fmt: skip
