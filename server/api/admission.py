@@ -69,6 +69,8 @@ class Admission:
         up = [number for number, client in enumerate(self._clients) if client.is_up]
         ranks = [rank] if rank is not None else up or range(self.num_engines)
         refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
+        for number in ranks:
+            self._comebacks[number].come(requests[0])
         first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)
         if first is not None and all(refusals):
             after_s = self._comebacks[first.rank].book(requests[0], first.wait_s, first.service_s)

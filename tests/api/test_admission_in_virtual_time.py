@@ -122,6 +122,19 @@ def test_under_a_flood_that_comes_back_most_returns_are_welcome(batching: Batchi
     assert goodput(server) >= 0.85 * tokens_per_s
 
 
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
+def test_after_clients_that_heed_nothing_nobody_is_told_to_wait_for_them(batching: Batching) -> None:
+    """Refused ones that ask for something else at once, twenty times a second; then a flood."""
+    per_s, _ = capacity(several, batching)
+    chance = Random(5)
+    heedless = [replace(several(chance), at_s=i / 20) for i in range(400)]
+    flood = [replace(each, at_s=each.at_s + 23.0) for each in arrivals(several, OVERLOAD * per_s, seconds=15.0)]
+    server = served([*heedless, *flood], batching)
+    told = [seconds for fate in server.fates for at_s, seconds in fate.refusals if at_s > 23.0]
+    assert len(told) > 20
+    assert max(told) <= 5 * TTFT_LIMIT_S
+
+
 def test_the_least_urgent_are_refused_first() -> None:
     per_s, _ = capacity(drawn, "neuron")
     shares: dict[int, float] = {-1: 0.5, 0: 1.0, 1: 1.5}
