@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections.abc
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 from server.clock import NS
@@ -66,6 +67,7 @@ class Request:
     generated_token_ids: tuple[int, ...] = ()  # by an engine that has ended; this one goes on after them
     pooling: PoolingParams | None = None  # None: it is continued
     tenant: str = ""  # who shares the engine fairly with others that wait; "" = nobody in particular
+    due_time: float = inf  # from which on it is passed by nobody as long as it has no token: it was promised a limit
 
 
 class TokenizedText(NamedTuple):

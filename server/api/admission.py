@@ -25,8 +25,6 @@ from server.scheduler.forecast import EngineLoad, Forecast
 from server.scheduler.turns import Waiting
 from server.types import Request, StepReport
 
-MS = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
@@ -71,6 +69,8 @@ class Admission:
         up = [number for number, client in enumerate(self._clients) if client.is_up]
         ranks = [rank] if rank is not None else up or range(self.num_engines)
         refusals = [self._refusal(number, requests, 1 / len(ranks)) for number in ranks]
+        for number in ranks:
+            self._comebacks[number].come(requests[0])
         first = min((each for each in refusals if each is not None), key=lambda each: each.wait_s, default=None)
         if first is not None and all(refusals):
             after_s = self._comebacks[first.rank].book(requests[0], first.wait_s, first.service_s)
@@ -83,10 +83,9 @@ class Admission:
         num_prompt = len(request.prompt_token_ids)
         delay_s, first_s = forecast.delay_s(load), forecast.first_token_s(load, num_prompt)
         service_s = forecast.service_s(load, len(requests), num_prompt)
-        ttft_s = None if config.ttft_slo_ms is None else config.ttft_slo_ms / MS
         limits = (
             ("its place in the batch", "max_queue_delay", delay_s, config.max_queue_delay),
-            ("its first token", "ttft_slo_ms", first_s, ttft_s),
+            ("its first token", "ttft_slo_ms", first_s, config.ttft_limit_s),
         )
         for what, limit, foreseen_s, limit_s in limits:
             most_s = forecast.most_s(request, foreseen_s)
@@ -117,7 +116,7 @@ class Admission:
         else:
             ahead = forecast.turns.before(newcomer, waiting, to_come, mean)
             share_before = forecast.inflow.share_before(newcomer.priority, newcomer.tenant, newcomer.arrival_time)
-        return EngineLoad(
+        load = EngineLoad(
             0 if report is None else report.num_running,
             _free_places(report, self._config.max_num_seqs),
             len(ahead),
@@ -125,6 +124,18 @@ class Admission:
             len(computing) + len(ahead),
             share_before,
         )
+        if newcomer is None:
+            return load
+        return _with_due(load, newcomer.arrival_time + forecast.delay_s(load), waiting, ahead)
+
+
+def _with_due(load: EngineLoad, by: float, waiting: Sequence[Waiting], ahead: Sequence[Waiting]) -> EngineLoad:
+    """With those ahead, too, who will have been promised to be served by then; else `ahead` of `waiting` are."""
+    passed = {each.request.request_id for each in ahead}
+    for each in waiting:
+        if each.request.due_time <= by and each.request.request_id not in passed:
+            load = load.behind(1, each.num_tokens)
+    return load
 
 
 def _num_known(sequence: OpenSequence) -> int:

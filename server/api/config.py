@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,8 @@ MAX_LOGPROB_TOKEN_IDS = 128
 MAX_ALLOWED_TOKEN_IDS = 8192
 MAX_ADAPTER_NAME = 200
 MAX_ID_CHARS = 128  # of X-Request-Id and cache_salt
+PATIENCE = 0.75  # of its limit, for which a request lets others pass
+MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,14 @@ class ApiConfig:
     faults: FaultConfig | None = None  # that are injected on purpose; None = none, and nothing looks for them
     ready_file: Path | None = None  # says where the server is while it is ready
     worker: WorkerRole | None = None  # None = this process has the engines, and answers alone
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds for which a request lets more urgent ones pass: most of what it was promised."""
+        limits_s = (inf if limit is None else limit for limit in (self.max_queue_delay, self.ttft_limit_s))
+        return PATIENCE * min(limits_s)
+
+    @property
+    def ttft_limit_s(self) -> float | None:
+        """`ttft_slo_ms` in seconds."""
+        return None if self.ttft_slo_ms is None else self.ttft_slo_ms / MS

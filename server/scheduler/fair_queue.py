@@ -6,11 +6,15 @@ counter grows by the tokens that are computed for it, prompts' when they are adm
 and whoever begins to wait is lifted to the least of those that wait, or to who waited last, so that nobody saves up
 turns while away. Between two tenants that always wait, counters differ by no more than what is running and one prompt.
 Sequences without a tenant are one tenant; alone it waits in order of service, whatever is counted.
+
+Whoever was promised a limit (`Request.due_time`) and has waited for most of it comes before all others, whatever their
+priorities: so a flood of more urgent requests passes it for a while and not for as long as it lasts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from server.scheduler.queue import OrderedQueue
 from server.scheduler.sequence import Sequence
@@ -27,6 +31,8 @@ class FairQueue:
         self._served: dict[str, int] = {}  # tokens, by tenant
         self._last = ""  # tenant that ceased to wait last
         self._changed: set[str] = set()  # whose counters have not been reported
+        self._promised = OrderedQueue(key=_due)  # of those that wait, who has no token and is due at some time
+        self._now = -inf
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -40,11 +46,17 @@ class FairQueue:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether several tenants wait, so that what is computed may change who is first."""
-        return len(self._queues) > 1
+        """Whether what is computed, or the time, may change who is first."""
+        return len(self._queues) > 1 or len(self._promised) > 0
+
+    def at(self, now: float) -> None:
+        """Tell it the time, by which some are due."""
+        self._now = now
 
     @property
     def first(self) -> Sequence:
+        if self._promised and self._promised.first.request.due_time <= self._now:
+            return self._promised.first
         firsts = [queue.first for queue in self._queues.values()]
         return firsts[0] if len(firsts) == 1 else min(firsts, key=self._order)
 
@@ -56,10 +68,14 @@ class FairQueue:
             self._queues[tenant] = OrderedQueue()
             self._forget()
         self._queues[tenant].add(seq)
+        if _is_promised(seq):
+            self._promised.add(seq)
 
     def remove(self, seq: Sequence) -> None:
         tenant = seq.request.tenant
         self._queues[tenant].remove(seq)
+        if _is_promised(seq):
+            self._promised.remove(seq)
         if not self._queues[tenant]:
             del self._queues[tenant]
             self._last = tenant
@@ -94,3 +110,12 @@ class FairQueue:
             idle = next((tenant for tenant in self._served if tenant not in self._queues), None)
             if idle is not None:
                 del self._served[idle]
+
+
+def _due(seq: Sequence) -> tuple[float, tuple[int, float, str]]:
+    return seq.request.due_time, seq.order
+
+
+def _is_promised(seq: Sequence) -> bool:
+    """While it waits this does not change."""
+    return seq.request.due_time < inf and not seq.num_generated

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
+from typing import Any
 
 from server.scheduler.sequence import Sequence
 
@@ -12,13 +13,14 @@ _order = attrgetter("order")
 
 
 class OrderedQueue:
-    """Sequences in order of service, which is total and never changes.
+    """Sequences in order of service, or of another key, which is total and never changes.
 
     Adding and removing are a binary search and a memory move, which for the few thousand entries a bounded queue
     holds is cheaper than a heap, and leaves nothing behind when a request is aborted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key: Callable[[Sequence], Any] = _order) -> None:
+        self._key = key
         self._items: list[Sequence] = []
 
     def __len__(self) -> int:
@@ -36,9 +38,9 @@ class OrderedQueue:
         return self._items[-1]
 
     def add(self, seq: Sequence) -> None:
-        insort(self._items, seq, key=_order)
+        insort(self._items, seq, key=self._key)
 
     def remove(self, seq: Sequence) -> None:
-        index = bisect_left(self._items, seq.order, key=_order)
+        index = bisect_left(self._items, self._key(seq), key=self._key)
         assert self._items[index] is seq
         del self._items[index]

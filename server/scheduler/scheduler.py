@@ -93,6 +93,7 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """The next step. An empty plan must be applied too: it may have ended requests."""
         step = StepDraft(self._config.max_num_batched_tokens, now, self._config.max_prompt_chunk)
+        self._waiting.at(now)
         if self._gate.mixes_phases(self._is_catching_up):
             self._place_decodes(step)  # first, so that no prompt delays a token
             self._place_prompts(step, now)

@@ -122,6 +122,19 @@ def test_under_a_flood_that_comes_back_most_returns_are_welcome(batching: Batchi
     assert goodput(server) >= 0.85 * tokens_per_s
 
 
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
+def test_after_clients_that_heed_nothing_nobody_is_told_to_wait_for_them(batching: Batching) -> None:
+    """Refused ones that ask for something else at once, twenty times a second; then a flood."""
+    per_s, _ = capacity(several, batching)
+    chance = Random(5)
+    heedless = [replace(several(chance), at_s=i / 20) for i in range(400)]
+    flood = [replace(each, at_s=each.at_s + 23.0) for each in arrivals(several, OVERLOAD * per_s, seconds=15.0)]
+    server = served([*heedless, *flood], batching)
+    told = [seconds for fate in server.fates for at_s, seconds in fate.refusals if at_s > 23.0]
+    assert len(told) > 20
+    assert max(told) <= 5 * TTFT_LIMIT_S
+
+
 def test_the_least_urgent_are_refused_first() -> None:
     per_s, _ = capacity(drawn, "neuron")
     shares: dict[int, float] = {-1: 0.5, 0: 1.0, 1: 1.5}
@@ -161,6 +174,20 @@ def test_who_is_passed_by_more_urgent_ones_from_the_start_keeps_the_limit_too(dr
     server = served(sorted(asked, key=lambda each: each.at_s), batching)
     assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
     assert goodput(server) >= 0.95 * tokens_per_s
+
+
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
+@pytest.mark.parametrize("draw", [drawn, mixed])
+def test_who_was_taken_before_a_flood_of_more_urgent_ones_keeps_the_limit(draw: Draw, batching: Batching) -> None:
+    """Nothing foretold it, and it passes them as long as they are not due."""
+    per_s, tokens_per_s = capacity(draw, batching)
+    low = [replace(each, priority=1) for each in arrivals(draw, 1.5 * per_s)]
+    flood = [replace(each, at_s=each.at_s + 15.0) for each in arrivals(draw, 2 * per_s, TIME_S - 15.0, seed=4)]
+    server = served(sorted((*low, *flood), key=lambda each: each.at_s), batching)
+    before = [fate for fate in taken(server.fates) if fate.asked.priority == 1 and fate.asked.at_s < 15.0]
+    assert max(fate.first_s or TIME_S for fate in before) <= 1.5 * TTFT_LIMIT_S
+    assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
+    assert goodput(server) >= 0.9 * tokens_per_s
 
 
 @pytest.mark.parametrize("batching", ["neuron", "continuous"])

@@ -61,6 +61,7 @@ class Fate:
     """What became of one request."""
 
     asked: Asked
+    number: int = 0  # that its prompt begins with
     refusals: list[tuple[float, int]] = field(default_factory=list)  # when, and the seconds that it was told to wait
     taken_s: float | None = None
     first_s: float | None = None  # seconds until its first token since it was taken
@@ -150,6 +151,7 @@ class VirtualServer:
             ttft_slo_ms=None if limit_s is None else limit_s * 1000,
         )
         self.admission = Admission(config, self.engine, batching)  # type: ignore[arg-type]
+        self._patience_s = config.patience_s
         self.now, self.end_s = 0.0, 0.0
         self.fates: list[Fate] = []
         self.by_sequence: dict[str, Fate] = {}
@@ -162,7 +164,7 @@ class VirtualServer:
     def run(self, asked: Iterable[Asked], until_s: float) -> None:
         """Until then, and then to the end of what was taken."""
         for each in asked:
-            fate = Fate(each)
+            fate = Fate(each, len(self.fates))
             self.fates.append(fate)
             self.at(each.at_s, partial(self._ask, fate))
         while True:
@@ -193,11 +195,11 @@ class VirtualServer:
     def _ask(self, fate: Fate) -> None:
         asked, number = fate.asked, len(self.by_sequence)
         most = max(asked.outputs) if asked.max_tokens is None else asked.max_tokens
-        prompt = (number, *[2 + number % 7] * (asked.num_prompt - 1))
+        prompt = (fate.number, *[2 + fate.number % 7] * (asked.num_prompt - 1))
         requests = [
             Request(
                 f"r{number + i:06}", prompt, SamplingParams(most, eos_token_ids=(EOS,)), self.now,
-                priority=asked.priority, tenant=asked.tenant,
+                priority=asked.priority, tenant=asked.tenant, due_time=self.now + self._patience_s,
             )
             for i in range(len(asked.outputs))
         ]  # fmt: skip

@@ -92,7 +92,10 @@ def test_two_that_always_wait_get_the_same_but_for_what_runs(rows: list[tuple[st
 
 
 def sequence(tenant: str, request_id: str, arrival_time: float = 0.0) -> Sequence:
-    one = of(tenant, request_id, [1], arrival_time=arrival_time)
+    return of_request(of(tenant, request_id, [1], arrival_time=arrival_time))
+
+
+def of_request(one: Request) -> Sequence:
     return Sequence(one, SequenceBlocks(HashChain(4, ""), num_groups=1))
 
 
@@ -120,3 +123,33 @@ def test_counters_are_bounded() -> None:
         queue.add(seq)
         queue.remove(seq)
     assert len(queue._served) <= MAX_REMEMBERED
+
+
+def test_who_is_due_comes_before_the_more_urgent_and_before_turns() -> None:
+    fair = FairQueue()
+    low = replace(of("many", "low", [1], arrival_time=0.0), priority=5, due_time=10.0)
+    later = replace(of("many", "later", [1], arrival_time=1.0), priority=5, due_time=11.0)
+    urgent = replace(of("few", "urgent", [1], arrival_time=2.0), priority=-1)
+    seqs = {each.request_id: of_request(each) for each in (low, later, urgent)}
+    for seq in seqs.values():
+        fair.add(seq)
+    order = []
+    for now in (9.9, 10.0, 10.5):
+        fair.at(now)
+        order.append(fair.first.request.request_id)
+        fair.remove(fair.first)
+    assert order == ["urgent", "low", "later"]
+
+
+def test_with_a_first_token_a_promise_is_kept_and_it_is_passed_again() -> None:
+    """Else those who lose their places to the urgent would take them back in the next step."""
+    fair = FairQueue()
+    due = of_request(replace(of("", "due", [1]), priority=5, due_time=1.0))
+    urgent = of_request(replace(of("", "urgent", [1]), priority=0))
+    due.token_ids.append(7)
+    fair.add(due)
+    fair.add(urgent)
+    fair.at(2.0)
+    assert fair.first is urgent
+    fair.remove(due)
+    assert list(fair) == [urgent]

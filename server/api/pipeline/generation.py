@@ -156,17 +156,19 @@ class Generation:
         # A client may send one X-Request-Id twice at a time; the engine's ids must not repeat.
         prefix = f"{origin.request_id}-{uuid.uuid4().hex[:12]}"
         self._choices = {f"{prefix}-{i}": _choice(tokenizer, i, body, seq) for i, seq in enumerate(sequences)}
+        now = service.clock.now()
         self._requests = [
             Request(
                 request_id=engine_id,
                 prompt_token_ids=seq.prompt.token_ids,
                 sampling=seq.sampling,
-                arrival_time=service.clock.now(),
+                arrival_time=now,
                 priority=origin.caller.priority(body.priority),
                 cache_salt=body.cache_salt or "",
                 received_time=origin.arrival_time,
                 lora=self._adapter.digest if self._adapter is not None else "",
                 tenant=origin.caller.tenant,
+                due_time=now + service.config.patience_s,
             )
             for engine_id, seq in zip(self._choices, sequences, strict=True)
         ]
