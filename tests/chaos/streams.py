@@ -66,7 +66,14 @@ class Answer:
     usage: tuple[int, int] | None = None
     errors: list[Any] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    cuts: list[float] = field(default_factory=list)  # when its connection was cut, after which it was asked for again
     is_over: bool = False
+
+    def begin_again(self) -> None:
+        """Its connection has been cut: what it has got is of no use."""
+        self.cuts.append(time.monotonic())
+        for each in (self.text, self.calls, self.logprobs, self.reasons):
+            each.clear()  # type: ignore[attr-defined]
 
     def take(self, chunk: dict[str, Any]) -> None:
         self.times.append(time.monotonic())
@@ -101,13 +108,18 @@ def body_of(number: int, max_tokens: int) -> dict[str, Any]:
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -> None:
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        if response.status_code != 200:
-            answer.errors.append((response.status_code, await response.aread()))
-        async for line in response.aiter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                answer.take(json.loads(line.removeprefix("data: ")))
-    answer.is_over = True
+    """Ask for a stream, and again when its connection is cut, as clients' libraries do."""
+    while not answer.is_over:
+        try:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.status_code != 200:
+                    answer.errors.append((response.status_code, await response.aread()))
+                async for line in response.aiter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        answer.take(json.loads(line.removeprefix("data: ")))
+            answer.is_over = True
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            answer.begin_again()
 
 
 Disturbance = Callable[[list[Answer], asyncio.Future[Any]], Awaitable[None]]
