@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -163,15 +165,15 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def pauses(answers: list[Answer], strikes: list[tuple[float, float]]) -> list[float]:
-    """Seconds between the last frame before each end of an engine and the first after it, of each stream open then.
+    """Seconds of the longest wait for a frame from each end of an engine to the next strike, of each stream open then.
 
     `strikes` are the times of each strike and of the end: until an engine that errs, or that the kernel is about to
-    kill for its memory, has ended, it serves.
+    kill for its memory, has ended, it serves. The first frame after it may have been under way already.
     """
     found = []
-    for struck, over in strikes:
+    for (struck, over), until in zip(strikes, [*(struck for struck, _ in strikes[1:]), math.inf], strict=True):
         for answer in answers:
-            before, later = [t for t in answer.times if t <= over], [t for t in answer.times if t > over]
+            before, later = [t for t in answer.times if t <= over], [t for t in answer.times if over < t <= until]
             if later and before and before[0] < struck:
-                found.append(later[0] - before[-1])
+                found.append(max(b - a for a, b in pairwise([before[-1], *later])))
     return found
