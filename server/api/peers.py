@@ -72,7 +72,7 @@ class Peers:
 
     async def response(self, response_id: str) -> bytes | None:
         """A response that another one generates in the background, as JSON."""
-        return next((said for said in await self._ask(RESPONSE, response_id) if said), None)
+        return await self._ask_one(RESPONSE, response_id.encode())
 
     async def cancel(self, response_id: str) -> None:
         """End a response if another one generates it in the background."""
@@ -80,8 +80,13 @@ class Peers:
 
     async def part(self, response_id: str, first: int) -> Part | None:
         """Events from number `first` on of a response whose stream another one has, once there are some."""
-        said = await self._ask(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
-        return next((_PART.decode(each) for each in said if each), None)
+        said = await self._ask_one(FOLLOW, _ENCODER.encode(Followed(response_id, first)))
+        return None if said is None else _PART.decode(said)
 
-    async def _ask(self, name: str, body: str | bytes = b"") -> list[bytes]:
-        return [] if self._hub is None else await self._hub.call(name, body.encode() if isinstance(body, str) else body)
+    async def _ask(self, name: str, body: str = "") -> list[bytes]:
+        return [] if self._hub is None else await self._hub.call(name, body.encode())
+
+    async def _ask_one(self, name: str, body: bytes) -> bytes | None:
+        """What the one says that has what is asked for; who stands still, and has it not, delays nobody."""
+        said = [] if self._hub is None else await self._hub.call(name, body, is_for_one=True)
+        return next((each for each in said if each), None)

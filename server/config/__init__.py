@@ -220,6 +220,7 @@ class EngineConfig:
     cpu_threads: int  # host threads that run the emulated cores
     kernel_cache_dir: str
     fit_threads: bool = False  # one of them runs a step of one token, where the others would gain it too little
+    threads_alone: int | None = None  # threads of such a step, as an engine before this one has found out
     cpus: tuple[int, ...] = ()  # of the host, one for each thread to stay on; () = wherever the host puts them
     quantization: Quantization | Literal["none"] | None = None  # None = as the model's files are
     modules_to_not_convert: tuple[str, ...] = ()

@@ -128,10 +128,11 @@ class ModelRunner:
         """Time every instruction in `timed` from the next step on, as WorkerPool.trace does, or stop it."""
         self._is_timed, self.timed = is_on, None
 
-    def warm_up(self, fit_threads: bool = False) -> None:
+    def warm_up(self, fit_threads: bool = False, threads_alone: int | None = None) -> None:
         """Run every kernel once, on the null block, so that the first request is not slower.
 
-        With `fit_threads` it is found out too whether a step of one token is worth more than one host thread.
+        With `fit_threads` it is found out too whether a step of one token is worth more than one host thread, unless
+        that is known: `threads_alone`.
         """
         tables = [[NULL_BLOCK] for _ in self._cache.groups]
         seq = ScheduledSeq("warm-up", (0,), 0, tables, True, _GREEDY, (0,), 1)
@@ -139,7 +140,9 @@ class ModelRunner:
         self.execute(plan)
         if self._programs.adapted is not None:
             self._pool.run(self._programs.adapted, self._inputs.address)
-        if fit_threads and self._pool.num_threads > 1:
+        if threads_alone is not None:
+            self.num_threads_alone = threads_alone
+        elif fit_threads and self._pool.num_threads > 1:
             self.num_threads_alone = fitting_threads(self._pool.num_threads, lambda n: self._seconds_on(n, plan))
 
     def _seconds_on(self, num_threads: int, plan: StepPlan) -> float:

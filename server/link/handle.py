@@ -29,6 +29,7 @@ from server.device.open_files import raise_open_files
 from server.errors import StartError
 from server.link.frames import Frames
 from server.link.heartbeat import Heartbeat
+from server.link.messages import EngineInfo
 
 EngineMode = Literal["process", "thread"]
 log = logging.getLogger("neuronserve.engine")
@@ -108,12 +109,14 @@ class EngineHandle:
             runner.join(timeout_s)
         return not self.is_alive
 
-    def successor(self, num_blocks: int) -> EngineHandle:
-        """A new engine of the same configuration, started now, with `num_blocks` of KV cache if it has any.
+    def successor(self, info: EngineInfo) -> EngineHandle:
+        """A new engine of the same configuration as one that was ready, started now, with as large a KV cache.
 
-        Requests were admitted by that number, whatever memory the host has left by now.
+        Requests were admitted by that, whatever memory the host has left by now. Nor does it find out again how many
+        threads a step of one token is worth, which takes a quarter of its start's processor time.
         """
-        config = replace(self._config, num_blocks_override=num_blocks) if num_blocks else self._config
+        num_blocks = info.cache.num_blocks or self._config.num_blocks_override  # 0 where it only encodes
+        config = replace(self._config, num_blocks_override=num_blocks, threads_alone=info.threads_alone)
         return EngineHandle(config, self._main, self._mode)
 
     def end(self) -> None:

@@ -106,6 +106,7 @@ class EngineInfo:
     adapters: tuple[LoadedAdapter, ...] = ()  # that are there from the start
     generates: bool = True  # takes requests to continue a prompt
     pooling: PoolingFacts | None = None  # None: takes none to encode a text
+    threads_alone: int | None = None  # host threads that run a step of one token
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):

@@ -52,13 +52,13 @@ class Succession:
             return spare
         if spare is not None:
             await asyncio.to_thread(spare.close)
-        return await asyncio.to_thread(dead.successor, info.cache.num_blocks)
+        return await asyncio.to_thread(dead.successor, info)
 
     async def renew(self, engine: EngineHandle, info: EngineInfo) -> bool:
         """Load a spare engine from the model's files as they are now; False when it could not start."""
         while self._spare is not None:
             await self.close()
-        starting = asyncio.ensure_future(asyncio.to_thread(engine.successor, info.cache.num_blocks))
+        starting = asyncio.ensure_future(asyncio.to_thread(engine.successor, info))
         self._spare = starting
         spare = await asyncio.shield(starting)
         while starting is self._spare and spare.is_alive and not spare.heartbeat.expected:

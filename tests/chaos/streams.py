@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -66,7 +68,14 @@ class Answer:
     usage: tuple[int, int] | None = None
     errors: list[Any] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    cuts: list[float] = field(default_factory=list)  # when its connection was cut, after which it was asked for again
     is_over: bool = False
+
+    def begin_again(self) -> None:
+        """Its connection has been cut: what it has got is of no use."""
+        self.cuts.append(time.monotonic())
+        for each in (self.text, self.calls, self.logprobs, self.reasons):
+            each.clear()  # type: ignore[attr-defined]
 
     def take(self, chunk: dict[str, Any]) -> None:
         self.times.append(time.monotonic())
@@ -101,13 +110,18 @@ def body_of(number: int, max_tokens: int) -> dict[str, Any]:
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -> None:
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        if response.status_code != 200:
-            answer.errors.append((response.status_code, await response.aread()))
-        async for line in response.aiter_lines():
-            if line.startswith("data: ") and line != "data: [DONE]":
-                answer.take(json.loads(line.removeprefix("data: ")))
-    answer.is_over = True
+    """Ask for a stream, and again when its connection is cut, as clients' libraries do."""
+    while not answer.is_over:
+        try:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.status_code != 200:
+                    answer.errors.append((response.status_code, await response.aread()))
+                async for line in response.aiter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        answer.take(json.loads(line.removeprefix("data: ")))
+            answer.is_over = True
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            answer.begin_again()
 
 
 Disturbance = Callable[[list[Answer], asyncio.Future[Any]], Awaitable[None]]
@@ -151,15 +165,15 @@ def _without_ids(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def pauses(answers: list[Answer], strikes: list[tuple[float, float]]) -> list[float]:
-    """Seconds between the last frame before each end of an engine and the first after it, of each stream open then.
+    """Seconds of the longest wait for a frame from each end of an engine to the next strike, of each stream open then.
 
     `strikes` are the times of each strike and of the end: until an engine that errs, or that the kernel is about to
-    kill for its memory, has ended, it serves.
+    kill for its memory, has ended, it serves. The first frame after it may have been under way already.
     """
     found = []
-    for struck, over in strikes:
+    for (struck, over), until in zip(strikes, [*(struck for struck, _ in strikes[1:]), math.inf], strict=True):
         for answer in answers:
-            before, later = [t for t in answer.times if t <= over], [t for t in answer.times if t > over]
+            before, later = [t for t in answer.times if t <= over], [t for t in answer.times if over < t <= until]
             if later and before and before[0] < struck:
-                found.append(later[0] - before[-1])
+                found.append(max(b - a for a, b in pairwise([before[-1], *later])))
     return found

@@ -21,6 +21,7 @@ import pytest
 from server.settings.model import DEFAULT_MODEL
 from tests.api.serving import Server, is_running, running_server, until
 from tests.api.test_responses import client_of
+from tests.api.test_workers import NUM_WORKERS, WORKERS, worker_pids
 from tests.chaos.memory_group import memory_group
 from tests.chaos.streams import (
     ADAPTER,
@@ -36,7 +37,8 @@ from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 
 FLAGS = ("--max-engine-restarts", "1000", "--engine-hang-timeout", "1", "--max-num-seqs", str(MAX_NUM_SEQS))
 CHAOS = pytest.mark.chaos
-Strike = Callable[[int], None]  # at the engine's process
+Strike = Callable[[int], None]  # at a process
+Victim = Callable[[Server, int], int | None]  # of the strike of that number; None while it is not there
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +46,30 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_adapter(tmp_path_factory.mktemp("lora") / ADAPTER, adapter_tensors(DEFAULT_MODEL, 4))
 
 
+def the_engine(server: Server, number: int) -> int | None:
+    """The engine; there is none while one follows another."""
+    del number
+    return next(iter(server.engine_pids), None)
+
+
+def engine_and_workers(server: Server, number: int) -> int | None:
+    """The engine and one of the API processes in turns, the one that has lived longest."""
+    if number % 2 == 0:
+        return the_engine(server, number)
+    pids = worker_pids(server)
+    return pids[0] if len(pids) == NUM_WORKERS else None
+
+
 class Strikes:
-    """Strikes the engine at random moments, each after every open stream has gone on since the last one.
+    """Strikes a process at random moments, each after every open stream has gone on since the last one.
 
     So each pause is of one death. Deaths of engines that have not recovered yet are in `tests/link/test_healing.py`.
     """
 
-    def __init__(self, server: Server, strike: Strike, count: int) -> None:
-        self._server, self._strike, self._count = server, strike, count
+    def __init__(self, server: Server, strike: Strike, count: int, victim: Victim) -> None:
+        self._server, self._strike, self._count, self._victim = server, strike, count, victim
         self._chance = random.Random(count)
-        self.times: list[tuple[float, float]] = []  # of each strike, and of the engine's end
+        self.times: list[tuple[float, float]] = []  # of each strike, and of the process's end
 
     async def __call__(self, answers: list[Answer], whole: asyncio.Future[Any]) -> None:
         """Strike while these go on."""
@@ -64,9 +80,9 @@ class Strikes:
             ):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(self._chance.random() * 0.5)
-            if not whole.done() and (pids := self._server.engine_pids):  # none while one follows another
+            if not whole.done() and (pid := self._victim(self._server, len(self.times))):
                 struck = time.monotonic()
-                await asyncio.to_thread(self._strike_dead, pids[0])
+                await asyncio.to_thread(self._strike_dead, pid)
                 self.times.append((struck, time.monotonic()))
 
     def _strike_dead(self, pid: int) -> None:
@@ -102,6 +118,7 @@ def by_memory() -> Iterator[tuple[Strike, tuple[str, ...]]]:
         pytest.param(by_signal(signal.SIGKILL), 3, (), "server", id="short"),
         pytest.param(by_signal(signal.SIGKILL), 20, (), "server", id="SIGKILL", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "server", id="spare", marks=CHAOS),
+        pytest.param(by_signal(signal.SIGKILL), 20, WORKERS, "server", id="workers", marks=CHAOS),
         pytest.param(by_signal(signal.SIGSEGV), 20, (), "server", id="SIGSEGV", marks=CHAOS),
         pytest.param(by_signal(signal.SIGBUS), 20, (), "server", id="SIGBUS", marks=CHAOS),
         pytest.param(by_signal(signal.SIGSTOP), 20, (), "server", id="SIGSTOP", marks=CHAOS),
@@ -123,7 +140,8 @@ def test_streams_are_those_of_an_undisturbed_run(
         line_tokens = max_tokens // 2
         calm = asyncio.run(serve_all(server, max_tokens))
         calm_lines = batch_answers(client, batch_of(client, line_tokens))
-        strikes, rounds = Strikes(server, strike, count), list[list[Answer]]()
+        victim = engine_and_workers if more == WORKERS else the_engine
+        strikes, rounds = Strikes(server, strike, count, victim), list[list[Answer]]()
         batch_id = batch_of(client, line_tokens)
         while not strikes.are_done:
             rounds.append(asyncio.run(serve_all(server, max_tokens, strikes)))
@@ -134,7 +152,10 @@ def test_streams_are_those_of_an_undisturbed_run(
         assert_same(calm, struck)
     assert struck_lines == calm_lines
     restarts = sum(float(line.split()[-1]) for line in metrics.splitlines() if "engine_restarts_total{" in line)
-    assert restarts == count
+    of_workers = strikes.times[1::2] if more == WORKERS else []
+    assert restarts == count - len(of_workers)
+    for cut in (cut for struck in rounds for answer in struck for cut in answer.cuts):
+        assert max(times for times in strikes.times if times[0] < cut) in of_workers  # others are pauses
     found = sorted(pause for struck in rounds for pause in pauses(struck, strikes.times))
     print(f"\n{count} strikes in {len(rounds)} rounds of {NUM_STREAMS} streams, {len(found)} pauses: ", end="")
     print(f"median {found[len(found) // 2]:.2f} s, p99 {found[int(len(found) * 0.99)]:.2f} s, ", end="")

@@ -10,6 +10,7 @@ import pytest
 
 from server.clock import ManualClock
 from server.config import SchedulerConfig
+from server.engine import runner
 from server.engine.load.loading import load_engine
 from server.engine.loop import EngineLoop
 from server.engine.runner import fitting_threads
@@ -78,6 +79,18 @@ def test_tokens_are_the_same_on_any_number_of_threads(kernel_cache: str) -> None
 def test_only_auto_measures_how_many_threads_a_token_is_worth(cpu_threads: int | str, fits: bool) -> None:
     settings = EngineSettings(cpu_threads=cpu_threads)  # type: ignore[arg-type]
     assert settings.engine_config(Path(settings.model)).fit_threads is fits
+
+
+def test_who_is_told_how_many_does_not_measure(kernel_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EngineSettings(max_model_len=256, max_num_seqs=4, num_gpu_blocks_override=64)
+    config = settings.engine_config(Path(settings.model))
+    config = dataclasses.replace(
+        config, cpu_threads=2, fit_threads=True, threads_alone=1, kernel_cache_dir=kernel_cache
+    )
+    monkeypatch.setattr(runner, "fitting_threads", lambda *_: pytest.fail("it measures"))
+    engine = load_engine(config, lambda _: None)
+    assert engine.runner.num_threads_alone == engine.info.threads_alone == 1
+    engine.runner.close()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from server.errors import KernelAccessError
 from server.kernels.checks import use_checks
 from server.kernels.embedding import embed_rows_f32
 from server.kernels.isa import cache
-from server.kernels.matmul.lanes import matmul_f32
+from server.kernels.matmul.lanes import MATMULS
 from server.kernels.program import Program
 from server.kernels.records import STEP, EmbedOperands, MatmulOperands, Record
 from server.kernels.workers import WorkerPool
@@ -26,6 +26,7 @@ from tools.golden.golden_file import write_golden_checkpoint
 
 ROWS, K, N = 5, 64, 48
 NUM_BLOCKS, BLOCK_SIZE = 12, 16
+MATMUL_F32 = MATMULS["f32"]["portable"].matmul
 
 
 def record(kind: type[Record], **fields: int) -> Record:
@@ -65,7 +66,7 @@ class Matmul:
         operands = list(self.operands)
         operands[core] = operands[core]._replace(**wrong)
         program = Program("test", self)
-        program.add("product", matmul_f32, operands)
+        program.add("product", MATMUL_F32, operands)
         return program
 
     def run(self, core: int = 0, **wrong: int) -> None:
@@ -116,12 +117,12 @@ def test_an_access_names_kernel_instruction_operand_and_core(
     matmul: Matmul, core: int, wrong: dict[str, int], verb: str, operand: str
 ) -> None:
     message = (
-        rf"^kernel matmul_f32 {verb} bytes at 0x[0-9a-f]+ \(the first of \d+\), \d+ bytes beyond the end of operand "
-        rf"{operand} \(test array, \d+ bytes\).*; instruction 0 of program test: product$"
+        rf"^kernel matmul_f32_portable {verb} bytes at 0x[0-9a-f]+ \(the first of \d+\), \d+ bytes beyond the end of "
+        rf"operand {operand} \(test array, \d+ bytes\).*; instruction 0 of program test: product$"
     )
     with pytest.raises(KernelAccessError, match=message) as caught:
         matmul.run(core, **wrong)
-    assert (caught.value.kernel, caught.value.instruction) == ("matmul_f32", "product")
+    assert (caught.value.kernel, caught.value.instruction) == ("matmul_f32_portable", "product")
     assert caught.value.operand in operand
 
 
@@ -166,7 +167,7 @@ def test_records_and_arrays_of_the_step_have_an_end(
 
 def test_a_trace_has_a_time_for_each_instruction(matmul: Matmul) -> None:
     program = matmul.program()
-    program.add("again", matmul_f32, matmul.operands)
+    program.add("again", MATMUL_F32, matmul.operands)
     step = np.array(step_record(num_tokens=ROWS), np.int64)
     times: Array = matmul._pool.trace(program, step.ctypes.data)
     assert times.shape == (3,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from server.config import EngineConfig
 from server.link import handle
 from server.link.handle import Addresses, EngineHandle, EngineMain
-from tests.api.serving import run_fake
+from tests.api.serving import load_fake, run_fake
 from tests.link.test_client import config
 
 
@@ -37,3 +38,19 @@ def test_a_start_is_not_waited_for_and_its_error_reaches_who_needs_the_process(
         _ = engine.process
     engine.close()
     assert not Path(engine.addresses.directory).exists()
+
+
+def test_a_successor_is_told_what_its_predecessor_had_found_out() -> None:
+    told: list[EngineConfig] = []
+
+    def note(config: EngineConfig, addresses: Addresses) -> int:
+        addresses.end.close()
+        told.append(config)
+        return 0
+
+    info = replace(load_fake(config(num_blocks_override=99), lambda _: None).info, threads_alone=3)
+    engine = EngineHandle(config(num_blocks_override=None), note, "thread")
+    for each in (engine, engine.successor(info)):
+        assert each.join()
+        each.close()
+    assert [(each.num_blocks_override, each.threads_alone) for each in told] == [(None, None), (99, 3)]

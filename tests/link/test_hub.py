@@ -136,6 +136,29 @@ async def test_workers_ask_each_other_and_do_not_wait_for_one_that_is_silent() -
         assert await asyncio.wait_for(two.call("whisper", b"b"), PATIENCE_S) == [b"whisper", b"1", b"", b"b"]
 
 
+async def test_who_asks_for_what_one_has_waits_for_that_one_alone() -> None:
+    async def silence(body: bytes) -> bytes:
+        await asyncio.Event().wait()
+        return body
+
+    async def nothing(body: bytes) -> bytes:
+        del body
+        return b""
+
+    async def find(body: bytes) -> bytes:
+        await asyncio.sleep(0.01)
+        return body.upper()
+
+    async with groups_of("fast") as groups, workers_of(groups, 4) as (one, two, three, four):
+        for worker, handler in ((two, nothing), (three, silence), (four, find)):
+            worker.handle("find", handler)
+        said = await asyncio.wait_for(one.call("find", b"a", is_for_one=True), PATIENCE_S)
+        assert said == [b"find", b"0", b"a", b"", b"A"]  # the one who is silent had not come
+        await four.stop(0)
+        said = await asyncio.wait_for(one.call("find", b"a", is_for_one=True), PATIENCE_S)
+        assert said == [b"find", b"0", b"a", b""]
+
+
 async def test_orders_reach_the_engines_and_their_replies_come_back() -> None:
     async with groups_of("fast", "fast") as groups, workers_of(groups, 1) as (worker,):
         replies = await asyncio.wait_for(worker.trace(StartTrace()), PATIENCE_S)

@@ -147,13 +147,14 @@ class _Loading:
         dtypes = self._config.dtype, self._shape.kv_dtype
         placement = Placement(self._spec, self._shard, cores, weights, tables, buffers, kv, cache, *dtypes)
         runner = self._runner(placement, bank)
-        runner.warm_up(self._config.fit_threads)
+        runner.warm_up(self._config.fit_threads, self._config.threads_alone)
         resolved = replace(self._config, max_model_len=self._max_model_len)
         beside = encode_beside(placement, layer, resolved, runner.pool, self._on_progress)
         size, seconds = num_params(self._spec) / 1e6, time.perf_counter() - begin
         threads = f"a step of one token runs on {runner.num_threads_alone} of {runner.pool.num_threads} host thread(s)"
         self._on_progress(f"loaded {size:,.1f}M parameters in {seconds:.1f} s; {threads}")
-        pricer = self._pricer()
+        pricer, alone = self._pricer(), runner.num_threads_alone
+        info = self._info(cache, ledger, cores, pricer)
         return LoadedEngine(
             runner=runner,
             grammars=self._grammars,
@@ -162,7 +163,7 @@ class _Loading:
             cache=cache,
             scheduler=self._scheduler(),
             ledger=ledger,
-            info=replace(self._info(cache, ledger, cores, pricer), adapters=self._loaded(bank), pooling=beside.facts),
+            info=replace(info, adapters=self._loaded(bank), pooling=beside.facts, threads_alone=alone),
             pricer=pricer,
             adapters=bank,
             beside=beside,
@@ -230,8 +231,7 @@ class _Loading:
         return AdapterBank(AdapterSlots(cores, self._spec, self._shard, self._config.dtype, lora, rows), self._max_rank)
 
     def _loaded(self, bank: AdapterBank | None) -> tuple[LoadedAdapter, ...]:
-        lora = self._config.lora
-        return () if bank is None or lora is None else bank.load_all(lora, self._on_progress)
+        return () if bank is None or self._config.lora is None else bank.load_all(self._config.lora, self._on_progress)
 
     def _runner(self, placement: Placement, bank: AdapterBank | None) -> ModelRunner:
         limits = self._shape.limits

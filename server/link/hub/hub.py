@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,6 +19,7 @@ import msgspec
 from server.errors import EngineDead, QueueFull, RequestError
 from server.link.groups import EngineGroups
 from server.link.hub import messages as m
+from server.link.hub.calls import Calls
 from server.link.hub.offers import Offer, Offers, answer
 from server.link.hub.wire import TO_HUB, Wire
 from server.link.messages import Abort, Failed, ReleaseMemory, ResetPrefixCache, Tokens, TraceCommand
@@ -28,7 +28,6 @@ from server.scheduler.admission import check_queue
 from server.types import Charge, Request, TokenEvent
 
 STATE_PERIOD_S = 0.1  # between two looks at whether workers must be told how the engines are
-ANSWER_TIMEOUT_S = 1.0  # of a worker that is asked something; a stopped one holds nobody up for longer
 MAX_UNSENT_BYTES = 64 * 2**20  # that wait for one worker: it has stopped
 # What a caller gets: of the call's name, what each worker said by number, the caller's own body too, and its number.
 Conclude = Callable[[str, Mapping[int, bytes], int], list[bytes]]
@@ -91,8 +90,7 @@ class Hub:
         self._owners: dict[str, Session] = {}  # of each open sequence
         self._max_open = 0
         self._is_open = self._is_restarting = False
-        self._calls = itertools.count()
-        self._answers: dict[tuple[int, int], asyncio.Future[bytes]] = {}  # by session and number of the call
+        self._calls = Calls()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -132,18 +130,9 @@ class Hub:
                     self._show_state(session)
             await asyncio.sleep(STATE_PERIOD_S)
 
-    async def ask(self, name: str, body: bytes = b"", but: Session | None = None) -> dict[int, bytes]:
-        """What the workers say to a call, by number, without `but` and those that say nothing in time."""
-        call, asked = next(self._calls), [each for each in self._sessions.values() if each is not but]
-        for session in asked:
-            self._answers[session.number, call] = asyncio.get_running_loop().create_future()
-            session.send(m.Called(call, name, body))
-        answers = {session.number: self._answers[session.number, call] for session in asked}
-        if answers:
-            await asyncio.wait(answers.values(), timeout=ANSWER_TIMEOUT_S)
-        for number in answers:
-            del self._answers[number, call]
-        return {number: future.result() for number, future in answers.items() if _has_said(future)}
+    async def ask(self, name: str, body: bytes = b"") -> dict[int, bytes]:
+        """What the workers say to a call, by number, without those that say nothing in time."""
+        return await self._calls.ask(self._sessions.values(), name, body)
 
     def restart(self) -> None:
         """Begin to start each engine anew, unless that is under way."""
@@ -170,10 +159,8 @@ class Hub:
                 self._offers.take_up(session.number, message, session.send)
             case m.Call():
                 self._spawn(self._call(session, message))
-            case m.Reply(number=number, body=body):
-                awaited = self._answers.get((session.number, number))
-                if awaited is not None and not awaited.done():
-                    awaited.set_result(body)
+            case m.Reply():
+                self._calls.take(session.number, message)
             case m.Serving():
                 session.serving.set()
             case Failed():
@@ -188,9 +175,7 @@ class Hub:
         session.ended.set()
         for request_id in list(session.open):
             self._abort(session, request_id)
-        for (number, _), awaited in self._answers.items():
-            if number == session.number and not awaited.done():
-                awaited.cancel()
+        self._calls.ended(session.number)
         for callback in self._at_end:
             callback(session.number)
 
@@ -282,7 +267,8 @@ class Hub:
         return _ENCODER.encode(await self._engines.trace(_TRACE_COMMAND.decode(body)))
 
     async def _call(self, session: Session, call: m.Call) -> None:
-        answers = await self.ask(call.name, call.body, but=session)
+        others = [each for each in self._sessions.values() if each is not session]
+        answers = await self._calls.ask(others, call.name, call.body, call.is_for_one)
         bodies = self._conclude(call.name, {session.number: call.body, **answers}, session.number)
         session.send(m.Answers(call.number, bodies))
 
@@ -290,8 +276,3 @@ class Hub:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _has_said(answer: asyncio.Future[bytes]) -> bool:
-    """Whether a worker has answered: it has had time, and lives."""
-    return answer.done() and not answer.cancelled()

@@ -76,6 +76,7 @@ class Call(msgspec.Struct, tag=True, frozen=True):
     number: int
     name: str
     body: bytes
+    is_for_one: bool = False  # at most one of them has something to say, and the others' answers need not be awaited
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):

@@ -179,10 +179,13 @@ class RemoteEngines(Engines):
         """Answer the calls of that name that come from other workers."""
         self._handlers[name] = handler
 
-    async def call(self, name: str, body: bytes = b"") -> list[bytes]:
-        """What the other processes answer to a call; those that do not in time are left out."""
+    async def call(self, name: str, body: bytes = b"", is_for_one: bool = False) -> list[bytes]:
+        """What the other processes answer to a call; those that do not in time are left out.
+
+        Of one that `is_for_one` the first that says something is enough.
+        """
         number = next(self._numbers)
-        bodies: list[bytes] = await self._reply_to(number, m.Call(number, name, body))
+        bodies: list[bytes] = await self._reply_to(number, m.Call(number, name, body, is_for_one))
         return bodies
 
     async def stop(self, timeout_s: float) -> None:
