@@ -56,7 +56,7 @@ def test_what_a_process_has_written_counts_and_what_it_has_only_mapped_does_not(
     with mmap.mmap(-1, 256 * MIB) as mapped:
         assert taken_bytes(os.getpid(), by_proc) - before < 128 * MIB
         mapped.write(b"\1" * (256 * MIB))
-        assert taken_bytes(os.getpid(), by_proc) - before >= 256 * MIB
+        assert taken_bytes(os.getpid(), by_proc) - before > 240 * MIB  # the rest of the process may give some back
     assert taken_bytes(2**22 + 1, by_proc) == 0  # above every pid
 
 
@@ -70,4 +70,4 @@ def test_what_is_resident_counts_where_only_root_is_told_what_is_a_processs_own(
     with mmap.mmap(-1, 256 * MIB) as mapped:
         before = taken_bytes(os.getpid(), by_proc=False)
         mapped.write(b"\1" * (256 * MIB))
-        assert taken_bytes(os.getpid(), by_proc=False) - before >= 256 * MIB
+        assert taken_bytes(os.getpid(), by_proc=False) - before > 240 * MIB
