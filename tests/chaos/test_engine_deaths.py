@@ -153,7 +153,8 @@ def test_streams_are_those_of_an_undisturbed_run(
     assert struck_lines == calm_lines
     restarts = sum(float(line.split()[-1]) for line in metrics.splitlines() if "engine_restarts_total{" in line)
     of_workers = strikes.times[1::2] if more == WORKERS else []
-    assert restarts == count - len(of_workers)
+    assert restarts >= count - len(of_workers)
+    assert striking is by_memory or restarts == count - len(of_workers)  # the kernel may take a successor too
     for cut in (cut for struck in rounds for answer in struck for cut in answer.cuts):
         assert max(times for times in strikes.times if times[0] < cut) in of_workers  # others are pauses
     found = sorted(pause for struck in rounds for pause in pauses(struck, strikes.times))
