@@ -19,9 +19,9 @@ from tests.api.serving import is_running, until
 
 CHUNK = 8 * 2**20
 ROOM = 32 * 2**20  # that the neighbour finds
-# Takes memory until the group has killed somebody for it. The engine goes first: it is larger and offers itself more, also
-# where files' pages give way and this one gets several times its room. While the engine's memory is not free yet the
-# kernel may take another process: this one, rather than the API's.
+# Takes memory until the group has killed somebody for it. The engine goes first: it is larger and offers itself more,
+# even where files' pages give way and this one gets several times its room. While the engine's memory is not free yet
+# the kernel may take another process: this one, rather than the API's.
 NEIGHBOUR = f"""
 import sys, time, pathlib
 pathlib.Path("/proc/self/oom_score_adj").write_text("300")
