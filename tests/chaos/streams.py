@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -127,12 +127,21 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], answer: Answer) -
 Disturbance = Callable[[list[Answer], asyncio.Future[Any]], Awaitable[None]]
 
 
-async def serve_all(server: Server, max_tokens: int, disturb: Disturbance | None = None) -> list[Answer]:
-    """The answers to all streams, while `disturb` goes on beside them."""
+def bodies_of(max_tokens: int) -> list[dict[str, Any]]:
+    """The requests of all streams."""
+    return [body_of(i, max_tokens) for i in range(NUM_STREAMS)]
+
+
+async def serve_all(
+    server: Server, bodies: Iterable[dict[str, Any]], disturb: Disturbance | None = None
+) -> list[Answer]:
+    """The answers to all requests, as streams, while `disturb` goes on beside them."""
     limits, streamed = httpx.Limits(max_connections=None), {"stream": True, "stream_options": {"include_usage": True}}
     async with httpx.AsyncClient(base_url=server.url, timeout=5 * PATIENCE_S, limits=limits) as client:
-        answers = [Answer() for _ in range(NUM_STREAMS)]
-        asking = [ask(client, body_of(i, max_tokens) | streamed, answer) for i, answer in enumerate(answers)]
+        answers, asking = list[Answer](), list[Coroutine[Any, Any, None]]()
+        for body in bodies:
+            answers.append(Answer())
+            asking.append(ask(client, body | streamed, answers[-1]))
         whole = asyncio.gather(*asking)
         if disturb is not None:
             await disturb(answers, whole)

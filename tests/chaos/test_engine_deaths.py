@@ -26,14 +26,16 @@ from tests.chaos.memory_group import memory_group
 from tests.chaos.streams import (
     ADAPTER,
     MAX_NUM_SEQS,
-    NUM_STREAMS,
     Answer,
     batch_answers,
     batch_of,
+    bodies_of,
+    body_of,
     pauses,
     serve_all,
 )
 from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
+from tools.random_checkpoint.writer import write_checkpoint
 
 FLAGS = ("--max-engine-restarts", "1000", "--engine-hang-timeout", "1", "--max-num-seqs", str(MAX_NUM_SEQS))
 CHAOS = pytest.mark.chaos
@@ -138,13 +140,13 @@ def test_streams_are_those_of_an_undisturbed_run(
         client_of(server) as client,
     ):
         line_tokens = max_tokens // 2
-        calm = asyncio.run(serve_all(server, max_tokens))
+        calm = asyncio.run(serve_all(server, bodies_of(max_tokens)))
         calm_lines = batch_answers(client, batch_of(client, line_tokens))
         victim = engine_and_workers if more == WORKERS else the_engine
         strikes, rounds = Strikes(server, strike, count, victim), list[list[Answer]]()
         batch_id = batch_of(client, line_tokens)
         while not strikes.are_done:
-            rounds.append(asyncio.run(serve_all(server, max_tokens, strikes)))
+            rounds.append(asyncio.run(serve_all(server, bodies_of(max_tokens), strikes)))
         struck_lines = batch_answers(client, batch_id)
         metrics = httpx.get(server.url + "/metrics").text
     assert [error for answer in calm for error in answer.errors] == []
@@ -157,10 +159,36 @@ def test_streams_are_those_of_an_undisturbed_run(
     assert striking is by_memory or restarts == count - len(of_workers)  # the kernel may take a successor too
     for cut in (cut for struck in rounds for answer in struck for cut in answer.cuts):
         assert max(times for times in strikes.times if times[0] < cut) in of_workers  # others are pauses
+    print(f"\n{of_pauses(rounds, strikes)}")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("num_streams", [1, 16])
+def test_a_larger_model_pauses_for_its_start(kernel_cache: str, tmp_path: Path, num_streams: int) -> None:
+    """Half a billion parameters in int8: how long its pauses are beside its own warm start."""
+    write_checkpoint("qwen-0.5b", tmp_path / "model")
+    options = (*FLAGS, "--quantization", "int8", "--max-model-len", "1024", "--kernel-cache-dir", kernel_cache)
+    bodies = [body_of(8 * i + i % 2, 200) for i in range(num_streams)]  # greedy and seeded
+    with running_server(tmp_path / "model", *options, program="server"):
+        pass  # so that the next start has its kernels
+    begin = time.monotonic()
+    with running_server(tmp_path / "model", *options, program="server") as server:
+        start_s = time.monotonic() - begin
+        calm = asyncio.run(serve_all(server, bodies))
+        strikes, rounds = Strikes(server, lambda pid: os.kill(pid, signal.SIGKILL), 5, the_engine), list[list[Answer]]()
+        while not strikes.are_done:
+            rounds.append(asyncio.run(serve_all(server, bodies, strikes)))
+    for struck in rounds:
+        assert_same(calm, struck)
+    print(f"\nwarm start {start_s:.2f} s; {of_pauses(rounds, strikes)}")
+
+
+def of_pauses(rounds: list[list[Answer]], strikes: Strikes) -> str:
+    """How many there were, and how long."""
     found = sorted(pause for struck in rounds for pause in pauses(struck, strikes.times))
-    print(f"\n{count} strikes in {len(rounds)} rounds of {NUM_STREAMS} streams, {len(found)} pauses: ", end="")
-    print(f"median {found[len(found) // 2]:.2f} s, p99 {found[int(len(found) * 0.99)]:.2f} s, ", end="")
-    print(f"longest {found[-1]:.2f} s")
+    median, p99 = found[len(found) // 2], found[int(len(found) * 0.99)]
+    load = f"{len(strikes.times)} strikes in {len(rounds)} rounds of {len(rounds[0])} streams"
+    return f"{load}, {len(found)} pauses: median {median:.2f} s, p99 {p99:.2f} s, longest {found[-1]:.2f} s"
 
 
 def assert_same(calm: list[Answer], struck: list[Answer]) -> None:
