@@ -92,7 +92,7 @@ arm-test: $(VENV)/.test
 
 # Kernels of every instruction set by numpy and golden files, with the instructions that this host lacks emulated.
 isa-test: $(VENV)/.test
-	$(BIN)/python -m pytest -p tests.kernels.emulated -m "thorough or not thorough" tests/kernels/test_*matmul.py \
+	$(BIN)/python -m pytest -p tests.kernels.emulated tests/kernels/test_*matmul.py \
 		tests/kernels/test_attention.py tests/kernels/test_rope.py tests/kernels/test_elementwise_kernels.py \
 		tests/kernels/test_lora.py tests/kernels/test_experts.py tests/kernels/test_quantize.py tests/kernels/test_paths.py \
 		tests/bench/test_products.py tests/golden/test_golden_logits.py

@@ -94,35 +94,35 @@ class LlamaBench(_Program):
         return {name: entry.avg_ts}
 
 
-class LlamaContext(_Program):
-    """A long prompt, and tokens after it, with flash attention."""
+class _LongContext(_Program):
+    """With a KV cache of some type, and flash attention."""
 
     def __init__(self, program: Path, model: Path, threads: int, cache_type: str) -> None:
         super().__init__(program, model, threads)
-        self._about["cache"] = self._cache_type = cache_type
+        self._about["cache"] = cache_type
+        self._cache_flags = ("-fa", "on", "-ctk", cache_type, "-ctv", cache_type)
+
+
+class LlamaContext(_LongContext):
+    """A long prompt, and tokens after it."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         del seed
         size, generated = case.size, CONTEXT_DECODE_TOKENS
         flags = ["-tb", str(self._threads), "-c", str(size + generated), "-npp", str(size), "-ntg", str(generated)]
-        flags += ["-npl", "1", "-fa", "on", "-ctk", self._cache_type, "-ctv", self._cache_type]
+        flags += ["-npl", "1", *self._cache_flags]
         entry = parse_context(self._run(*flags, "--output-format", "jsonl", timeout_s=CONTEXT_TIMEOUT_S), size)
         return {"prefill_tokens_per_s": entry.speed_pp, "decode_tokens_per_s": entry.speed_tg}
 
 
-class LlamaDepth(_Program):
-    """A prompt and then tokens, each behind a long context that llama-bench computes once, with flash attention."""
-
-    def __init__(self, program: Path, model: Path, threads: int, cache_type: str) -> None:
-        super().__init__(program, model, threads)
-        self._about["cache"] = self._cache_type = cache_type
+class LlamaDepth(_LongContext):
+    """A prompt and then tokens, each behind a long context that llama-bench computes first, which warms it up."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         del seed
         prompt, generated = PREFILL_TOKENS, DEPTH_DECODE_TOKENS
         flags = ["-d", str(case.size), "-p", str(prompt), "-n", str(generated), "-r", "1", "-o", "json", "--no-warmup"]
-        flags += ["-fa", "on", "-ctk", self._cache_type, "-ctv", self._cache_type]
-        output = self._run(*flags, timeout_s=CONTEXT_TIMEOUT_S)
+        output = self._run(*flags, *self._cache_flags, timeout_s=CONTEXT_TIMEOUT_S)
         prefill, decode = parse(output, prompt, 0), parse(output, 0, generated)
         return {"prefill_tokens_per_s": prefill.avg_ts, "decode_tokens_per_s": decode.avg_ts}
 
