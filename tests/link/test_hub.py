@@ -85,6 +85,31 @@ async def test_every_worker_gets_its_own_tokens_and_knows_where_they_are_from() 
             assert stream.engines == {"asked": 1}
 
 
+async def test_a_worker_that_comes_while_the_others_are_told_of_the_engines_knows_how_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.link.hub.hub.STATE_PERIOD_S", 0)  # at every turn of the loop
+    async with groups_of("slow:0.001", "slow:0.001") as groups, hub_of(groups) as hub:
+        following = asyncio.create_task(hub.follow_states())
+        hub.open(64)
+        ours, theirs = socket.socketpair()
+        worker = RemoteEngines(theirs)
+        await hub.connect(0, ours, lambda: None)
+        await worker.connect()
+        await until(lambda: worker.states == ("serving", "serving"))
+        following.cancel()
+        await worker.stop(0)
+
+
+async def test_a_worker_that_ends_while_it_is_connected_is_not_kept() -> None:
+    async with groups_of("fast") as groups, hub_of(groups) as hub:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        session = await hub.connect(0, ours, lambda: None)
+        await asyncio.wait_for(session.ended.wait(), PATIENCE_S)
+        assert list(hub.workers) == []
+
+
 async def test_what_a_worker_leaves_open_is_ended() -> None:
     async with groups_of("slow:0.005") as groups, workers_of(groups, 2) as (gone, there):
         gone.submit([request("a", 400), request("b", 400)])

@@ -108,10 +108,12 @@ class Hub:
 
     async def connect(self, number: int, end: socket.socket, on_hang: Callable[[], None]) -> Session:
         """A new worker, which has the other end."""
-        session = self._sessions[number] = Session(number, self, on_hang)
+        session = Session(number, self, on_hang)
         await session.wire.open(end)
-        if self._is_open:
-            self._show_engines(session)
+        if not session.ended.is_set():
+            self._sessions[number] = session  # by now it hears what all are told, of the engines first
+            if self._is_open:
+                self._show_engines(session)
         return session
 
     def open(self, max_open: int) -> None:
@@ -170,7 +172,7 @@ class Hub:
 
     def ended(self, session: Session) -> None:
         """A worker's process has ended: nobody waits for what it has submitted."""
-        del self._sessions[session.number]
+        self._sessions.pop(session.number, None)
         session.wire.close()
         session.ended.set()
         for request_id in list(session.open):
