@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import contextlib
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,10 +30,11 @@ from server.api.keys.key import Key, KeyLimits, KeysConfig, digest_of
 from server.api.keys.ring import KeyRing
 from server.api.keys.use import Accounts
 from server.clock import MonotonicClock
+from server.device.shared_file import SharedFile
 from server.engine.watched import WatchedRunner
 from server.kv_cache.hashing import HashChain
 from server.kv_cache.manager import SequenceBlocks
-from server.link.heartbeat import Heartbeat, StepLimit
+from server.link.heartbeat import NUM_BYTES, Heartbeat, StepLimit
 from server.link.journal import Journal, OpenSequence
 from server.link.stream import Stream
 from server.scheduler import sequence
@@ -119,7 +119,7 @@ def _steps(runner: _NoRunner | WatchedRunner) -> float:
 
 
 def _with_heartbeat(_: int) -> float:
-    with tempfile.TemporaryDirectory() as directory, contextlib.closing(Heartbeat(directory)) as heartbeat:
+    with contextlib.closing(SharedFile(NUM_BYTES)) as file, contextlib.closing(Heartbeat(file)) as heartbeat:
         return _steps(WatchedRunner(_NoRunner(), heartbeat, StepLimit(0.01), MonotonicClock()))
 
 

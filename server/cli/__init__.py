@@ -13,17 +13,17 @@ from server.errors import StartError
 
 if TYPE_CHECKING:
     from server.config import EngineConfig
-    from server.link.handle import Addresses, EngineMain
+    from server.link.handle import EngineEnd, EngineMain
 
 
-def engine_main(config: EngineConfig, addresses: Addresses) -> int:
+def engine_main(config: EngineConfig, end: EngineEnd) -> int:
     """What an engine's process runs; only that process imports the compiler."""
     from server.engine.process import run_engine
     from server.engine.serving import load_served
     from server.kernels.isa.target import use_target
 
     use_target(config.isa)
-    return run_engine(load_served, config, addresses)
+    return run_engine(load_served, config, end)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ from server.engine.watched import WatchedInbox, WatchedRunner, first_token_s
 from server.errors import StartError
 from server.kv_cache.manager import KVCacheManager
 from server.link.frames import Frames
-from server.link.handle import Addresses
+from server.link.handle import EngineEnd
 from server.link.heartbeat import Heartbeat, StepLimit
 from server.link.messages import (
     BlockMap,
@@ -117,10 +117,11 @@ def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, KVCacheManager | No
     return scheduler, cache, lambda: block_map(cache.pool, generation.tables)
 
 
-def run_engine(loader: Loader, config: EngineConfig, addresses: Addresses) -> int:
+def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
     """Load, say Ready, serve until Shutdown. Returns the exit code; every failure is also sent as `Failed`."""
-    frames = Frames(addresses.end)
-    outputs, heartbeat = _SocketOutbox(frames), Heartbeat(addresses.directory)
+    frames = Frames(end.socket)
+    outputs, heartbeat = _SocketOutbox(frames), Heartbeat(end.heartbeat)
+    end.heartbeat.close()
     try:
         require_directory(config.trace)
         loaded = loader(config, lambda text: outputs.send(Progress(text)))

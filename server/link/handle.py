@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,9 +24,10 @@ from server.device.confinement import end_with_parent, give_up_network, go_first
 from server.device.fork_server import engine_context
 from server.device.host import num_oom_kills
 from server.device.open_files import raise_open_files
+from server.device.shared_file import SharedFile
 from server.errors import StartError
 from server.link.frames import Frames
-from server.link.heartbeat import Heartbeat
+from server.link.heartbeat import NUM_BYTES, Heartbeat
 from server.link.messages import EngineInfo
 
 EngineMode = Literal["process", "thread"]
@@ -38,15 +37,20 @@ EXIT_S = 1.0  # by which an engine's exit code comes, at the latest, when its so
 
 
 # The function that an engine's process runs, importable there by name. Returns the exit code.
-EngineMain = Callable[[EngineConfig, "Addresses"], int]
+EngineMain = Callable[[EngineConfig, "EngineEnd"], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where an engine finds its parent: a directory that only this user can enter, and its end of the socket pair."""
+class EngineEnd:
+    """What an engine has of its parent: its end of the socket pair, and the file of its heartbeat."""
 
-    directory: str
-    end: socket.socket
+    socket: socket.socket
+    heartbeat: SharedFile
+
+    def close(self) -> None:
+        """Give up this process's descriptors, when the engine has its own. May be called twice."""
+        self.socket.close()
+        self.heartbeat.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +75,20 @@ class EngineHandle:
         self._config, self._main, self._mode = config, main, mode
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
-        self.addresses, self.frames = Addresses(tempfile.mkdtemp(prefix="neuronserve-"), engines_end), Frames(own_end)
-        self.heartbeat = Heartbeat(self.addresses.directory)
+        self._end, self.frames = EngineEnd(engines_end, SharedFile(NUM_BYTES)), Frames(own_end)
+        self.heartbeat = Heartbeat(self._end.heartbeat)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
         self._oom_kills = num_oom_kills()
         self._thread: threading.Thread | None = None
         self._started: Future[BaseProcess] | None = None
         if mode == "thread":
-            self._thread = threading.Thread(target=main, args=(config, self.addresses), name="engine", daemon=True)
+            self._thread = threading.Thread(target=main, args=(config, self._end), name="engine", daemon=True)
             self._thread.start()
         else:
             # In a thread, because the fork server may have imports to finish, and so may the caller.
             starter = ThreadPoolExecutor(1, "engine-start")
-            self._started = starter.submit(_started_process, config, main, self.addresses)
+            self._started = starter.submit(_started_process, config, main, self._end)
             starter.shutdown(wait=False)
 
     @property
@@ -144,27 +148,26 @@ class EngineHandle:
         return Death(f"{who} was killed by {signal_name(-code)}{why}", is_fault)
 
     def close(self) -> None:
-        """End the engine if it still runs, and close the socket and remove the directory. May be called twice."""
+        """End the engine if it still runs, and close what is shared with it. May be called twice."""
         if self._started is not None:
             if self._started.exception() is None:
                 self._started.result().kill()
                 self._started.result().join()
-            self.addresses.end.close()
+            self._end.close()
         self.heartbeat.close()
         self.frames.close()
-        shutil.rmtree(self.addresses.directory, ignore_errors=True)
 
 
-def _started_process(config: EngineConfig, main: EngineMain, addresses: Addresses) -> BaseProcess:
-    process = engine_context().Process(target=_process_main, args=(config, main, addresses), name="engine", daemon=True)
+def _started_process(config: EngineConfig, main: EngineMain, end: EngineEnd) -> BaseProcess:
+    process = engine_context().Process(target=_process_main, args=(config, main, end), name="engine", daemon=True)
     try:
         process.start()
     finally:
-        addresses.end.close()  # the process has its own by now
+        end.close()  # the process has its own by now
     return process
 
 
-def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) -> None:
+def _process_main(config: EngineConfig, main: EngineMain, end: EngineEnd) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     raise_open_files()  # as the API has done since the fork server began
@@ -172,15 +175,14 @@ def _process_main(config: EngineConfig, main: EngineMain, addresses: Addresses) 
     go_first_when_memory_runs_out()
     if not give_up_network():
         log.info("this kernel has no filter that would keep the engine from the network")
-    threading.Thread(target=_end_with_parent, args=(addresses,), daemon=True).start()
-    raise SystemExit(main(config, addresses))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    raise SystemExit(main(config, end))
 
 
-def _end_with_parent(addresses: Addresses) -> None:
+def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    shutil.rmtree(addresses.directory, ignore_errors=True)
     os._exit(1)
 
 

@@ -6,24 +6,20 @@ soon. Nothing is sent: a reader looks at the memory whenever it wants, and a sto
 
 from __future__ import annotations
 
-import mmap
 import struct
-from pathlib import Path
 from typing import Final
 
+from server.device.shared_file import SharedFile
+
 _FORMAT: Final = struct.Struct("=d")  # seconds of the host's monotonic clock, which all processes share
-NAME = "heartbeat"
+NUM_BYTES = _FORMAT.size  # of the file
 
 
 class Heartbeat:
-    """One double in a file of the engine's private directory, mapped by both processes."""
+    """One double in a file that both processes have mapped."""
 
-    def __init__(self, directory: str) -> None:
-        path = Path(directory) / NAME
-        if not path.exists():
-            path.write_bytes(bytes(_FORMAT.size))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), _FORMAT.size)
+    def __init__(self, file: SharedFile) -> None:
+        self._memory = file.map()
 
     def expect(self, until: float) -> None:
         """Say that the turn which begins now is over at time `until` at the latest."""

@@ -25,7 +25,7 @@ from server.device.instances import INSTANCES
 from server.engine.fake_runner import FakeRunner
 from server.engine.loop import Runner
 from server.errors import StartError
-from server.link.handle import Addresses
+from server.link.handle import EngineEnd
 from server.link.messages import CoreMemory, EngineFacts, EngineInfo, WeightsIdentity
 from server.types import StepPlan, StepResult
 from tests.api.echo import EchoRunner
@@ -164,11 +164,11 @@ def fake_runner(device: str, cache: CacheConfig) -> Runner:
     return SlowRunner(runner, float(value)) if kind == "slow" else runner
 
 
-def run_fake(config: EngineConfig, addresses: Addresses) -> int:
+def run_fake(config: EngineConfig, end: EngineEnd) -> int:
     """What the engine's process runs in the tests; the API's process needs no compiler for it."""
     from server.engine.process import run_engine
 
-    return run_engine(load_fake, config, addresses)
+    return run_engine(load_fake, config, end)
 
 
 def fake_facts(config: EngineConfig, max_model_len: int) -> EngineFacts:

@@ -10,7 +10,7 @@ from typing import Any
 from server.cli import run
 from server.config import EngineConfig
 from server.engine.loop import Runner
-from server.link.handle import Addresses
+from server.link.handle import EngineEnd
 from server.types import StepPlan, StepResult
 
 
@@ -38,11 +38,11 @@ def load_failing(config: EngineConfig, on_progress: Any) -> Any:
     return replace(loaded, runner=FailingRunner(loaded.runner))
 
 
-def run_failing(config: EngineConfig, addresses: Addresses) -> int:
+def run_failing(config: EngineConfig, end: EngineEnd) -> int:
     """What the engine's process runs."""
     from server.engine.process import run_engine
 
-    return run_engine(load_failing, config, addresses)
+    return run_engine(load_failing, config, end)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ import sys
 
 from server.cli import run
 from server.config import EngineConfig
-from server.link.handle import Addresses
+from server.link.handle import EngineEnd
 from tests.api.serving import run_fake
 
 
-def run_paced(config: EngineConfig, addresses: Addresses) -> int:
+def run_paced(config: EngineConfig, end: EngineEnd) -> int:
     """What the engine's process runs; it must be able to import it."""
-    return run_fake(dataclasses.replace(config, device=os.environ.get("FAKE_DEVICE", "slow:0.01")), addresses)
+    return run_fake(dataclasses.replace(config, device=os.environ.get("FAKE_DEVICE", "slow:0.01")), end)
 
 
 if __name__ == "__main__":

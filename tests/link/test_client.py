@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -54,6 +54,11 @@ async def client_of(device: str = "fast", mode: EngineMode = "process") -> Async
         yield client
     finally:
         await client.stop(5)
+
+
+def num_shared_files() -> int:
+    """Descriptors of this process that are memory without a name."""
+    return sum("memfd:neuronserve" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
 
 
 def request(name: str = "a", max_tokens: int = 8, prompt: tuple[int, ...] = (1, 2, 3)) -> Request:
@@ -203,14 +208,21 @@ async def test_the_engine_ignores_the_terminals_signals() -> None:
             assert len(await read_all(stream)) == 8
 
 
-async def test_stop_leaves_no_process_and_no_socket() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
+async def test_stop_leaves_no_process_and_no_memory() -> None:
+    before = num_shared_files()
     async with client_of() as client:
-        pid, directory = client.engine.pid, Path(client.engine.addresses.directory)
+        pid = client.engine.pid
         assert pid is not None
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        assert {path.name for path in directory.iterdir()} == {"heartbeat"}
+        assert num_shared_files() == before + 1
     assert not is_running(pid)
-    assert not directory.exists()
+    assert num_shared_files() == before
+
+
+async def test_an_engine_has_no_file_that_somebody_must_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with client_of():
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_engine_ends_when_its_parent_is_killed() -> None:
@@ -219,15 +231,14 @@ def test_the_engine_ends_when_its_parent_is_killed() -> None:
         "from server.link.handle import EngineHandle\n"
         "if __name__ == '__main__':\n"
         "    engine = EngineHandle(config(), run_fake)\n    engine.frames.wait(60)\n"
-        "    print(engine.pid, engine.addresses.directory, flush=True)\n    time.sleep(60)\n"
+        "    print(engine.pid, flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        pid, directory = parent.stdout.readline().split()
-        assert is_running(int(pid))
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
         parent.kill()
     deadline = time.monotonic() + PATIENCE_S
-    while is_running(int(pid)) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not is_running(int(pid))
-    assert not Path(directory).exists()
+    assert not is_running(pid)

@@ -6,21 +6,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import pytest
 
 from server.config import EngineConfig
 from server.link import handle
-from server.link.handle import Addresses, EngineHandle, EngineMain
+from server.link.handle import EngineEnd, EngineHandle, EngineMain
 from tests.api.serving import load_fake, run_fake
 from tests.link.test_client import config
 
 
-def failing_start(begin: threading.Event) -> Callable[[EngineConfig, EngineMain, Addresses], BaseProcess]:
+def failing_start(begin: threading.Event) -> Callable[[EngineConfig, EngineMain, EngineEnd], BaseProcess]:
     """A start that takes until `begin`, and comes to nothing."""
 
-    def start(_: EngineConfig, main: EngineMain, addresses: Addresses) -> BaseProcess:
+    def start(_: EngineConfig, main: EngineMain, end: EngineEnd) -> BaseProcess:
         begin.wait()
         raise EOFError("the fork server has ended")
 
@@ -37,14 +36,13 @@ def test_a_start_is_not_waited_for_and_its_error_reaches_who_needs_the_process(
     with pytest.raises(EOFError, match="the fork server has ended"):
         _ = engine.process
     engine.close()
-    assert not Path(engine.addresses.directory).exists()
 
 
 def test_a_successor_is_told_what_its_predecessor_had_found_out() -> None:
     told: list[EngineConfig] = []
 
-    def note(config: EngineConfig, addresses: Addresses) -> int:
-        addresses.end.close()
+    def note(config: EngineConfig, end: EngineEnd) -> int:
+        end.close()
         told.append(config)
         return 0
 
