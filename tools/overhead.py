@@ -119,7 +119,10 @@ def _steps(runner: _NoRunner | WatchedRunner) -> float:
 
 
 def _with_heartbeat(_: int) -> float:
-    with contextlib.closing(SharedFile(NUM_BYTES)) as file, contextlib.closing(Heartbeat(file)) as heartbeat:
+    with (
+        contextlib.closing(SharedFile("heartbeat", NUM_BYTES)) as file,
+        contextlib.closing(Heartbeat(file)) as heartbeat,
+    ):
         return _steps(WatchedRunner(_NoRunner(), heartbeat, StepLimit(0.01), MonotonicClock()))
 
 

@@ -17,9 +17,9 @@ from typing import Any
 class SharedFile:
     """Zeros at first. An argument of a process like a socket: the process has a descriptor of its own."""
 
-    def __init__(self, num_bytes: int) -> None:
-        """Raises OSError where there is no memory, or no descriptor, for it."""
-        self._fd = _nameless(num_bytes)
+    def __init__(self, use: str, num_bytes: int) -> None:
+        """`use` names it in lists of a process's memory. Raises OSError where there is no room or descriptor for it."""
+        self._fd = _without_name(f"neuronserve-{use}", num_bytes)
 
     @classmethod
     def received(cls, sent: Any) -> SharedFile:
@@ -42,11 +42,11 @@ class SharedFile:
         self._fd = -1
 
 
-def _nameless(num_bytes: int) -> int:
+def _without_name(title: str, num_bytes: int) -> int:
     if sys.platform == "linux":
-        fd = os.memfd_create("neuronserve")
+        fd = os.memfd_create(title)
     else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
+        fd, path = tempfile.mkstemp(prefix=f"{title}-")
+        os.unlink(path)
     os.ftruncate(fd, num_bytes)
     return fd

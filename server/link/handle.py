@@ -75,7 +75,7 @@ class EngineHandle:
         self._config, self._main, self._mode = config, main, mode
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
-        self._end, self.frames = EngineEnd(engines_end, SharedFile(NUM_BYTES)), Frames(own_end)
+        self._end, self.frames = EngineEnd(engines_end, SharedFile("heartbeat", NUM_BYTES)), Frames(own_end)
         self.heartbeat = Heartbeat(self._end.heartbeat)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"

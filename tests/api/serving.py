@@ -205,7 +205,7 @@ class Server:
     @property
     def engine_pids(self) -> list[int]:
         """Pids of the engines: children that have a heartbeat, at first in the order of their ranks."""
-        return [pid for pid in children(self.process.pid) if has_mapped(pid, "/heartbeat")]
+        return [pid for pid in children(self.process.pid) if is_engine(pid)]
 
     @property
     def engine_pid(self) -> int:
@@ -323,10 +323,10 @@ def command_line(pid: int) -> bytes:
     return b""
 
 
-def has_mapped(pid: int, name: str) -> bool:
-    """Whether a process has a file whose path ends with `name` in its memory."""
+def is_engine(pid: int) -> bool:
+    """Whether a process has an engine's heartbeat in its memory."""
     with contextlib.suppress(OSError):
-        return any(line.endswith(name) for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+        return any("neuronserve-heartbeat" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
     return False
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from neuronserve import COMMAND
 from neuronserve.testing import Server, running_server
-from tests.api.serving import has_mapped
+from tests.api.serving import is_engine
 
 PROMPT = {"model": "default", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "max_tokens": 24}
 PATIENCE_S = 600.0  # emulated, and on a machine that does other things too
@@ -38,9 +38,7 @@ def streamed(server: Server) -> Iterator[str]:
 
 def engine(server: Server) -> psutil.Process:
     """The engine's process, by its heartbeat."""
-    (found,) = (
-        each for each in psutil.Process(server.pid).children(recursive=True) if has_mapped(each.pid, "/heartbeat")
-    )
+    (found,) = (each for each in psutil.Process(server.pid).children(recursive=True) if is_engine(each.pid))
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.serving import PATIENCE_S, children, has_mapped, until, write_checkpoint
+from tests.api.serving import PATIENCE_S, children, is_engine, until, write_checkpoint
 from tests.deploy.balancer import Endpoints, Load, ask
 from tests.deploy.chart import CHART, golden, with_settings, workload
 from tests.deploy.kubelet import Image, Pod, Termination, close_all
@@ -48,7 +48,7 @@ def start_pod(image: Image, tmp_path: Path) -> Iterator[StartPod]:
 
 
 def engine_pid(pod: Pod) -> int:
-    return next(pid for pid in children(pod.process.pid) if has_mapped(pid, "/heartbeat"))
+    return next(pid for pid in children(pod.process.pid) if is_engine(pid))
 
 
 @pytest.mark.parametrize("adds_first", [True, thorough(False)], ids=["one more", "one less"])

@@ -19,7 +19,7 @@ def write(file: SharedFile, value: int) -> None:
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_a_process_that_is_started_writes_what_this_one_reads(context: str) -> None:
-    file = SharedFile(10_000)
+    file = SharedFile("test", 10_000)
     memory = file.map()
     assert (len(memory), memory[:]) == (10_000, bytes(10_000))
     process = multiprocessing.get_context(context).Process(target=write, args=(file, 7))  # type: ignore[attr-defined]
@@ -35,7 +35,7 @@ def test_a_host_that_has_no_files_in_memory_keeps_none_in_its_directory(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    file = SharedFile(100)
+    file = SharedFile("test", 100)
     write(file, 3)
     assert file.map()[99] == 3
     assert list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ async def client_of(device: str = "fast", mode: EngineMode = "process") -> Async
 
 def num_shared_files() -> int:
     """Descriptors of this process that are memory without a name."""
-    return sum("memfd:neuronserve" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+    return sum("neuronserve-heartbeat" in os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
 
 
 def request(name: str = "a", max_tokens: int = 8, prompt: tuple[int, ...] = (1, 2, 3)) -> Request:

@@ -45,7 +45,7 @@ def server(temporary: Path, kernel_cache: str) -> Iterator[Server]:
         patched.setenv("TMPDIR", str(temporary))
         with running_server(args=["--kernel-cache-dir", kernel_cache], timeout_s=600) as ready:
             yield ready
-    assert not list(temporary.glob("neuronserve-*/*"))
+    assert not list(temporary.glob("neuronserve-*"))
 
 
 def streamed(server: Server, num_tokens: int) -> Iterator[str]:
@@ -62,7 +62,7 @@ def engine(server: Server) -> psutil.Process:
     (found,) = (
         each
         for each in psutil.Process(server.pid).children(recursive=True)
-        if any(file.path.endswith("/heartbeat") for file in each.memory_maps())
+        if any("neuronserve-heartbeat" in file.path for file in each.memory_maps())
     )
     return found
 
