@@ -110,7 +110,7 @@ async def both(url: str, shape: Shape) -> tuple[Load, Load]:
     async with connected(url) as client:
         chance, plan = Random(1), shape.kinds[0][0]
         calm = Load(client, seed=1)
-        await calm.closed(lambda: replace(plan(chance), leaves_after_s=None, num_tries=1), SLOTS, CAPACITY_S)
+        await calm.closed(lambda: replace(plan(chance), num_tries=1), SLOTS, CAPACITY_S)
         flooded = Load(client, seed=2)
         await flooded.open(shape.requests(calm.requests_per_s))
         return calm, flooded
