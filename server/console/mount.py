@@ -34,7 +34,6 @@ def events_router(stream: LiveStream) -> APIRouter:
     @router.get("/console/events")
     async def events() -> EventStream:
         """Live records for the console: what the server is, then what is new each second."""
-        frames = stream.frames()
-        return EventStream(await anext(frames), frames)
+        return EventStream(stream.frames())
 
     return router

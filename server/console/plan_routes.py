@@ -132,8 +132,7 @@ def plan_router(page: PlanPage) -> APIRouter:
     @router.post("/console/plan")
     async def plan(body: Annotated[PlanBody, Depends(body_of(PlanBody))]) -> EventStream:
         """Configurations of each part, as soon as it is planned."""
-        parts = page.parts(body)
-        return EventStream(await anext(parts), parts)
+        return EventStream(page.parts(body))
 
     @router.post("/console/plan/files")
     async def files(body: Annotated[RowBody, Depends(body_of(RowBody))]) -> Response:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from server.api.http import event_stream as sse
 from server.api.http.connection_end import WRITE
+from server.errors import InvalidRequest
 
 COMMENT = b": keep-alive\n\n"
 
@@ -31,7 +34,13 @@ async def bodies_of(rest: AsyncGenerator[bytes, None], leaves_after_s: float = 6
         await asyncio.sleep(leaves_after_s)
         return {"type": "http.disconnect"}
 
-    await sse.EventStream(b"first", rest)({"type": "http"}, receive, send)
+    async def all_frames() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        async with contextlib.aclosing(rest):
+            async for each in rest:
+                yield each
+
+    await sse.EventStream(all_frames())({"type": "http"}, receive, send)
     assert sent[0]["type"] == "http.response.start"
     return [message["body"] for message in sent[1:]]
 
@@ -49,6 +58,31 @@ async def test_silence_is_broken_by_comments(monkeypatch: pytest.MonkeyPatch) ->
         sse.DONE,
     ]
     assert COMMENT in bodies[bodies.index(sse.frame(b"0")) : bodies.index(sse.frame(b"1"))]
+
+
+async def test_what_is_raised_before_the_first_frame_is_raised_before_the_head() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def refused() -> AsyncGenerator[bytes, None]:
+        raise InvalidRequest("no", "prompt")
+        yield b""
+
+    async def receive() -> Message:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(InvalidRequest):
+        await sse.EventStream(refused())({"type": "http"}, receive, send)
+
+    async def left() -> Message:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientDisconnect):
+        await sse.EventStream(frames(60))({"type": "http"}, left, send)
+    assert sent == []
 
 
 async def test_a_client_that_leaves_in_silence_ends_the_stream() -> None:
@@ -100,6 +134,8 @@ async def test_the_short_way_is_open_between_the_first_frame_and_the_last_while_
 
     async def made() -> AsyncGenerator[bytes, None]:
         seen.append(way.is_open)
+        yield b"0"
+        seen.append(way.is_open)
         way.write([b"1", b"2"])
         yield b"3"
         client.takes = False
@@ -112,8 +148,8 @@ async def test_the_short_way_is_open_between_the_first_frame_and_the_last_while_
         return {"type": "http.disconnect"}
 
     assert not way.is_open
-    response = sse.EventStream(b"0", made(), way=way)
+    response = sse.EventStream(made(), way=way)
     await response({"type": "http", "extensions": {WRITE: {"writer": client}}}, receive, client.send)
     assert client.parts == [b"head", b"0", b"1", b"2", b"3", b"4", sse.DONE]
-    assert seen == [True, False]
+    assert seen == [False, True, False]
     assert not way.is_open

@@ -61,31 +61,36 @@ class ShortWay:
 
 
 class EventStream(Response):
-    """Stream of frames. `first` is made before the status line, so that errors before it are plain HTTP errors.
+    """Stream of frames. The first is made before the status line, so that errors before it are plain HTTP errors.
 
-    `way` is opened for whoever makes the frames, when the first has been sent.
+    All that can be done beforehand is done while it is being made. `way` is opened for whoever makes the frames, when
+    the first has been sent.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, first: bytes, rest: AsyncGenerator[bytes, None], end: bytes = DONE, way: ShortWay | None = None
-    ) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], end: bytes = DONE, way: ShortWay | None = None) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._first = first
-        self._rest = rest
+        self._frames = frames
         self._end = end
         self._way = way or ShortWay()
+        self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientDisconnect):
+        """Raises what is raised instead of the first frame, and ClientDisconnect when the client leaves before it."""
+        try:
             await until_disconnect(receive, self._write(scope, send))
+        except ClientDisconnect:
+            if not self._has_begun:
+                raise
 
     async def _write(self, scope: Scope, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._rest):
-            await _chunk(send, self._first)
+        async with contextlib.aclosing(self._frames):
+            first = await anext(self._frames)
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await _chunk(send, first)
             try:
                 await self._write_rest(scope, send)
             except Exception as error:
@@ -93,24 +98,27 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": self._end, "more_body": False})
 
     async def _write_rest(self, scope: Scope, send: Send) -> None:
-        way = self._way
+        way, loop = self._way, asyncio.get_running_loop()
         way.open(direct_writer(scope))
-        breaking = asyncio.ensure_future(self._break_silence(send))
+        way.last_time = loop.time()
+        breaking: list[asyncio.Task[None]] = []  # begun once it may be needed, as most streams are over before
+        timer = loop.call_later(KEEP_ALIVE_S, lambda: breaking.append(loop.create_task(self._break_silence(send))))
         try:
-            async for data in self._rest:
+            async for data in self._frames:
                 if way.is_open:
                     way.write([data])
                 else:
-                    way.last_time = asyncio.get_running_loop().time()
+                    way.last_time = loop.time()
                     await _chunk(send, data)
         finally:
             way.open(None)
-            await _end(breaking)
+            timer.cancel()
+            if breaking:
+                await _end(*breaking)
 
     async def _break_silence(self, send: Send) -> None:
         """Send a comment whenever nothing was sent for `KEEP_ALIVE_S`; it never falls inside a frame."""
         loop, way = asyncio.get_running_loop(), self._way
-        way.last_time = loop.time()
         while True:
             await asyncio.sleep(way.last_time + KEEP_ALIVE_S - loop.time())
             if loop.time() >= way.last_time + KEEP_ALIVE_S:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive
 
-from server.api.http.event_stream import DONE, EventStream, ShortWay, until_disconnect
+from server.api.http.event_stream import EventStream, ShortWay, until_disconnect
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 
@@ -32,23 +32,11 @@ class Adapter(Protocol):
 
 
 async def respond(receive: Receive, adapter: Adapter, is_stream: bool) -> Response:
-    """The HTTP response; a stream's once its first event is there, so that errors before it are plain HTTP errors."""
+    """The HTTP response."""
     if not is_stream:
         return await until_disconnect(receive, _whole(adapter))
     way = ShortWay()
-    return await stream(receive, frames_of(adapter, way), way=way)
-
-
-async def stream(
-    receive: Receive, frames: AsyncGenerator[bytes, None], end: bytes = DONE, way: ShortWay | None = None
-) -> Response:
-    """The HTTP response of a stream of events, once its first is there. `way` is what the makers of `frames` have."""
-    try:
-        first = await until_disconnect(receive, frames.asend(None))
-    except BaseException:
-        await frames.aclose()
-        raise
-    return EventStream(first, frames, end, way)
+    return EventStream(frames_of(adapter, way), way=way)
 
 
 async def collect(generation: AnyGeneration) -> list[Delta]:

@@ -13,11 +13,11 @@ from server.api.dialects.messages.conversation import chat_request
 from server.api.dialects.messages.writer import MessageWriter
 from server.api.errors import anthropic_error_bytes, as_request_error
 from server.api.http.body import body_of
-from server.api.http.event_stream import ShortWay, until_disconnect
+from server.api.http.event_stream import EventStream, ShortWay, until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
 from server.api.http.origin import origin_of
 from server.api.pipeline.prompts import chat_prompt, template_source
-from server.api.pipeline.respond import frames_of, stream, whole_answer
+from server.api.pipeline.respond import frames_of, whole_answer
 from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.tools.chosen import chosen_parsers
@@ -42,7 +42,7 @@ async def create_message(
     writer = MessageWriter(conversation, body, f"msg_{origin.request_id}")
     if body.stream:
         way = ShortWay()
-        return await stream(request.receive, _events(writer, way), b"", way)
+        return EventStream(_events(writer, way), b"", way)
     answer = await until_disconnect(request.receive, whole_answer(writer))
     return Response(answer.model_dump_json(), media_type="application/json")
 

@@ -11,10 +11,9 @@ from server.api.dialects.responses.background import Background, follow_elsewher
 from server.api.dialects.responses.items import MAX_LISTED, page
 from server.api.dialects.responses.run import prepare
 from server.api.http.body import JSON, body_of
-from server.api.http.event_stream import until_disconnect
+from server.api.http.event_stream import EventStream, until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
 from server.api.http.origin import CallerOf, caller_of, origin_of
-from server.api.pipeline.respond import stream
 from server.api.service import ServiceOf
 from server.api.store.responses import RUNNING
 from server.api.wire.response import DeletedResponse, ItemList, Response
@@ -42,10 +41,10 @@ async def create_response(
     if body.background:
         await background.start(run, bool(body.stream))
         if body.stream:
-            return await stream(request.receive, background.follow(run.response.id, -1), end=b"")
+            return EventStream(background.follow(run.response.id, -1), end=b"")
         return _json(run.response)
     if body.stream:
-        return await stream(request.receive, run.frames(), end=b"")
+        return EventStream(run.frames(), end=b"")
     return _json(await until_disconnect(request.receive, run.finished()))
 
 
@@ -65,7 +64,7 @@ async def get_response(
             frames = follow_elsewhere(service.peers, response_id, starting_after)
         else:
             frames = background.follow(response_id, starting_after)
-        return await stream(request.receive, frames, end=b"")
+        return EventStream(frames, end=b"")
     if (run := background.get(response_id)) is not None:
         return _json(run.response)
     running = await service.peers.response(response_id) if stored.status in RUNNING else None
