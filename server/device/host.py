@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 from server.device.ledger import GIB
+from server.device.shared_file import TITLE
 from server.errors import HostMemoryError
 
 SPARE_BYTES = GIB // 2  # left to the API process, the kernel and the file cache
@@ -60,15 +61,16 @@ def limit_bytes(root: Path = Path("/")) -> int | None:
 def taken_bytes(pid: int, by_proc: bool = sys.platform == "linux") -> int:
     """Memory of its own that a process and its descendants have written, without files that they map.
 
-    Without /proc it is their unique set size, which has the pages of such files too where nobody else maps them. Pages
-    that a process shares with the one it was forked from, and never wrote, count for both.
+    Files of memory that it has open are its own too, mapped or not. Without /proc it is their unique set size, which
+    has the pages of files too where nobody else maps them. Pages that a process shares with the one it was forked from,
+    and never wrote, count for both.
     """
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         own = psutil.Process(pid)
         for each in (own, *own.children(recursive=True)):
             total += written_bytes(each.pid) if by_proc else _unique_bytes(each)
-    return total
+    return total + (_file_bytes(pid) if by_proc else 0)
 
 
 def _unique_bytes(process: psutil.Process) -> int:
@@ -83,6 +85,17 @@ def written_bytes(pid: int) -> int:
     """Memory of its own that a process has written, by /proc; 0 where it has ended."""
     lines = (line.split() for line in _text(Path(f"/proc/{pid}/status")).splitlines())
     return sum(int(line[1]) * 1024 for line in lines if line and line[0] in {"RssAnon:", "RssShmem:"})
+
+
+def _file_bytes(pid: int) -> int:
+    """Memory of the files without a name that a process has open (server/device/shared_file.py), each once."""
+    found: dict[int, int] = {}
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(link.readlink()).startswith(f"/memfd:{TITLE}"):
+                status = link.stat()
+                found[status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def num_oom_kills(root: Path = Path("/")) -> int:

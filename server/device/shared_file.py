@@ -9,17 +9,22 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import DupFd
 from typing import Any
 
+TITLE = "neuronserve-"  # begins what Linux calls such a file in lists, which is no name to open it by
+
 
 class SharedFile:
-    """Zeros at first. An argument of a process like a socket: the process has a descriptor of its own."""
+    """Zeros at first. An argument of a process like a socket: the process has a descriptor of its own.
+
+    Who only reads and writes it by calls has nothing of it among its addresses, where a wild pointer could reach it.
+    """
 
     def __init__(self, use: str, num_bytes: int) -> None:
         """`use` names it in lists of a process's memory. Raises OSError where there is no room or descriptor for it."""
-        self._fd = _without_name(f"neuronserve-{use}", num_bytes)
+        self._fd = _without_name(TITLE + use, num_bytes)
 
     @classmethod
     def received(cls, sent: Any) -> SharedFile:
@@ -35,11 +40,26 @@ class SharedFile:
         """The whole file's memory, which outlives `close`."""
         return mmap.mmap(self._fd, 0)
 
+    def read(self, num_bytes: int, begin: int) -> bytes:
+        """Bytes from `begin` on; fewer behind the file's end."""
+        return os.pread(self._fd, num_bytes, begin)
+
+    def write(self, parts: Sequence[bytes | memoryview], begin: int) -> None:
+        """Write `parts` one behind the other, from `begin` on; the file grows. Raises OSError where it cannot."""
+        os.pwritev(self._fd, parts, begin)
+
+    def clear(self) -> None:
+        """Give all its memory back; it is empty then."""
+        os.ftruncate(self._fd, 0)
+
     def close(self) -> None:
-        """Give up the descriptor. May be called twice."""
+        """Give up the descriptor, as its last user does by ending. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _without_name(title: str, num_bytes: int) -> int:

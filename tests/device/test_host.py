@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.device.host import SPARE_BYTES, available_bytes, host_kv_blocks, num_oom_kills, require_host_memory
+from server.device.host import (
+    SPARE_BYTES,
+    available_bytes,
+    host_kv_blocks,
+    num_oom_kills,
+    require_host_memory,
+    taken_bytes,
+)
 from server.device.ledger import GIB
+from server.device.shared_file import SharedFile
 from server.errors import DeviceError, HostMemoryError, StartError
 
 
@@ -156,3 +166,14 @@ def test_oom_kills_of_the_first_version_are_in_a_file_of_their_own(tmp_path: Pat
     write(tmp_path / "proc/self/cgroup", "4:memory:/docker/1\n0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     assert num_oom_kills(tmp_path) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are on the disk")
+def test_files_without_a_name_count_though_nobody_maps_them() -> None:
+    before = taken_bytes(os.getpid())
+    file = SharedFile("test", 0)
+    file.write([bytes(64 << 20)], 0)
+    whole = taken_bytes(os.getpid())
+    file.clear()
+    assert whole - taken_bytes(os.getpid()) >= 60 << 20
+    assert whole - before >= 60 << 20

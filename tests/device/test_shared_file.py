@@ -12,6 +12,10 @@ import pytest
 from server.device.shared_file import SharedFile
 
 
+def append(file: SharedFile) -> None:
+    file.write([file.read(3, 0), memoryview(b"456")], 3)
+
+
 def write(file: SharedFile, value: int) -> None:
     memory = file.map()
     memory[len(memory) - 1] = value
@@ -40,3 +44,18 @@ def test_a_host_that_has_no_files_in_memory_keeps_none_in_its_directory(
     assert file.map()[99] == 3
     assert list(tmp_path.iterdir()) == []
     file.close()
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_it_is_read_and_written_by_calls_too_and_given_back_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    file = SharedFile("test", 0)
+    file.write([b"12", b"3"], 0)
+    process = multiprocessing.get_context("forkserver").Process(target=append, args=(file,))
+    process.start()
+    process.join()
+    assert (process.exitcode, file.read(10, 1)) == (0, b"23123456")
+    file.clear()
+    assert file.read(10, 0) == b""
