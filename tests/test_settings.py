@@ -197,7 +197,7 @@ NOT_SLICED = {  # what the command itself needs, or what becomes part of a field
     | {"shutdown_timeout", "log_format", "disable_access_log", "disable_log_stats", "log_stats_interval"}
     | {"additional_config", "override_neuron_config", "quantization_group_size", "quantization_symmetric"}
     | {"enable_lora", "lora_modules", "max_loras", "max_lora_rank", "console", "inject_faults", "allow_fault_header"}
-    | {"api_workers"}
+    | {"api_workers", "kept_kv_cache_gib"}
     | {"api_keys_file", "public_paths", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"},
     PlanSettings: {"config", "json_file", "catalog", "region", "spot_discount", "trace", "ttft_ms", "tpot_ms"}
     | {"ttft_p95_ms", "ttft_p99_ms", "tpot_p95_ms", "tpot_p99_ms"}
@@ -311,6 +311,9 @@ def test_engines_share_the_hosts_threads_and_memory(monkeypatch: pytest.MonkeyPa
     assert [config.cpus for config in bound.engine_configs(Path("model"))] == [(7, 0), (1, 2, 3), (4, 5, 6)]
     configs = load("--data-parallel-size", "3", "--cpu-threads", "1").engine_configs(Path("model"))
     assert [config.cpu_threads for config in configs] == [1, 1, 1]
+    assert [config.most_kept_bytes for config in configs] == [None] * 3
+    configs = load("--data-parallel-size", "2", "--kept-kv-cache-gib", "0.5").engine_configs(Path("model"))
+    assert [config.most_kept_bytes for config in configs] == [1 << 29] * 2
 
 
 def test_the_runtimes_own_variables_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

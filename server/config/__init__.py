@@ -247,6 +247,7 @@ class EngineConfig:
     runner: RunnerKind = "auto"  # "auto": as the model's files have it
     pooling: PoolingMode | None = None  # None = as the model's files state
     normalize: bool | None = None  # None = as the model's files state
+    most_kept_bytes: int | None = None  # of KV blocks that outlive the engine; None = what copying is worth
 
     @property
     def requested_formats(self) -> RequestedFormats:

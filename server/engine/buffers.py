@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from server.config import EngineConfig
 from server.device.address_map import ADDRESSES
 from server.device.core import HostUse, NeuronCore
 from server.device.hbm import Buffer, give_back
@@ -24,6 +25,11 @@ from server.placement.host_footprint import ActivationSizes
 from server.placement.kv_groups import KVPlace
 from server.placement.matrices import Widths
 from server.placement.shard import ShardSpec
+
+# A byte is copied in half a nanosecond. Where a token is computed by fewer operations for each byte that it leaves in
+# the cache, copies would cost a percent of what they may save.
+LEAST_OPERATIONS = 10_000
+KEPT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,33 @@ class KVPool:
                 tensor = shard_bytes[i * tensor_bytes : (i + 1) * tensor_bytes]
                 ADDRESSES.register(f"kv blocks, {'kv'[i % 2]} of layer {layers}", tensor)
         return cls(shards, tensor_bytes, places)
+
+
+def most_kept(config: EngineConfig, num_params: int, block_bytes: int) -> int:
+    """Bytes of copies of KV blocks that an engine keeps for its successor: what was asked for, or what is worth it."""
+    if config.most_kept_bytes is not None:
+        return config.most_kept_bytes
+    return KEPT_BYTES if 2 * num_params * config.block_size >= LEAST_OPERATIONS * block_bytes else 0
+
+
+class PoolBlocks:
+    """The contents of a pool's blocks. Implements server.engine.kept_blocks.BlockBytes."""
+
+    def __init__(self, pool: KVPool, num_blocks: int) -> None:
+        size = pool.tensor_bytes // num_blocks
+        self._tensors = [shard.bytes.reshape(-1, num_blocks, size) for shard in pool.shards]
+        self._room = np.empty((sum(map(len, self._tensors)), size), np.uint8)
+        self.num_bytes = self._room.size
+
+    def read(self, block: int) -> npt.NDArray[np.uint8]:
+        np.concatenate([tensors[:, block] for tensors in self._tensors], out=self._room)
+        return self._room.ravel()
+
+    def write(self, block: int, content: npt.NDArray[np.uint8]) -> None:
+        begin, rows = 0, content.reshape(self._room.shape)
+        for tensors in self._tensors:
+            tensors[:, block] = rows[begin : begin + len(tensors)]
+            begin += len(tensors)
 
 
 @dataclass(frozen=True, slots=True)

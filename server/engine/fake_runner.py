@@ -10,6 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from server.config import AttentionSpan, CacheConfig
 from server.types import SampledToken, ScheduledSeq, StepPlan, StepResult, TokenLogprobs
 
@@ -79,6 +82,19 @@ class FakeRunner:
         sampled = {seq.request_id: self._sample(seq) for seq in plan.seqs if seq.needs_sample}
         prompts = {seq.request_id: self._prompt_logprobs(seq) for seq in plan.prefill if seq.prompt_targets}
         return StepResult(plan.step_id, sampled, seconds=0.0, prompt_logprobs=prompts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of a block; with `read` and `write`, server.engine.kept_blocks.BlockBytes."""
+        return 8 * self._block_size
+
+    def read(self, block: int) -> npt.NDArray[np.uint8]:
+        slots = self._slots[block * self._block_size : (block + 1) * self._block_size]
+        return np.array(slots, np.uint64).view(np.uint8)
+
+    def write(self, block: int, content: npt.NDArray[np.uint8]) -> None:
+        begin = block * self._block_size
+        self._slots[begin : begin + self._block_size] = content.view(np.uint64).tolist()
 
     def _slot(self, seq: ScheduledSeq, group: int, position: int) -> int:
         block = seq.block_tables[group][position // self._block_size]

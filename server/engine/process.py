@@ -18,6 +18,7 @@ from server.engine.adapters import AdapterInputs, Adapters
 from server.engine.block_map import block_map
 from server.engine.grammar_queue import GrammarQueue, Grammars
 from server.engine.housekeeping import HousekeepingInputs, release_memory
+from server.engine.kept_blocks import BlockBytes, KeptBlocks, RestoringInputs, kept_blocks, model_files
 from server.engine.loop import EngineLoop, Runner
 from server.engine.loop import Scheduler as AnyScheduler
 from server.engine.metered_runner import MeteredOutbox, MeteredRunner, PacedInbox
@@ -71,6 +72,8 @@ class LoadedEngine(Protocol):
     def adapters(self) -> Adapters | None: ...
     @property
     def give_back(self) -> Callable[[Sequence[int]], int] | None: ...  # pages of free blocks, to the host
+    @property
+    def blocks(self) -> BlockBytes | None: ...  # None: nothing is to outlive the engine
 
 
 # Runs in the engine process, so it must be a module-level function. Raises StartError.
@@ -105,13 +108,15 @@ class _SocketOutbox:
         self._frames.send(self._encoder.encode(output))
 
 
-def _schedulers(loaded: LoadedEngine) -> tuple[AnyScheduler, KVCacheManager | None, Callable[[], BlockMap]]:
+def _schedulers(
+    loaded: LoadedEngine, kept: KeptBlocks | None
+) -> tuple[AnyScheduler, KVCacheManager | None, Callable[[], BlockMap]]:
     """Of sequences, of texts, or of both; the cache; and what reads whose its blocks are."""
     pooling = None if loaded.pooling is None else PoolingScheduler(loaded.pooling)
     if loaded.cache is None:
         assert pooling is not None
         return pooling, None, BlockMap
-    cache = KVCacheManager(loaded.cache)
+    cache = KVCacheManager(loaded.cache, kept)
     generation = Scheduler(loaded.scheduler, cache)
     scheduler = generation if pooling is None else SharedScheduler(generation, pooling)
     return scheduler, cache, lambda: block_map(cache.pool, generation.tables)
@@ -124,15 +129,18 @@ def run_engine(loader: Loader, config: EngineConfig, end: EngineEnd) -> int:
     end.heartbeat.close()
     try:
         require_directory(config.trace)
+        files = model_files(config.model_path)  # before they are read
         loaded = loader(config, lambda text: outputs.send(Progress(text)))
         gc.freeze()  # what is there stays: no collection needs to walk it
         gc.enable()
-        scheduler, cache, read_blocks = _schedulers(loaded)
+        kept = kept_blocks(end.kept, loaded.blocks, config, loaded.info, files)
+        scheduler, cache, read_blocks = _schedulers(loaded, kept)
         work: dict[type[Housekeeping], Callable[[], None]] = {
             ReadBlocks: lambda: outputs.send(read_blocks()),
             ReleaseMemory: partial(release_memory, cache, loaded.give_back, loaded.grammars),
         }
-        inputs = AdapterInputs(HousekeepingInputs(_SocketInputs(frames), work), loaded.adapters, outputs.send)
+        orders = AdapterInputs(HousekeepingInputs(_SocketInputs(frames), work), loaded.adapters, outputs.send)
+        inputs = orders if kept is None or cache is None else RestoringInputs(orders, kept, cache)
         with traced(config.trace, loaded, inputs, outputs, outputs.send) as seams:
             outputs.send(Ready(loaded.info))
             clock, gate = MonotonicClock(), GrammarQueue(loaded.grammars)

@@ -21,6 +21,7 @@ from server.device.buckets import CompiledShapes, powers_of_two
 from server.device.catalog import instance, use_catalog
 from server.device.ledger import MemoryLedger
 from server.engine.adapters import Adapters
+from server.engine.buffers import PoolBlocks
 from server.engine.encode.loading import LoadedEncoder, load_encoder
 from server.engine.encode.runner import PoolingRunner, SharedRunner
 from server.engine.grammar_queue import Grammars
@@ -51,6 +52,7 @@ class ServedEngine:
     grammars: Grammars | None = None
     adapters: Adapters | None = None
     give_back: Callable[[Sequence[int]], int] | None = None
+    blocks: PoolBlocks | None = None
 
 
 def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
@@ -69,6 +71,7 @@ def load_served(config: EngineConfig, on_progress: OnProgress) -> ServedEngine:
         grammars=loaded.grammars,
         adapters=loaded.adapters,
         give_back=partial(loaded.kv.give_back, num_blocks=loaded.cache.num_blocks),
+        blocks=PoolBlocks(loaded.kv, loaded.cache.num_blocks),
     )
 
 

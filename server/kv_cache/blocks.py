@@ -6,9 +6,10 @@ the free list serves as the list's end on both sides. There are no tokens, seque
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 NULL_BLOCK = 0
+OnShared = Callable[[bytes, int, "BlockPool"], None]  # digest and block
 
 
 class BlockPool:
@@ -18,10 +19,11 @@ class BlockPool:
     Free blocks without a digest come first; those with one follow, the least recently freed first.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, on_shared: OnShared | None = None) -> None:
+        """`on_shared` is told of each block that is held and cached from now on."""
         if num_blocks < 2:
             raise ValueError(f"a KV cache needs the null block and at least one more, not {num_blocks} blocks")
-        self.num_blocks = num_blocks
+        self.num_blocks, self._on_shared = num_blocks, on_shared
         self.num_free = num_blocks - 1
         self.ref_counts = [0] * num_blocks
         self.digests: list[bytes | None] = [None] * num_blocks
@@ -53,9 +55,12 @@ class BlockPool:
     def hold(self, block: int) -> None:
         """Add one holder to `block`, which may be free until now."""
         assert block != NULL_BLOCK
-        if self.ref_counts[block] == 0:
-            self._unlink(block)
         self.ref_counts[block] += 1
+        if self.ref_counts[block] == 1:
+            self._unlink(block)
+            digest = self.digests[block]
+            if digest is not None and self._on_shared is not None:
+                self._on_shared(digest, block, self)
 
     def release(self, block: int) -> None:
         """Remove one holder of `block`; without any it is free."""
@@ -76,6 +81,13 @@ class BlockPool:
             self.digests[block] = digest
             self.cached[digest] = block
             self.num_gains += 1
+            if self._on_shared is not None:
+                self._on_shared(digest, block, self)
+
+    def is_held(self, digest: bytes) -> bool:
+        """Whether a table holds the block that is cached under `digest`."""
+        block = self.cached.get(digest)
+        return block is not None and self.ref_counts[block] > 0
 
     def forget(self, block: int) -> None:
         """Drop `block` from the prefix cache; tables that hold it keep it."""

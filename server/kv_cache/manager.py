@@ -16,7 +16,7 @@ since the two began to share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from server.config import CacheConfig
 from server.kv_cache.blocks import NULL_BLOCK, BlockPool
@@ -54,12 +54,34 @@ class Prefix(NamedTuple):
 NO_PREFIX = Prefix(0, ())
 
 
+class Copies(Protocol):
+    """Copies of cached blocks by digest, which an engine leaves to the next."""
+
+    def keep(self, digest: bytes, block: int, pool: BlockPool) -> None:
+        """Copy a block that is cached and held."""
+        ...
+
+    def __contains__(self, digest: bytes) -> bool: ...
+
+    def restore(self, digest: bytes, block: int) -> bool:
+        """Let a block have the content of its copy; False where that is not whole."""
+        ...
+
+    def forget(self, digest: bytes) -> None:
+        """Give a copy up."""
+        ...
+
+    def clear(self) -> None:
+        """Give all up."""
+        ...
+
+
 class KVCacheManager:
     """Allocation, prefix lookup and release over one `BlockPool`."""
 
-    def __init__(self, config: CacheConfig) -> None:
-        self.config = config
-        self.pool = BlockPool(config.num_blocks)
+    def __init__(self, config: CacheConfig, copies: Copies | None = None) -> None:
+        self.config, self._copies = config, copies
+        self.pool = BlockPool(config.num_blocks, None if copies is None else copies.keep)
         self.prefix_queries = 0  # prompt tokens looked up since start
         self.prefix_hits = 0  # of those, found
         self._block_size = size = config.block_size
@@ -138,6 +160,23 @@ class KVCacheManager:
     def _num_behind(self, group: int, position: int) -> int:
         """Leading blocks of a group that neither a token at `position` nor any after it looks at."""
         return self.config.groups[group].num_behind(position) // self._block_size
+
+    def restore(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> int:
+        """Have copies of blocks of a prefix of `token_ids` among the cached blocks; returns how many came."""
+        if self._copies is None or not self.config.enable_prefix_caching:
+            return 0
+        blocks.chain.extend(token_ids, (len(token_ids) - 1) // self._block_size)
+        names = [digest + tag for digest in blocks.chain.digests for tag in self._tags]
+        found = [name for name in names if name in self._copies and name not in self.pool.cached]
+        return sum(self._restore(name, self._copies) for name in found[: self.num_free_blocks])
+
+    def _restore(self, name: bytes, copies: Copies) -> bool:
+        block = self.pool.take()
+        is_whole = copies.restore(name, block)
+        if is_whole:
+            self.pool.name(block, name)
+        self.pool.release(block)
+        return is_whole
 
     def allocate(
         self, blocks: SequenceBlocks, num_tokens: int, prefix: Prefix = NO_PREFIX, num_growing: int = 0
@@ -228,6 +267,9 @@ class KVCacheManager:
         """Free the blocks of a failed sequence, and drop them from the prefix cache."""
         for table in blocks.tables:
             for block in table:
+                digest = self.pool.digests[block]
+                if digest is not None and self._copies is not None:
+                    self._copies.forget(digest)
                 self.pool.forget(block)
         self.free(blocks)
 
@@ -239,3 +281,5 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Sequences keep the blocks they hold; those they fill later may be found."""
         self.pool.forget_all()
+        if self._copies is not None:
+            self._copies.clear()

@@ -276,17 +276,17 @@ class EngineClient:
             self._give_up(death)
         else:
             log.error("%s; starting it again, %d open sequences wait", death.message, self.num_open)
-            self._spawn(self._succeed(delay_s, info))
+            self._spawn(self._succeed(delay_s, info, self.journal.trusts_cache and not death.is_oom))
 
     def _give_up(self, death: Death) -> None:
         self.state, self._end_reason = "dead", death.message
         for sequence in self.journal.clear():
             sequence.stream.fail(EngineDead(death.message))
 
-    async def _succeed(self, delay_s: float, info: EngineInfo) -> None:
+    async def _succeed(self, delay_s: float, info: EngineInfo, inherits: bool) -> None:
         """Go on with the engine's successor, after a pause."""
         await asyncio.sleep(delay_s)
-        self.engine = await self.succession.after(self.engine, info)
+        self.engine = await self.succession.after(self.engine, info, inherits)
         self._connection, self._has_ended, self.report = Connection(self.engine), False, None
         self._connection.open(self._read, self._on_exit)
 

@@ -42,13 +42,14 @@ EngineMain = Callable[[EngineConfig, "EngineEnd"], int]
 
 @dataclass(frozen=True, slots=True)
 class EngineEnd:
-    """What an engine has of its parent: its end of the socket pair, and the file of its heartbeat."""
+    """What an engine has of its parent: its end of the socket pair, the file of its heartbeat, and what outlives it."""
 
     socket: socket.socket
     heartbeat: SharedFile
+    kept: SharedFile  # by the engines before it, for those after it
 
     def close(self) -> None:
-        """Give up this process's descriptors, when the engine has its own. May be called twice."""
+        """Give up this process's descriptors but that of `kept`, when the engine has its own. May be called twice."""
         self.socket.close()
         self.heartbeat.close()
 
@@ -60,6 +61,7 @@ class Death:
     message: str
     is_fault: bool  # what it computed may have brought it down; nobody outside did
     exit_code: int = 1
+    is_oom: bool = False  # memory ran out
 
     def as_start_error(self) -> StartError:
         """The error of a start that ended so."""
@@ -71,11 +73,15 @@ class Death:
 class EngineHandle:
     """An engine's process, started at once so that the model loads while the parent imports the rest."""
 
-    def __init__(self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process") -> None:
-        self._config, self._main, self._mode = config, main, mode
+    def __init__(
+        self, config: EngineConfig, main: EngineMain, mode: EngineMode = "process", kept: SharedFile | None = None
+    ) -> None:
+        """`kept` is the file of the engine that this one is to follow, which may still live."""
+        self._config, self._main, self._mode, self.kept = config, main, mode, kept or SharedFile("kept-blocks", 0)
         self._killed: Death | None = None  # by `kill`
         own_end, engines_end = socket.socketpair()
-        self._end, self.frames = EngineEnd(engines_end, SharedFile("heartbeat", NUM_BYTES)), Frames(own_end)
+        heartbeat = SharedFile("heartbeat", NUM_BYTES)
+        self._end, self.frames = EngineEnd(engines_end, heartbeat, self.kept), Frames(own_end)
         self.heartbeat = Heartbeat(self._end.heartbeat)
         rank, size = config.data_parallel.rank, config.data_parallel.size
         self.name = "the engine" if size == 1 else f"engine {rank}"
@@ -121,7 +127,7 @@ class EngineHandle:
         """
         num_blocks = info.cache.num_blocks or self._config.num_blocks_override  # 0 where it only encodes
         config = replace(self._config, num_blocks_override=num_blocks, threads_alone=info.threads_alone)
-        return EngineHandle(config, self._main, self._mode)
+        return EngineHandle(config, self._main, self._mode, self.kept)
 
     def end(self) -> None:
         """End a process because somebody asked for it: nobody's fault."""
@@ -145,7 +151,7 @@ class EngineHandle:
         is_oom = -code == signal.SIGKILL and num_oom_kills() > self._oom_kills
         why = ", because memory ran out: its control group counts an OOM kill since the start" if is_oom else ""
         is_fault = is_oom or -code not in FROM_OUTSIDE
-        return Death(f"{who} was killed by {signal_name(-code)}{why}", is_fault)
+        return Death(f"{who} was killed by {signal_name(-code)}{why}", is_fault, is_oom=is_oom)
 
     def close(self) -> None:
         """End the engine if it still runs, and close what is shared with it. May be called twice."""

@@ -93,9 +93,10 @@ class Journal:
         self._open: dict[str, OpenSequence] = {}
         self._trial: list[OpenSequence] = []  # suspects that the engine has
         self.is_trying = False  # while suspects are left nobody else is sent to the engine
+        self.trusts_cache = True  # that the latest engine has left: it may be what brings the next one down
         self.has_moved = False  # some sequence has had another engine before
         self.sequences = {"resumed": 0, "refused": 0}  # that an engine's death has met: how often they went on, or not
-        self.recomputed_tokens = {"prompt": 0, "generated": 0}  # at most: the next engine may have some in its cache
+        self.recomputed_tokens = {"prompt": 0, "generated": 0}  # by when they go on
         self.recomputed_ns = 0  # modelled device time of that, which no request is charged
 
     def __len__(self) -> int:
@@ -134,6 +135,8 @@ class Journal:
         if sequence is None:
             return None, event, charge
         is_catching_up = sequence.is_catching_up
+        if sequence.token_ids and not sequence.num_tokens_here:
+            self._count_recomputed(sequence, event.num_cached_tokens)
         shown = sequence.take(event, charge)
         if is_catching_up:
             self.recomputed_ns += charge.device_ns
@@ -143,6 +146,7 @@ class Journal:
 
     def crashed(self, is_fault: bool) -> list[OpenSequence]:
         """The engine has died. Returns those that are to be refused for it, which are forgotten here."""
+        self.trusts_cache = not (is_fault and self.is_trying)
         trial, self._trial = self._trial, []
         for sequence in trial:
             sequence.num_blames += is_fault
@@ -162,6 +166,12 @@ class Journal:
         if self.is_trying:
             return self._next_trial()
         return self._sent([each for each in self if not each.is_sent])
+
+    def _count_recomputed(self, sequence: OpenSequence, num_cached: int) -> None:
+        """A sequence goes on, of whose prompt and tokens its engine had so many in its cache."""
+        num_prompt, num_generated = len(sequence.request.prompt_token_ids), len(sequence.token_ids)
+        self.recomputed_tokens["prompt"] += max(0, num_prompt - num_cached)
+        self.recomputed_tokens["generated"] += num_generated - max(0, num_cached - num_prompt)
 
     def _place(self, request_id: str, is_placed: bool) -> None:
         sequence = self._open.get(request_id)
@@ -192,6 +202,4 @@ class Journal:
             sequence.is_sent = True
             if sequence.token_ids:
                 self.sequences["resumed"] += 1
-                self.recomputed_tokens["prompt"] += len(sequence.request.prompt_token_ids)
-                self.recomputed_tokens["generated"] += len(sequence.token_ids)
         return sequences

@@ -43,9 +43,14 @@ class Succession:
         spare = self._spare.result() if self._spare is not None and self._spare.done() else None
         return spare.pid if spare is not None and spare.is_alive and spare.heartbeat.expected else None
 
-    async def after(self, dead: EngineHandle, info: EngineInfo) -> EngineHandle:
-        """The engine that follows one that has ended, which is closed: the spare one if it lives."""
+    async def after(self, dead: EngineHandle, info: EngineInfo, inherits: bool) -> EngineHandle:
+        """The engine that follows one that has ended, which is closed: the spare one if it lives.
+
+        It takes over what that one has kept of its cache, if it `inherits`.
+        """
         await asyncio.to_thread(dead.close)
+        if not inherits:
+            dead.kept.clear()
         spare = await self._take()
         if spare is not None and spare.is_alive:
             log.info("the spare engine takes over from %s", dead.name)

@@ -261,8 +261,8 @@ class Scheduler:
         seq.num_computed_tokens = prefix.num_blocks * cache.config.block_size
         if not seq.was_admitted:
             seq.was_admitted = True
-            seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
-            cache.count_lookup(seq.num_prompt_tokens, seq.num_cached_tokens)
+            seq.num_cached_tokens = seq.num_computed_tokens
+            cache.count_lookup(seq.num_prompt_tokens, min(seq.num_cached_tokens, seq.num_prompt_tokens))
             self._waiting.serve(seq, seq.num_pending)
         return True
 

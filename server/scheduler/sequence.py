@@ -38,7 +38,7 @@ class Sequence:
         self.num_resumed = len(request.generated_token_ids)  # tokens of an engine before this one
         self.most_tokens = self.num_prompt_tokens + request.sampling.max_tokens  # that it may have, by its request
         self.num_computed_tokens = 0
-        self.num_cached_tokens = 0  # prompt tokens found in the prefix cache at the first admission
+        self.num_cached_tokens = 0  # found in the prefix cache at the first admission, resumed ones too
         self.prompt_logprobs: list[TokenLogprobs] = []  # of the prompt's tokens computed so far, until they are sent
         self.was_admitted = False
         self.is_running = False

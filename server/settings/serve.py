@@ -72,6 +72,9 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
     spare_engine: CliToggleFlag[bool] = Field(
         False, description="load a second engine beside each, which takes over at once when that one dies"
     )
+    kept_kv_cache_gib: float | None = Field(
+        None, ge=0, le=1_000_000, description="KV blocks that outlive an engine (default: 0.25 where copies are cheap)"
+    )
     host_memory_gib: float | None = Field(
         None, gt=0, le=1_000_000, description="memory of the host that the server may take (default: what is free)"
     )
@@ -216,7 +219,9 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
 
     def engine_configs(self, model_path: Path) -> tuple[EngineConfig, ...]:
         """The slice of each engine: host threads are divided between them, and memory between those and spare ones."""
-        whole, size, budget = self.engine_config(model_path), self.data_parallel_size, self._host_memory_bytes
+        kept = None if self.kept_kv_cache_gib is None else int(self.kept_kv_cache_gib * GIB)
+        whole = replace(self.engine_config(model_path), most_kept_bytes=kept)
+        size, budget = self.data_parallel_size, self._host_memory_bytes
         if self._num_engines == 1:
             return (replace(whole, data_parallel=DataParallel(host_memory_bytes=budget)),)
         share = min(available_bytes(), budget or sys.maxsize) // self._num_engines

@@ -115,6 +115,7 @@ class FakeEngine:
     adapters: None = None
     pooling: None = None  # it encodes nothing
     give_back: None = None  # and has no memory
+    blocks: FakeRunner | None = None
 
 
 def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine:
@@ -145,17 +146,15 @@ def load_fake(config: EngineConfig, report: Callable[[str], None]) -> FakeEngine
         host_memory={"weights": 1400, "partial_sums": 64},
         kernels={"compiled_for": "avx2", "matmul": "avx2"},
     )
-    return FakeEngine(
-        fake_runner(config.device, cache), cache, scheduler, info, small_pricer(config.max_num_seqs, max_model_len)
-    )
+    fake, pricer = FakeRunner(cache, VOCAB_SIZE), small_pricer(config.max_num_seqs, max_model_len)
+    return FakeEngine(paced_runner(config.device, fake), cache, scheduler, info, pricer, blocks=fake)
 
 
-def fake_runner(device: str, cache: CacheConfig) -> Runner:
+def paced_runner(device: str, runner: Runner) -> Runner:
     """The fake model, at the pace that `device` asks for."""
     kind, _, value = device.partition(":")
     if kind == "echo":
         return EchoRunner()
-    runner = FakeRunner(cache, VOCAB_SIZE)
     if kind == "hold":
         return HeldRunner(runner, Path(value))
     if kind == "poison":

@@ -38,6 +38,7 @@ from tools.random_checkpoint.adapter import adapter_tensors, write_adapter
 from tools.random_checkpoint.writer import write_checkpoint
 
 FLAGS = ("--max-engine-restarts", "1000", "--engine-hang-timeout", "1", "--max-num-seqs", str(MAX_NUM_SEQS))
+KEPT = ("--kept-kv-cache-gib", "0.1")  # which the built-in model does without by itself
 CHAOS = pytest.mark.chaos
 Strike = Callable[[int], None]  # at a process
 Victim = Callable[[Server, int], int | None]  # of the strike of that number; None while it is not there
@@ -117,7 +118,8 @@ def by_memory() -> Iterator[tuple[Strike, tuple[str, ...]]]:
 @pytest.mark.parametrize(
     ("striking", "count", "more", "program"),
     [
-        pytest.param(by_signal(signal.SIGKILL), 3, (), "server", id="short"),
+        pytest.param(by_signal(signal.SIGKILL), 3, KEPT, "server", id="short"),
+        pytest.param(by_signal(signal.SIGSEGV), 20, KEPT, "server", id="kept", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, (), "server", id="SIGKILL", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, ("--spare-engine",), "server", id="spare", marks=CHAOS),
         pytest.param(by_signal(signal.SIGKILL), 20, WORKERS, "server", id="workers", marks=CHAOS),

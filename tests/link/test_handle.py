@@ -12,6 +12,7 @@ import pytest
 from server.config import EngineConfig
 from server.link import handle
 from server.link.handle import EngineEnd, EngineHandle, EngineMain
+from server.link.succession import Succession
 from tests.api.serving import load_fake, run_fake
 from tests.link.test_client import config
 
@@ -52,3 +53,22 @@ def test_a_successor_is_told_what_its_predecessor_had_found_out() -> None:
         assert each.join()
         each.close()
     assert [(each.num_blocks_override, each.threads_alone) for each in told] == [(None, None), (99, 3)]
+
+
+@pytest.mark.parametrize("inherits", [True, False])
+async def test_a_successor_has_what_its_predecessor_has_kept_where_that_may_be_used(inherits: bool) -> None:
+    found: list[bytes] = []
+
+    def keep(config: EngineConfig, end: EngineEnd) -> int:
+        del config
+        found.append(end.kept.read(7, 0))
+        end.kept.write([b"a block"], 0)
+        end.close()
+        return 0
+
+    dead = EngineHandle(config(), keep, "thread")
+    assert dead.join()
+    successor = await Succession().after(dead, load_fake(config(), lambda _: None).info, inherits)
+    assert successor.join()
+    assert found == [b"", b"a block" if inherits else b""]
+    successor.close()

@@ -30,8 +30,11 @@ POISON = 99
 
 
 @asynccontextmanager
-async def healing_groups(device: str, count: int = 1, healing: Healing = HEALING) -> AsyncIterator[EngineGroups]:
-    groups = EngineGroups([EngineHandle(config(device), run_fake) for _ in range(count)], healing)
+async def healing_groups(
+    device: str, count: int = 1, healing: Healing = HEALING, most_kept_bytes: int = 0
+) -> AsyncIterator[EngineGroups]:
+    asked = config(device, most_kept_bytes=most_kept_bytes)
+    groups = EngineGroups([EngineHandle(asked, run_fake) for _ in range(count)], healing)
     try:
         await asyncio.wait_for(groups.start(lambda _: None), PATIENCE_S)
         yield groups
@@ -82,6 +85,28 @@ async def test_streams_go_on_through_deaths_without_a_token_lost_or_repeated(num
         assert sum(client.breaker.restarts.values()) == 3
         assert client.journal.sequences["resumed"] > 0
         assert groups.num_open == 0
+
+
+@pytest.mark.parametrize("keeps_spare", [False, True])
+@pytest.mark.parametrize(("number", "most_kept_bytes"), [(signal.SIGKILL, 2**20), (signal.SIGSEGV, 2**20), (9, 0)])
+async def test_whole_blocks_of_a_dead_engine_are_not_computed_again(
+    number: int, most_kept_bytes: int, keeps_spare: bool
+) -> None:
+    healing = replace(HEALING, keeps_spare=keeps_spare)
+    prompts = {f"r{i}": tuple(range(i, i + 40)) for i in range(4)}
+    async with healing_groups("slow:0.004", healing=healing, most_kept_bytes=most_kept_bytes) as groups:
+        client = groups.clients[0]
+        await until(lambda: not keeps_spare or client.succession.spare_pid is not None)
+        with groups.submit([request(name, 150, prompt) for name, prompt in prompts.items()]) as stream:
+            reading = asyncio.ensure_future(read_all(stream))
+            await until(lambda: all(len(sequence.token_ids) > 10 for sequence in client.journal))
+            os.kill(pid_of(client), number)  # after which a spare engine may serve before anybody looks
+            events = await reading
+        for name, prompt in prompts.items():
+            assert_undisturbed(events, name, prompt, 150)
+    again = client.journal.recomputed_tokens
+    assert again["prompt"] == (0 if most_kept_bytes else 160)
+    assert 4 <= again["generated"] <= 4 * 16 or not most_kept_bytes
 
 
 async def test_what_was_charged_stays_charged_and_computing_again_is_not() -> None:

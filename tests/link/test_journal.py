@@ -127,3 +127,26 @@ def test_a_poison_that_waits_for_its_decode_is_found_among_all_that_do() -> None
         assert len(alone) == 1
         compute(journal, 2 * alone)
     assert names(journal.crashed(is_fault=True)) == [poison]
+
+
+def test_what_a_fault_leaves_is_trusted_unless_it_was_computed_upon_what_another_has_left() -> None:
+    journal, trusted = journal_of(3), []
+    journal.ready()
+    for is_fault in (False, True, True, False):
+        journal.crashed(is_fault)
+        trusted.append(journal.trusts_cache)
+        journal.ready()
+    assert trusted == [True, True, False, True]
+
+
+def test_tokens_that_an_engine_has_in_its_cache_are_not_computed_again() -> None:
+    """Each sequence has a prompt of three tokens, and had given out four."""
+    for num_cached, again in ((0, (3, 4)), (2, (1, 4)), (3, (0, 4)), (5, (0, 2))):
+        journal = journal_of(1)
+        for _ in range(4):
+            compute(journal, ["r0"])
+        journal.crashed(is_fault=False)
+        journal.ready()
+        for index in (4, 5):
+            journal.take(TokenEvent("r0", 1, index, 0.0, num_cached_tokens=num_cached), Charge())
+        assert tuple(journal.recomputed_tokens.values()) == again

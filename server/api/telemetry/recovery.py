@@ -24,7 +24,7 @@ TOKENS = MetricFamily(
     "neuronserve:recomputed_tokens",
     "counter",
     "tokens",
-    "Of those that were resumed, tokens to compute again, by `kind`: of the `prompt`, or `generated`",
+    "Of those that were resumed, tokens computed again, by `kind`: of the `prompt`, or `generated`",
     ("model_name", "engine", "kind"),
 )
 DEVICE_TIME = MetricFamily(

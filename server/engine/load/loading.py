@@ -22,7 +22,7 @@ from server.device.core import NeuronCore
 from server.device.ledger import MemoryLedger
 from server.engine.adapters import AdapterBank
 from server.engine.attention_work import AttentionWork
-from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool
+from server.engine.buffers import ActivationBuffers, ConstantTables, KVPool, most_kept
 from server.engine.encode.beside import Beside, LayerPool, encode_beside
 from server.engine.grammar_store import GrammarStore
 from server.engine.load.adapter_slots import AdapterSlots
@@ -201,8 +201,9 @@ class _Loading:
             return self._overridden(device)
         written = sum(core.used["weights"] for core in cores)
         to_write = sum(sum(core.used.values()) for core in cores) - written
+        kept = most_kept(self._config, num_params(self._spec), self._host.kv_block)
         host_bytes = self._host_bytes(written) - to_write
-        host_blocks = host.host_kv_blocks(self._host.kv_block, host_bytes)
+        host_blocks = host.host_kv_blocks(self._host.kv_block, host_bytes - kept)
         usable = 2 * self._config.max_num_seqs * self._footprint.min_blocks  # as much again for cached prefixes
         chosen = min(device, host_blocks, usable)
         if chosen < self._footprint.min_blocks:  # what was free when this start began is taken by now
@@ -219,8 +220,7 @@ class _Loading:
         if not least <= blocks <= device:
             raise SettingsError(
                 f"num_gpu_blocks_override is {blocks}: max_model_len {self._max_model_len} needs at least {least} "
-                f"blocks, and {self._config.device} with tensor_parallel_size "
-                f"{self._config.tensor_parallel_size} holds {device}"
+                f"blocks, and {self._config.device} with tensor_parallel_size {self._shard.tp} holds {device}"
             )
         return blocks
 

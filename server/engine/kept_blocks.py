@@ -1,0 +1,196 @@
+"""Copies of whole KV blocks in memory that outlives the engine, so that its successor need not compute them again.
+
+A block is copied when it is named, between two steps, and found by its name, which covers the tokens, salt and adapter
+that it was computed from. Each copy has a seal: whose it is, its name and a checksum of its bytes. What has no whole
+seal of the same model and configuration is nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import replace
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from server.config import EngineConfig
+from server.device.shared_file import SharedFile
+from server.engine.buffers import most_kept
+from server.kv_cache.blocks import BlockPool
+from server.kv_cache.manager import KVCacheManager
+from server.link.messages import Add, EngineInfo, Instruction
+from server.types import Request
+
+_SEAL: Final = struct.Struct("=16s40pQ")  # model and configuration; name; checksum
+log = logging.getLogger("neuronserve.engine")
+_LOOKS = 8  # at copies that might be given up for a new one
+
+
+class BlockBytes(Protocol):
+    """The contents of KV blocks."""
+
+    num_bytes: int  # of a block on all cores; a multiple of 8
+
+    def read(self, block: int) -> npt.NDArray[np.uint8]:
+        """A block's bytes, in memory that the next call may use again."""
+        ...
+
+    def write(self, block: int, content: npt.NDArray[np.uint8]) -> None:
+        """Let a block have these bytes."""
+        ...
+
+
+def model_files(path: str) -> tuple[tuple[str, int, int, int], ...]:
+    """Name, size, time and number of each file of a model, which are others when it is another one."""
+    found = Path(path)
+    files = sorted(found.rglob("*")) if found.is_dir() else [found] if found.exists() else []
+    stats = ((str(file), file.stat()) for file in files if file.is_file())
+    return tuple((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in stats)
+
+
+def kept_blocks(
+    file: SharedFile,
+    blocks: BlockBytes | None,
+    config: EngineConfig,
+    info: EngineInfo,
+    files: tuple[tuple[str, int, int, int], ...],
+) -> KeptBlocks | None:
+    """What an engine keeps, None where it keeps nothing. `files` are the model's as they were before it was loaded."""
+    if blocks is None or not info.cache.enable_prefix_caching:
+        return None
+    most = most_kept(config, info.facts.num_params, blocks.num_bytes)
+    same = replace(config, num_blocks_override=None, threads_alone=None)  # whatever else is equal in successors
+    identity = sha256(repr((same, files, info.facts.weights, blocks.num_bytes)).encode()).digest()[:16]
+    return KeptBlocks(file, blocks, identity, most) if most >= blocks.num_bytes else None
+
+
+class KeptBlocks:
+    """The copies of one line of engines; of each other's they see nothing until the one before has ended.
+
+    So nothing is read or written before the first request comes, which is when an engine takes over.
+    """
+
+    def __init__(self, file: SharedFile, blocks: BlockBytes, identity: bytes, most_bytes: int) -> None:
+        self._file, self._blocks, self._identity = file, blocks, identity
+        self._slot_bytes = _SEAL.size + blocks.num_bytes
+        self._most_slots, self._num_slots = most_bytes // self._slot_bytes, 0  # that the file may have, and has
+        self._slots: dict[bytes, int] = {}  # by name, the oldest first
+        self._free: list[int] = []  # of those that the file has
+        self.has_inherited = False  # from an engine before this one
+
+    def take_over(self) -> None:
+        """Find the copies that the engine before this one has left."""
+        while len(seal := self._file.read(_SEAL.size, self._num_slots * self._slot_bytes)) == _SEAL.size:
+            identity, name, _ = _SEAL.unpack(seal)
+            if identity == self._identity and name not in self._slots:
+                self._slots[name] = self._num_slots
+            else:
+                self._free.append(self._num_slots)
+            self._num_slots += 1
+        self.has_inherited = bool(self._slots)
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._slots
+
+    def keep(self, name: bytes, block: int, pool: BlockPool) -> None:
+        """Copy a whole block, unless all copies are of blocks that sequences hold: those are needed sooner."""
+        if name in self._slots:
+            return
+        slot = self._slot(pool)
+        if slot is not None:
+            content = self._blocks.read(block)
+            seal = _SEAL.pack(self._identity, name, _checksum(name, content))
+            try:
+                self._file.write([seal, content.data], slot * self._slot_bytes)
+            except OSError:  # no room is left in memory, or on the disk that stands in for it
+                self._free.append(slot)
+            else:
+                self._slots[name] = slot
+
+    def restore(self, name: bytes, block: int) -> bool:
+        """Let a block have the content that was kept by that name; False where its copy is not whole."""
+        whole = self._file.read(self._slot_bytes, self._slots[name] * self._slot_bytes)
+        is_whole = len(whole) == self._slot_bytes and self._is_sealed(name, whole)
+        if is_whole:
+            self._blocks.write(block, np.frombuffer(whole, np.uint8, offset=_SEAL.size))
+        else:
+            self.forget(name)
+        return is_whole
+
+    def _is_sealed(self, name: bytes, whole: bytes) -> bool:
+        checksum = _checksum(name, np.frombuffer(whole, np.uint8, offset=_SEAL.size))
+        return _SEAL.unpack_from(whole) == (self._identity, name, checksum)
+
+    def forget(self, name: bytes) -> None:
+        """Give a copy up."""
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            self._file.write([bytes(_SEAL.size)], slot * self._slot_bytes)
+            self._free.append(slot)
+
+    def clear(self) -> None:
+        """Give all copies up, and their memory back."""
+        self._slots, self._free, self._num_slots = {}, [], 0
+        self._file.clear()
+
+    def _slot(self, pool: BlockPool) -> int | None:
+        """One for a new copy."""
+        if self._free:
+            return self._free.pop()
+        if self._num_slots < self._most_slots:
+            self._num_slots += 1
+            return self._num_slots - 1
+        for name in list(islice(self._slots, _LOOKS)):  # the oldest
+            slot = self._slots.pop(name)
+            if not pool.is_held(name):
+                return slot
+            self._slots[name] = slot
+        return None
+
+
+def _checksum(name: bytes, content: npt.NDArray[np.uint8]) -> int:
+    """Of the name and the bytes as words; another one where any word is another one."""
+    return (int(np.add.reduce(content.view(np.uint64))) + int.from_bytes(name[:8], "little")) % 2**64
+
+
+class Inputs(Protocol):
+    """Where the engine's commands come from."""
+
+    def drain(self, timeout_s: float) -> list[Instruction]:
+        """All that has come, oldest first; waits up to `timeout_s` seconds for the first."""
+        ...
+
+
+class RestoringInputs:
+    """Inputs that have the blocks of a sequence restored before it is added, where another engine had begun it.
+
+    Sequences without a token are left alone: what they find cached is what they report.
+    """
+
+    def __init__(self, inputs: Inputs, kept: KeptBlocks, cache: KVCacheManager) -> None:
+        self._inputs, self._kept, self._cache = inputs, kept, cache
+        self._serves = False  # since the first request, by which the engine before has ended
+
+    def drain(self, timeout_s: float) -> list[Instruction]:
+        """As of `inputs`."""
+        commands = self._inputs.drain(timeout_s)
+        added = [command.request for command in commands if isinstance(command, Add)]
+        if added and not self._serves:
+            self._serves = True
+            self._kept.take_over()
+        if self._kept.has_inherited:
+            num_blocks = sum(map(self._restore, added))
+            if num_blocks:
+                log.info("%d KV blocks of the engine before this one go on", num_blocks)
+        return commands
+
+    def _restore(self, request: Request) -> int:
+        if not request.generated_token_ids:
+            return 0
+        known = (*request.prompt_token_ids, *request.generated_token_ids)
+        return self._cache.restore(self._cache.open(request.cache_salt, request.lora), known)
