@@ -19,7 +19,7 @@ TILE_WEIGHTS_BYTES = 32 * CHUNK * BFLOAT16_BYTES
 TILE_SCALES_BYTES = 2 * CHUNK * FLOAT32_BYTES
 
 
-# Scratch of integer products: records of a chunk's runs of keys, which lie in one block each, before the queries' scales.
+# Scratch of integer products: records of a chunk's runs of keys, each in one block, before the queries' scales.
 RUN, RUN_BYTES = 16, 48
 RUNS_BYTES = RUN_BYTES * (CHUNK // RUN)
 
@@ -35,9 +35,9 @@ def item_scratch_bytes(rows: int, head_pad: int) -> int:
 
 
 def lanes_work_bytes(rows: int, head_pad: int) -> int:
-    """Scratch of the lane kernels: scores of all rows, scales of K and of V; one chunk of either in float32, or queries.
+    """Scratch of the lane kernels: scores of all rows, scales of K and of V, and one chunk of either in float32.
 
-    Integer products have queries of int16 with a scale each.
+    For integer products, queries of int16 with a scale each instead of that chunk.
     """
     lines = round_up(rows, N_TILE)
     queries = RUNS_BYTES + FLOAT32_BYTES * lines + INT16_BYTES * rows * head_pad

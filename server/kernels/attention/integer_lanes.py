@@ -2,9 +2,9 @@
 
 The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2], so that widened to
 int16 it is what the instruction takes. A query becomes int16 once for an item, by a scale of its own; a chunk's
-weights, times V's scales, do so by the largest of them. A row's sums over a head, and over a chunk, are exact in int32:
-they do not depend on the order, and what a row's scales are depends on the row and the chunk alone. A slot that holds
-no token is multiplied by a weight of zero.
+weights, times V's scales, do so by the largest of them. Sums over a head, and over a chunk, are exact in int32 in any
+order, and scales depend on the row and the chunk alone. A slot that holds no token meets a weight of zero. Lines of the
+next chunk are asked for as fast as those of this one are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from server.kernels.attention.lane_items import block_place, line_of, scales_of,
 from server.kernels.attention.softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
 from server.kernels.attention.state import state_bytes
 from server.kernels.isa import int16_pairs, simd
-from server.kernels.isa.int16_pairs import INT16_MAX, float_of_sums, store_i16
+from server.kernels.isa.int16_pairs import INT16_MAX, float_of_sums, load_i8, store_i16
 from server.kernels.isa.jit import inline, kernel
 from server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
 from server.kernels.records import ATTENTION, offsets
@@ -130,61 +130,80 @@ def _fetch(at):  # type: ignore[no-untyped-def]
     prefetch_to_l2(at + 192)
 
 
+def _dots(dot: Any, count: int) -> Any:
+    @inline
+    def dots(a0, a1, a2, a3, word, step, pairs):  # type: ignore[no-untyped-def]
+        """The sums of `count` rows, whose words are `step` bytes apart, and their products with `pairs`."""
+        a0 = dot(a0, word, pairs)
+        if count > 1:
+            a1 = dot(a1, word + step, pairs)
+        if count > 2:
+            a2 = dot(a2, word + 2 * step, pairs)
+        if count > 3:
+            a3 = dot(a3, word + 3 * step, pairs)
+        return a0, a1, a2, a3
+
+    return dots
+
+
+def _each(one: Any, count: int) -> Any:
+    @inline
+    def each(sums, to, step, scale, scale_step):  # type: ignore[no-untyped-def]
+        """What is done with the sums of each of `count` rows, by its scale."""
+        one(sums[0], to, scale)
+        if count > 1:
+            one(sums[1], to + step, scale + scale_step)
+        if count > 2:
+            one(sums[2], to + 2 * step, scale + 2 * scale_step)
+        if count > 3:
+            one(sums[3], to + 3 * step, scale + 3 * scale_step)
+
+    return each
+
+
+@inline
+def _store(sums, to, scale):  # type: ignore[no-untyped-def]
+    simd.store(to, simd.mul(float_of_sums(sums), simd.splat(load_f32(scale))))
+
+
+@inline
+def _add(sums, to, scale):  # type: ignore[no-untyped-def]
+    simd.store(to, simd.fma(float_of_sums(sums), simd.splat(load_f32(scale)), simd.load(to)))
+
+
 def _score_loop(dot: Any, count: int) -> Any:
+    dots, store = _dots(dot, count), _each(_store, count)
+
     @inline
     def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
         """Scores of `count` rows from `r` on by the keys of runs first <= i < stop; without K's scales."""
         op, s, by = load_i64(item + ITEM.op), line_of(item, r), _query_scales(item) + r * 4
         k_cache, stride = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.block_size) * 2
         size = load_i64(op + ATTENTION.head_pad) * 2
-        q0 = _queries(item) + r * size
-        q1, q2, q3 = q0 + size, q0 + 2 * size, q0 + 3 * size
+        q = _queries(item) + r * size
         for i in range(first, stop):
             run = _runs(item) + i * RUN_BYTES
             k, ahead = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(run + _RUN.next_values)
             a0 = a1 = a2 = a3 = simd.splat(0.0)
             for d in range(0, size, 32):  # elements beyond the head meet zeros of the query
                 _fetch(ahead + d * 8)
-                for j in range(d, d + 32, 4):
-                    key = int16_pairs.load_i8(k)
-                    k, a0 = k + stride, dot(a0, q0 + j, key)
-                    if count > 1:
-                        a1 = dot(a1, q1 + j, key)
-                    if count > 2:
-                        a2 = dot(a2, q2 + j, key)
-                    if count > 3:
-                        a3 = dot(a3, q3 + j, key)
-            _store_scores(s + i * RUN * 4, a0, by)
-            if count > 1:
-                _store_scores(s + LINE + i * RUN * 4, a1, by + 4)
-            if count > 2:
-                _store_scores(s + 2 * LINE + i * RUN * 4, a2, by + 8)
-            if count > 3:
-                _store_scores(s + 3 * LINE + i * RUN * 4, a3, by + 12)
+                for word in range(q + d, q + d + 32, 4):
+                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, size, load_i8(k))
+                    k += stride
+            store((a0, a1, a2, a3), s + i * RUN * 4, LINE, by, 4)
 
     return scores
 
 
-@inline
-def _store_scores(to, sums, scale):  # type: ignore[no-untyped-def]
-    """By the scale of the query."""
-    simd.store(to, simd.mul(float_of_sums(sums), simd.splat(load_f32(scale))))
-
-
-@inline
-def _add(to, sums, weights):  # type: ignore[no-untyped-def]
-    """A chunk's sums to what a row had before, by its weights' scale."""
-    by = simd.splat(load_f32(weights + WEIGHTS_SCALE))
-    simd.store(to, simd.fma(float_of_sums(sums), by, simd.load(to)))
-
-
 def _value_loop(dot: Any, count: int) -> Any:
+    dots, add = _dots(dot, count), _each(_add, count)
+
     @inline
     def values(item, r, first, stop):  # type: ignore[no-untyped-def]
         """To `count` rows from `r` on the values of runs first <= i < stop."""
-        op, w0, v_cache = load_i64(item + ITEM.op), line_of(item, r), load_i64(load_i64(item + ITEM.op) + ATTENTION.v_cache)
-        head_pad = load_i64(op + ATTENTION.head_pad)
-        size, w1, w2, w3 = state_bytes(head_pad), w0 + LINE, w0 + 2 * LINE, w0 + 3 * LINE
+        op, w = load_i64(item + ITEM.op), line_of(item, r)
+        v_cache, head_pad = load_i64(op + ATTENTION.v_cache), load_i64(op + ATTENTION.head_pad)
+        size = state_bytes(head_pad)
         to = load_i64(item + ITEM.states) + VALUES + r * size
         for d in range(0, head_pad * 4, 64):
             a0 = a1 = a2 = a3 = simd.splat(0.0)
@@ -192,22 +211,10 @@ def _value_loop(dot: Any, count: int) -> Any:
                 run = _runs(item) + i * RUN_BYTES
                 v = v_cache + load_i64(run + _RUN.values) + d // 2
                 _fetch(v_cache + load_i64(run + _RUN.next_values) + d * 4)
-                for t in range(i * RUN * 2, (i + 1) * RUN * 2, 4):
-                    value = int16_pairs.load_i8(v)
-                    v, a0 = v + head_pad * 2, dot(a0, w0 + t, value)
-                    if count > 1:
-                        a1 = dot(a1, w1 + t, value)
-                    if count > 2:
-                        a2 = dot(a2, w2 + t, value)
-                    if count > 3:
-                        a3 = dot(a3, w3 + t, value)
-            _add(to + d, a0, w0)
-            if count > 1:
-                _add(to + size + d, a1, w1)
-            if count > 2:
-                _add(to + 2 * size + d, a2, w2)
-            if count > 3:
-                _add(to + 3 * size + d, a3, w3)
+                for word in range(w + i * RUN * 2, w + (i + 1) * RUN * 2, 4):
+                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, LINE, load_i8(v))
+                    v += head_pad * 2
+            add((a0, a1, a2, a3), to + d, size, w + WEIGHTS_SCALE, LINE)
 
     return values
 
@@ -234,7 +241,8 @@ def _by_rows(loop: Any, dot: Any) -> Any:
 
 
 def _attend(dot: Any) -> Any:
-    scores, values, soften = _by_rows(_score_loop, dot), _by_rows(_value_loop, dot), soften_rows(softmax(IN_INT16, True))
+    scores, values = _by_rows(_score_loop, dot), _by_rows(_value_loop, dot)
+    soften = soften_rows(softmax(IN_INT16, is_scaled=True))
 
     @inline
     def attend(item, begin, end):  # type: ignore[no-untyped-def]
