@@ -9,7 +9,7 @@ from server.kernels.attention.items import ITEM
 from server.kernels.attention.softmax import LINE
 from server.kernels.attention.state import first_key, state_bytes
 from server.kernels.isa.jit import inline
-from server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64, prefetch_to_l2
+from server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64
 from server.kernels.records import ATTENTION
 
 
@@ -21,7 +21,7 @@ def row_position(item, r):  # type: ignore[no-untyped-def]
 
 @inline
 def line_of(item, r):  # type: ignore[no-untyped-def]
-    """Address of row `r`'s scores; behind those of all rows lie the chunk's scales and elements."""
+    """Address of row `r`'s scores; behind those of all rows lie the chunk's scales, and what a kernel itself needs."""
     return load_i64(item + ITEM.work) + r * LINE
 
 
@@ -37,19 +37,6 @@ def block_place(item, block):  # type: ignore[no-untyped-def]
     op = load_i64(item + ITEM.op)
     index = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.kv_heads)
     return (index + load_i64(item + ITEM.kv_head)) * load_i64(op + ATTENTION.block_bytes)
-
-
-@inline
-def fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
-    """Ask for the blocks of K, or V, that begin in the chunk after this one: the host cannot foresee where they lie."""
-    op = load_i64(item + ITEM.op)
-    block_size, block_bytes = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.block_bytes)
-    block = (base + CHUNK + block_size - 1) // block_size
-    while block * block_size < min(end, base + 2 * CHUNK):
-        at = cache + block_place(item, block)
-        for line in range(at, at + block_bytes, 64):
-            prefetch_to_l2(line)
-        block += 1
 
 
 @inline

@@ -14,13 +14,13 @@ from server.device.attention_layout import CHUNK, VALUES
 from server.kernels.attention import cache_elements
 from server.kernels.attention.cache_elements import FLOAT32, CacheCell
 from server.kernels.attention.items import ITEM, attention_items
-from server.kernels.attention.lane_items import block_place, fetch_next, line_of, scales_of, sees, soften_rows
+from server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
 from server.kernels.attention.lane_rows import four_row_loops
 from server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
 from server.kernels.attention.state import state_bytes
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import load_i64
+from server.kernels.isa.memory import load_i64, prefetch_to_l2
 from server.kernels.records import ATTENTION
 
 
@@ -68,6 +68,19 @@ def _four_rows(cell: CacheCell) -> Any:
         values(v, w0, w1, w2, w3, to + r * size, to + r1 * size, to + r2 * size, to + r3 * size, head_pad, width)
 
     return score_rows, add_values
+
+
+@inline
+def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
+    """Ask for the blocks of K, or V, that begin in the chunk after this one: the host cannot foresee where they lie."""
+    op = load_i64(item + ITEM.op)
+    block_size, block_bytes = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.block_bytes)
+    block = (base + CHUNK + block_size - 1) // block_size
+    while block * block_size < min(end, base + 2 * CHUNK):
+        at = cache + block_place(item, block)
+        for line in range(at, at + block_bytes, 64):
+            prefetch_to_l2(line)
+        block += 1
 
 
 def _by_block(run: Any) -> Any:
@@ -178,9 +191,9 @@ def _attend(cell: CacheCell) -> Any:
         first, stop = begin // block_size * block_size, (end + block_size - 1) // block_size * block_size
         for base in range(begin // CHUNK * CHUNK, end, CHUNK):
             after = base + CHUNK
-            fetch_next(item, load_i64(op + ATTENTION.k_cache), base, end)
+            _fetch_next(item, load_i64(op + ATTENTION.k_cache), base, end)
             keys(item, base, max(base, first), min(after, stop))
-            fetch_next(item, load_i64(op + ATTENTION.v_cache), base, end)
+            _fetch_next(item, load_i64(op + ATTENTION.v_cache), base, end)
             values(item, base, max(base, begin), min(after, end))
 
     return attend
