@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.device.layout import BFLOAT16_BYTES, FLOAT32_BYTES, N_TILE, round_up
+from server.device.layout import BFLOAT16_BYTES, FLOAT32_BYTES, INT16_BYTES, N_TILE, round_up
 
 ATTENTION_ROWS = 64  # (token, head) rows of one item
 PARTITION = 512  # tokens of a context that are walked from one fresh softmax state
@@ -19,6 +19,11 @@ TILE_WEIGHTS_BYTES = 32 * CHUNK * BFLOAT16_BYTES
 TILE_SCALES_BYTES = 2 * CHUNK * FLOAT32_BYTES
 
 
+# Scratch of integer products: records of a chunk's runs of keys, each in one block, before the queries' scales.
+RUN, RUN_BYTES = 16, 48
+RUNS_BYTES = RUN_BYTES * (CHUNK // RUN)
+
+
 def row_state_bytes(head_pad: int) -> int:
     """Bytes of one row's softmax state."""
     return VALUES + FLOAT32_BYTES * head_pad
@@ -30,8 +35,13 @@ def item_scratch_bytes(rows: int, head_pad: int) -> int:
 
 
 def lanes_work_bytes(rows: int, head_pad: int) -> int:
-    """Scratch of the lane kernel: scores of all rows, scales of K and of V, and one chunk of either in float32."""
-    return FLOAT32_BYTES * CHUNK * (round_up(rows, N_TILE) + 2 + head_pad)
+    """Scratch of the lane kernels: scores of all rows, scales of K and of V, and one chunk of either in float32.
+
+    For integer products, queries of int16 with a scale each instead of that chunk.
+    """
+    lines = round_up(rows, N_TILE)
+    queries = RUNS_BYTES + FLOAT32_BYTES * lines + INT16_BYTES * rows * head_pad
+    return FLOAT32_BYTES * CHUNK * (lines + 2) + max(FLOAT32_BYTES * CHUNK * head_pad, queries)
 
 
 def tile_work_bytes(rows: int, head_dim: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from server.config.formats import WeightFormat, WeightGroups
 from server.device.hbm import ALIGNMENT
 
-FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
+FLOAT32_BYTES, BFLOAT16_BYTES, INT16_BYTES = 4, 2, 2
 N_TILE = 16  # columns of one tile
 LORA_RANKS = 4  # rows of an adapter's A that are multiplied at a time
 LORA_PART_BYTES = 64  # of the record of an adapter's part: PartRecord of server/kernels/lora.py

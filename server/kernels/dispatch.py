@@ -15,7 +15,7 @@ from server.device.isa import BY_ISA, isas_of, isas_within
 from server.errors import DeviceError
 from server.kernels import embedding, norm, pack
 from server.kernels.attention import amx as attention_amx
-from server.kernels.attention import both_sides, rope
+from server.kernels.attention import both_sides, integer_lanes, rope
 from server.kernels.attention import lanes as attention_lanes
 from server.kernels.experts import combine as combining
 from server.kernels.experts import route as routing
@@ -25,6 +25,11 @@ from server.kernels.matmul import amx as matmul_amx
 from server.kernels.matmul import group_bytes, group_lanes
 from server.kernels.matmul import lanes as matmul_lanes
 
+_INT8_LANES: dict[Isa, tuple[Kernel, Kernel]] = {
+    "avx512": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx512),
+    "avx2": (rope.rope_kv_i8_lane_pairs, integer_lanes.attention_i8_avx2),
+    "portable": (rope.rope_kv_i8, attention_lanes.attention_i8),
+}
 BOTH_SIDES: dict[Dtype, Kernel] = {
     "float32": both_sides.attention_both_sides_f32,
     "bfloat16": both_sides.attention_both_sides_bf16,
@@ -127,7 +132,7 @@ def shared_kernels(
     lanes: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {
         "float32": (rope.rope_kv_f32, attention_lanes.attention_f32),
         "bfloat16": (rope.rope_kv_bf16, attention_lanes.attention_bf16),
-        "int8": (rope.rope_kv_i8, attention_lanes.attention_i8),
+        "int8": next(_INT8_LANES[each] for each in isas_within(isa or host_isas()[0]) if each in _INT8_LANES),
         "fp8": (rope.rope_kv_e4m3, attention_lanes.attention_e4m3),
     }
     tiles: dict[KVCacheDtype, tuple[Kernel, Kernel]] = {

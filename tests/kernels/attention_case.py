@@ -21,7 +21,9 @@ from tests.kernels.kernel_bench import Array, address, aligned, rounded, run, st
 
 LANES: tuple[KVCacheDtype, ...] = ("bfloat16", "float32", "int8", "fp8")
 TILES: tuple[KVCacheDtype, ...] = ("bfloat16", "int8", "fp8") if "amx" in host_isas() else ()
+INTEGERS: tuple[Isa, ...] = tuple(isa for isa in ("avx2", "avx512") if isa in host_isas())  # of int8 caches' products
 CACHES: list[tuple[KVCacheDtype, Isa]] = [(d, "portable") for d in LANES] + [(d, "amx") for d in TILES]
+CACHES += [("int8", isa) for isa in INTEGERS]
 
 
 def encoded(values: Array, dtype: KVCacheDtype) -> tuple[Array, Array]:
@@ -34,6 +36,12 @@ def encoded(values: Array, dtype: KVCacheDtype) -> tuple[Array, Array]:
         return np.rint(numbers).astype(np.int8).view(np.uint8), scales
     codes = numbers.astype(ml_dtypes.float8_e4m3).view(np.uint8)
     return np.where(codes & 0x78, codes, 0).astype(np.uint8), scales
+
+
+def int16_queries(q: Array) -> Array:
+    """The queries that integer products take for these: whole multiples of a scale of each head."""
+    scales = np.abs(q).max(-1, keepdims=True) / np.float32(32767)
+    return np.asarray(np.rint(q / scales) * scales, np.float32)
 
 
 def decoded(cells: Array, scales: Array, dtype: KVCacheDtype) -> Array:
@@ -62,6 +70,8 @@ class Case:
         self.q = [draw(n, self.heads) for n in self.contexts]
         if self.isa == "amx":
             self.q = [rounded(q, "bf16") for q in self.q]
+        if self.isa in INTEGERS:
+            self.q = [int16_queries(q) for q in self.q]
         k = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         v = [encoded(draw(n, self.kv_heads), self.dtype) for n in self.contexts]
         self.k, self.v = ([decoded(*pair, self.dtype) for pair in pairs] for pairs in (k, v))
@@ -88,7 +98,7 @@ class Case:
                 scales[table[t // self.block], :, t % self.block] = by[t, :, 0]
         if is_k:
             held = held.swapaxes(-1, -2)
-        if self.isa == "amx":
+        if self.isa in ("amx", *INTEGERS):
             pairs = held.reshape(num_blocks, self.kv_heads, held.shape[2] // 2, 2, held.shape[3])
             held = pairs.swapaxes(-1, -2)
         parts = [np.ascontiguousarray(held).reshape(num_blocks, self.kv_heads, -1).view(np.uint8)]

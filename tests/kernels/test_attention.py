@@ -9,7 +9,7 @@ from server.config.formats import Isa, KVCacheDtype
 from server.device.attention_layout import PARTITION
 from server.kernels.workers import WorkerPool
 from tests.depth import representative
-from tests.kernels.attention_case import CACHES, Case
+from tests.kernels.attention_case import CACHES, INTEGERS, Case
 
 Cache = tuple[KVCacheDtype, Isa]
 
@@ -29,7 +29,9 @@ caches = pytest.mark.parametrize("cache", CACHES, ids="-".join)
 
 
 def limit(cache: Cache) -> float:
-    """Of the error: softmax weights are rounded to bfloat16 for the tile unit."""
+    """Of the error: softmax weights are rounded to bfloat16 for the tile unit, and to int16 for integer products."""
+    if cache[1] in INTEGERS:
+        return 1e-4
     return 2.0**-7 if cache[1] == "amx" else 2e-5
 
 
@@ -70,6 +72,35 @@ def test_a_sink_far_from_all_scores_takes_nothing_or_all(two_threads: WorkerPool
     got, want = case.run(two_threads, [(0, 0, 67)]), case.want(0)
     assert np.abs(got - want).max() <= 2e-5
     assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("isa", INTEGERS)
+def test_int16_queries_add_little_to_the_error_of_the_cache(two_threads: WorkerPool, isa: Isa) -> None:
+    case, rng = Case(("int8", isa), 6, 2, 64, 32, 0, [300]), np.random.default_rng(1)
+    case.q = [rng.standard_normal(q.shape).astype(np.float32) / 8 for q in case.q]
+    got, want = case.run(two_threads, [(0, 0, 300)]), case.want(0)
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()  # that of int8 itself is about 1e-2
+
+
+@pytest.mark.parametrize("isa", INTEGERS)
+@pytest.mark.parametrize("head_dim", [256, 640])
+def test_sums_of_the_largest_codes_stay_in_int32(two_threads: WorkerPool, isa: Isa, head_dim: int) -> None:
+    case = Case(("int8", isa), 2, 1, head_dim, 16, 0, [40])
+    case.k_cache[..., : head_dim * 16] = 127
+    case.k = [np.broadcast_to(np.abs(k).max(-1, keepdims=True), k.shape) for k in case.k]
+    case.q = [np.full_like(q, 1 / head_dim) for q in case.q]
+    got, want = case.run(two_threads, [(0, 0, 40)]), case.want(0)
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("isa", INTEGERS)
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_a_query_that_is_not_finite_has_no_finite_result(two_threads: WorkerPool, isa: Isa, strange: float) -> None:
+    case = Case(("int8", isa), 6, 2, 64, 32, 0, [70])
+    case.q[0][69, 4, 17] = strange
+    got = case.run(two_threads, [(0, 0, 70)])
+    assert np.isnan(got[69, 4]).all()
+    assert np.isfinite(np.delete(got.reshape(-1, 64), 69 * 6 + 4, axis=0)).all()
 
 
 @caches

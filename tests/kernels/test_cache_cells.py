@@ -9,7 +9,7 @@ import pytest
 from server.config.formats import Isa, KVCacheDtype
 from server.kernels.dispatch import shared_kernels
 from server.kernels.workers import WorkerPool
-from tests.kernels.attention_case import CACHES
+from tests.kernels.attention_case import CACHES, INTEGERS
 from tests.kernels.kernel_bench import Array, address, aligned, run, step_record, work_counters
 from tests.kernels.rope_case import rope_operands
 
@@ -43,7 +43,7 @@ def written(pool: WorkerPool, cache: tuple[KVCacheDtype, Isa], qkv: Array, slots
     for is_v, held in enumerate(caches):
         cells, scales = held[..., : head_dim * BLOCK], held[..., head_dim * BLOCK :].copy().view(np.float32)
         outer, inner = (BLOCK, head_dim) if is_v else (head_dim, BLOCK)
-        if isa == "amx":
+        if isa in ("amx", *INTEGERS):
             pairs = cells.reshape(BLOCKS, KV_HEADS, outer // 2, inner, 2)
             cells = pairs.swapaxes(-1, -2)
         cells = cells.reshape(BLOCKS, KV_HEADS, outer, inner)

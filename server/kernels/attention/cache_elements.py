@@ -23,7 +23,7 @@ from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
 
 INT8_MAX, E4M3_MAX = 127.0, 240.0
-_LEAST = 1e-30  # a head of smaller numbers is stored as zeros, since the inverse of its scale may be infinite
+LEAST = 1e-30  # a head of smaller numbers is stored as zeros, since the inverse of its scale may be infinite
 
 _I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
 _V, _VI, _VB = (ir.VectorType(t, simd.LANES) for t in (_F32, _I32, _I8))
@@ -67,7 +67,7 @@ def store_e4m3(builder: Any, address: Any, value: Any) -> Any:
 
 
 @emitted(simd.float32x16, types.int64, types.int64)
-def _load_first(builder: Any, address: Any, count: Any) -> Any:
+def load_first(builder: Any, address: Any, count: Any) -> Any:
     """The first `count` of sixteen float32 from memory, zeros in the other lanes; what lies behind is not touched."""
     one = builder.insert_element(ir.Constant(_VI, ir.Undefined), builder.trunc(count, _I32), ir.Constant(_I32, 0))
     every = builder.shuffle_vector(one, ir.Constant(_VI, ir.Undefined), _all(0))
@@ -83,13 +83,13 @@ def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
         """A float32 head to elements in place, what is written lying behind what is still to be read; its scale."""
         zero = highest = strange = simd.splat(0.0)
         for i in range(0, head_dim, 16):
-            value = _load_first(head + i * 4, min(head_dim - i, simd.LANES))
+            value = load_first(head + i * 4, min(head_dim - i, simd.LANES))
             highest = simd.larger(simd.absolute(simd.finite(value)), highest)
             strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)  # NaN where a value is not finite
         largest, inverse, scale, nan = simd.max_lanes(highest), 1.0, 1.0, 0.0
         if limit > 0.0:
             inverse, scale = 0.0, 0.0
-            if largest > _LEAST:
+            if largest > LEAST:
                 inverse, scale = limit / largest, largest / limit
         if is_key:
             nan = simd.sum_lanes(strange)
@@ -97,7 +97,7 @@ def _encoder(store: Any, size: int, limit: float, is_key: bool) -> Any:
         if limit == 0.0:
             plus = simd.splat(nan)
         for i in range(0, head_dim, 16):
-            value = simd.finite(_load_first(head + i * 4, min(head_dim - i, simd.LANES)))
+            value = simd.finite(load_first(head + i * 4, min(head_dim - i, simd.LANES)))
             store(head + i * size, simd.select_range(0, head_dim - i, simd.fma(value, by, plus), zero))
         return scale + nan
 

@@ -14,12 +14,13 @@ from server.device.attention_layout import CHUNK, VALUES
 from server.kernels.attention import cache_elements
 from server.kernels.attention.cache_elements import FLOAT32, CacheCell
 from server.kernels.attention.items import ITEM, attention_items
+from server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
 from server.kernels.attention.lane_rows import four_row_loops
 from server.kernels.attention.softmax import IN_FLOAT32, LINE, softmax
-from server.kernels.attention.state import first_key, state_bytes
+from server.kernels.attention.state import state_bytes
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline, kernel
-from server.kernels.isa.memory import hidden, load_f32, load_i32, load_i64, prefetch_to_l2
+from server.kernels.isa.memory import load_i64, prefetch_to_l2
 from server.kernels.records import ATTENTION
 
 
@@ -39,27 +40,9 @@ def _query(item, r):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _position(item, r):  # type: ignore[no-untyped-def]
-    """Row `r`'s place in its context."""
-    return load_i64(item + ITEM.position) + r // load_i64(item + ITEM.group)
-
-
-@inline
-def _line(item, r):  # type: ignore[no-untyped-def]
-    """Address of row `r`'s scores; behind those of all rows lie the chunk's scales and elements."""
-    return load_i64(item + ITEM.work) + r * LINE
-
-
-@inline
-def _scales(item):  # type: ignore[no-untyped-def]
-    """Address of the chunk's scales: a line of K's, and one of V's."""
-    return _line(item, load_i64(load_i64(item + ITEM.op) + ATTENTION.state_rows))
-
-
-@inline
 def _elements(item):  # type: ignore[no-untyped-def]
     """Address of the chunk's K, and then its V, in float32."""
-    return _scales(item) + 2 * LINE
+    return scales_of(item) + 2 * LINE
 
 
 def _four_rows(cell: CacheCell) -> Any:
@@ -69,7 +52,7 @@ def _four_rows(cell: CacheCell) -> Any:
     @inline
     def score_rows(item, r, k, stride, offset, width):  # type: ignore[no-untyped-def]
         """Scores of `width` keys, the first of which is `offset` tokens into the chunk."""
-        last, op, s = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), _line(item, 0) + offset * 4
+        last, op, s = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), line_of(item, 0) + offset * 4
         r1, r2, r3 = min(r + 1, last), min(r + 2, last), min(r + 3, last)
         q0, q1, q2, q3 = _query(item, r), _query(item, r1), _query(item, r2), _query(item, r3)
         s0, s1, s2, s3 = s + r * LINE, s + r1 * LINE, s + r2 * LINE, s + r3 * LINE
@@ -78,7 +61,7 @@ def _four_rows(cell: CacheCell) -> Any:
     @inline
     def add_values(item, r, v, offset, width):  # type: ignore[no-untyped-def]
         """Their values, times the weights."""
-        last, op, w = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), _line(item, 0) + offset * 4
+        last, op, w = load_i64(item + ITEM.rows) - 1, load_i64(item + ITEM.op), line_of(item, 0) + offset * 4
         head_pad, to = load_i64(op + ATTENTION.head_pad), load_i64(item + ITEM.states) + VALUES
         size, r1, r2, r3 = state_bytes(head_pad), min(r + 1, last), min(r + 2, last), min(r + 3, last)
         w0, w1, w2, w3 = w + r * LINE, w + r1 * LINE, w + r2 * LINE, w + r3 * LINE
@@ -88,21 +71,13 @@ def _four_rows(cell: CacheCell) -> Any:
 
 
 @inline
-def _place(item, block):  # type: ignore[no-untyped-def]
-    """Bytes from the cache's first block to the sequence's block `block`, of the item's kv head."""
-    op = load_i64(item + ITEM.op)
-    index = load_i32(load_i64(item + ITEM.table) + block * 4) * load_i64(op + ATTENTION.kv_heads)
-    return (index + load_i64(item + ITEM.kv_head)) * load_i64(op + ATTENTION.block_bytes)
-
-
-@inline
 def _fetch_next(item, cache, base, end):  # type: ignore[no-untyped-def]
     """Ask for the blocks of K, or V, that begin in the chunk after this one: the host cannot foresee where they lie."""
     op = load_i64(item + ITEM.op)
     block_size, block_bytes = load_i64(op + ATTENTION.block_size), load_i64(op + ATTENTION.block_bytes)
     block = (base + CHUNK + block_size - 1) // block_size
     while block * block_size < min(end, base + 2 * CHUNK):
-        at = cache + _place(item, block)
+        at = cache + block_place(item, block)
         for line in range(at, at + block_bytes, 64):
             prefetch_to_l2(line)
         block += 1
@@ -118,7 +93,7 @@ def _by_block(run: Any) -> Any:
         while t < stop:
             block = t // block_size
             end = min(stop, (block + 1) * block_size)
-            run(item, t - base, end - t, _place(item, block), t - block * block_size)
+            run(item, t - base, end - t, block_place(item, block), t - block * block_size)
             t = end
 
     return loop
@@ -143,7 +118,7 @@ def _keys(cell: CacheCell, is_direct: bool) -> Any:
                     simd.store(to + d * LINE + t * 4, load(k + (d * block_size + at + t) * size))
         if is_scaled:
             behind = load_i64(op + ATTENTION.head_pad) * block_size * size + at * 4
-            v, scales = load_i64(op + ATTENTION.v_cache) + place + behind, _scales(item) + offset * 4
+            v, scales = load_i64(op + ATTENTION.v_cache) + place + behind, scales_of(item) + offset * 4
             for t in range(0, width * 4, 64):
                 simd.store(scales + t, simd.load(k + behind + t))
                 simd.store(scales + LINE + t, simd.load(v + t))
@@ -170,37 +145,11 @@ def _values(cell: CacheCell, is_direct: bool) -> Any:
     return _by_block(values)
 
 
-@inline
-def _sees(item, r, base):  # type: ignore[no-untyped-def]
-    """Whether any of rows `r` to r + 3 sees a key of the chunk."""
-    last = min(r + 3, load_i64(item + ITEM.rows) - 1)
-    window = load_i64(load_i64(item + ITEM.op) + ATTENTION.window)
-    return _position(item, last) >= base and first_key(_position(item, r), window) < base + CHUNK
-
-
-def _soften(is_scaled: bool) -> Any:
-    softmax_row = softmax(IN_FLOAT32, is_scaled)
-
-    @inline
-    def soften(item, base):  # type: ignore[no-untyped-def]
-        """Scores of all rows to weights; to zeros where a row sees no key of the chunk."""
-        rows = load_i64(item + ITEM.rows)
-        for i in range(hidden(rows)):  # not several rows at a time, nor once for each kind of cap: it is long as it is
-            op, scales = load_i64(item + ITEM.op), _scales(item)
-            head_pad, cap = load_i64(op + ATTENTION.head_pad), load_f32(op + ATTENTION.cap)
-            states, window = load_i64(item + ITEM.states), load_i64(op + ATTENTION.window)
-            state, s, position = states + i * state_bytes(head_pad), _line(item, i), _position(item, i)
-            begin, end = first_key(position, window) - base, position - base + 1
-            softmax_row(state, s, s, begin, end, scales, head_pad, cap)
-
-    return soften
-
-
 def _chunk_loops(cell: CacheCell) -> Any:
     score, add = _keys(cell, True), _values(cell, True)
     convert_keys, convert_values = _keys(cell, False), _values(cell, False)
     score_rows, add_values = _four_rows(FLOAT32)
-    soften, direct_rows = _soften(cell.is_scaled), cell.direct_rows
+    soften, direct_rows = soften_rows(softmax(IN_FLOAT32, cell.is_scaled)), cell.direct_rows
 
     @inline
     def weigh(item, base, first, stop):  # type: ignore[no-untyped-def]
@@ -211,7 +160,7 @@ def _chunk_loops(cell: CacheCell) -> Any:
         else:
             convert_keys(item, base, first, stop)
             for r in range(0, rows, 4):
-                if _sees(item, r, base):
+                if sees(item, r, base):
                     score_rows(item, r, _elements(item), LINE, 0, CHUNK)
         soften(item, base)
 
@@ -225,7 +174,7 @@ def _chunk_loops(cell: CacheCell) -> Any:
             convert_values(item, base, begin, end)
             v = _elements(item) + (begin - base) * head_pad * 4
             for r in range(0, rows, 4):
-                if _sees(item, r, base):
+                if sees(item, r, base):
                     add_values(item, r, v, begin - base, end - begin)
 
     return weigh, add_up

@@ -1,7 +1,8 @@
 """Between the qkv matmul and attention: q/k norm, rotary embedding, and the write of K and V to their slots.
 
-K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens. For the tile unit
-both lie in pairs (K [head_dim/2][block][2], V [block/2][head_dim][2]) and queries are bfloat16 rows. Elements, and the
+K is stored transposed within a block ([head_dim][block_size]), so that attention's lanes are tokens. For the tile unit,
+and for integer products, both lie in pairs (K [head_dim/2][block][2], V [block/2][head_pad][2]); the tile unit's
+queries are bfloat16 rows. Elements, and the
 scales of 8-bit ones, are those of cache_elements.py. Norms over all heads together need the sums of squares of every
 core, which `head_squares` leaves before: the collective of such a model.
 """
@@ -129,7 +130,7 @@ def _writer(cell: CacheCell, is_paired: bool) -> Any:
         head_pad = load_i64(op + ROPE.head_pad)
         k_scale, v_scale = encode_key(k, head_dim), encode_value(v, head_dim)
         if is_paired:
-            v_at = v_to + (offset // 2 * head_dim * 2 + offset % 2) * size
+            v_at = v_to + (offset // 2 * head_pad * 2 + offset % 2) * size
             for d in range(head_dim // 2):
                 copy_two(k + d * 2 * size, k_to + (d * block_size + offset) * 2 * size)
             for d in range(head_dim):
@@ -207,6 +208,7 @@ def _rope(write_kv: Any, queries: Any) -> Any:
 _bf16, _f32 = (_rope(_writer(cell, False), _keep_queries) for cell in (BFLOAT16, FLOAT32))
 _i8, _e4m3 = (_rope(_writer(cell, False), _keep_queries) for cell in (INT8, FLOAT8))
 _bf16_pairs, _i8_pairs, _e4m3_pairs = (_rope(_writer(cell, True), _round_queries) for cell in (BFLOAT16, INT8, FLOAT8))
+_i8_lane_pairs = _rope(_writer(INT8, True), _keep_queries)
 
 
 @kernel
@@ -244,6 +246,12 @@ def rope_kv_f32(operands: int, cores: int, step: int, worker: int, workers: int)
 def rope_kv_i8(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
     """Into an int8 KV cache. Items are tokens of every core."""
     _i8(operands, cores, step, worker, workers)
+
+
+@kernel
+def rope_kv_i8_lane_pairs(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Into an int8 KV cache in pairs, for lanes. Items are tokens of every core."""
+    _i8_lane_pairs(operands, cores, step, worker, workers)
 
 
 @kernel

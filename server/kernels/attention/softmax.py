@@ -13,16 +13,20 @@ from llvmlite import ir
 from numba import types
 
 from server.device.attention_layout import CHUNK, SUMS, VALUES
+from server.kernels.attention.cache_elements import LEAST
 from server.kernels.attention.state import LOWEST
-from server.kernels.isa import simd
+from server.kernels.isa import int16_pairs, simd
+from server.kernels.isa.int16_pairs import INT16_MAX
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import emitted, load_f32, store_f32
 from server.kernels.isa.softcap import softcap
 
 LINE = CHUNK * 4  # bytes of one row's scores, or of the chunk's scales of K; those of V follow them
+WEIGHTS_SCALE = CHUNK * 2  # where a line of int16 weights has its scale
 _MASKED = 2 * LOWEST
 _SLACK = 5.0
 _LOG2E = 1.4426950408889634
+_SHIFT = 12583039.0  # 1.5 * 2 ** 23 + 127
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _V = ir.VectorType(ir.FloatType(), simd.LANES)
 
@@ -65,22 +69,29 @@ def _select_bits(builder: Any, bits: Any, inside: Any, outside: Any) -> Any:
     return builder.select(mask, inside, outside)
 
 
+@emitted(simd.float32x16, simd.float32x16)
+def _power(builder: Any, shifted: Any) -> Any:
+    """2 ** n of whole numbers in -126..127 that _SHIFT was added to, which leaves n + 127 in the lowest bits."""
+    bits = builder.bitcast(shifted, ir.VectorType(_I32, simd.LANES))
+    places = ir.Constant(bits.type, [23] * simd.LANES)
+    return builder.bitcast(builder.shl(bits, places), _V)
+
+
 @inline
 def _exp2(x):  # type: ignore[no-untyped-def]
     """2 ** x to 2e-7, relatively; below -126 as there. NaN stays NaN.
 
-    The polynomial of degree 6 nearest to 2 ** f on |f| <= 1/2.
+    The polynomial of degree 5 that is 1 at 0 and nearest to 2 ** f on |f| <= 1/2.
     """
     x = simd.larger(simd.splat(-126.0), x)
-    n = simd.larger(simd.rint(x), simd.splat(-126.0))  # a number even where x is not
-    f = simd.sub(x, n)
-    p = simd.fma(simd.splat(0.0001534581242594868), f, simd.splat(0.0013399930903688073))
-    p = simd.fma(p, f, simd.splat(0.009618489071726799))
-    p = simd.fma(p, f, simd.splat(0.05550328642129898))
-    p = simd.fma(p, f, simd.splat(0.24022646248340607))
-    p = simd.fma(p, f, simd.splat(0.6931471824645996))
+    shifted = simd.add(x, simd.splat(_SHIFT))  # rounds to a whole number, ties to even
+    f = simd.sub(x, simd.sub(shifted, simd.splat(_SHIFT)))
+    p = simd.fma(simd.splat(0.001326472731307149), f, simd.splat(0.009671512991189957))
+    p = simd.fma(p, f, simd.splat(0.05550733581185341))
+    p = simd.fma(p, f, simd.splat(0.24022242426872253))
+    p = simd.fma(p, f, simd.splat(0.6931470036506653))
     p = simd.fma(p, f, simd.splat(1.0))
-    return simd.mul(p, simd.exp2_int(n))
+    return simd.mul(p, _power(shifted))
 
 
 @inline
@@ -91,7 +102,19 @@ def _store(at, a, b, c, d):  # type: ignore[no-untyped-def]
     simd.store(at + 192, d)
 
 
-IN_FLOAT32 = Weights(_exp2, _store)
+@inline
+def _store_i16(at, a, b, c, d):  # type: ignore[no-untyped-def]
+    """CHUNK int16, and behind them the scale by which the largest is INT16_MAX."""
+    largest = simd.splat(_largest(a, b, c, d))
+    by = simd.where_at_least(largest, simd.splat(LEAST), simd.div(simd.splat(INT16_MAX), largest))
+    int16_pairs.store_i16(at, simd.mul(a, by))
+    int16_pairs.store_i16(at + 32, simd.mul(b, by))
+    int16_pairs.store_i16(at + 64, simd.mul(c, by))
+    int16_pairs.store_i16(at + 96, simd.mul(d, by))
+    store_f32(at + WEIGHTS_SCALE, simd.first_lane(simd.mul(largest, simd.splat(1.0 / INT16_MAX))))
+
+
+IN_FLOAT32, IN_INT16 = Weights(_exp2, _store), Weights(_exp2, _store_i16)
 
 
 @inline

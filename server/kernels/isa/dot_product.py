@@ -23,7 +23,7 @@ _PAIRS = ir.VectorType(_I16, 2 * simd.LANES)
 _VI = ir.VectorType(_I32, simd.LANES)
 
 
-def _every_word(builder: Any, word: Any, flip: int = 0) -> Any:
+def every_word(builder: Any, word: Any, flip: int = 0) -> Any:
     """The word, with the bits of `flip` inverted, in every lane."""
     one = builder.load(pointer(builder, word, _I32, READ), align=2)
     if flip:
@@ -34,7 +34,7 @@ def _every_word(builder: Any, word: Any, flip: int = 0) -> Any:
 
 def _word_and_line(builder: Any, word: Any, line: Any, flip: int = 0) -> tuple[Any, Any]:
     """The word, with the bits of `flip` inverted, in every lane, and the line, both as int32 lanes."""
-    return _every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
+    return every_word(builder, word, flip), builder.load(pointer(builder, line, _VI, READ), align=4)
 
 
 class BFloat(ir.types.Type):  # type: ignore[misc]
@@ -100,12 +100,12 @@ float_of_e4m3, float_of_e5m2 = _float_of_float8(3, 7), _float_of_float8(2, 15)
 def _bf16_at(builder: Any, word: Any, count: int) -> list[Any]:
     """`count` bfloat16 at `word` as float32, each in every lane."""
     words = (builder.add(word, ir.Constant(word.type, 2 * i)) for i in range(0, count, 2))
-    return [each for at in words for each in _floats_of_pair(builder, _every_word(builder, at))]
+    return [each for at in words for each in _floats_of_pair(builder, every_word(builder, at))]
 
 
 def _f32_at(builder: Any, word: Any, count: int) -> list[Any]:
     words = (builder.add(word, ir.Constant(word.type, 4 * i)) for i in range(count))
-    return [builder.bitcast(_every_word(builder, at), _V) for at in words]
+    return [builder.bitcast(every_word(builder, at), _V) for at in words]
 
 
 def _pair_of_line(builder: Any, line: Any) -> list[Any]:
@@ -189,7 +189,7 @@ def _halves(builder: Any, words: Any) -> tuple[Any, Any]:
     return builder.ashr(builder.shl(pairs, eight), eight), builder.ashr(pairs, eight)
 
 
-def _add_pairs(builder: Any, sums: Any, a: Any, w: Any, bits: int) -> Any:
+def add_pairs(builder: Any, sums: Any, a: Any, w: Any, bits: int) -> Any:
     """sums + a0 * w0 + a1 * w1 of int16 pairs by VPMADDWD in registers of `bits` bits."""
     lanes, name = bits // 32, {256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}[bits]
     part, pairs, parts = ir.VectorType(_I32, lanes), ir.VectorType(_I16, 2 * lanes), []
@@ -210,20 +210,20 @@ def _dot_pairs(activations: Any, bits: int) -> Any:
         total = builder.bitcast(sums, _VI)
         weights = _halves(builder, builder.load(pointer(builder, line, _VI, READ), align=4))
         for a, w in zip(activations(builder, word), weights, strict=True):
-            total = _add_pairs(builder, total, builder.bitcast(a, _VI), builder.bitcast(w, _VI), bits)
+            total = add_pairs(builder, total, builder.bitcast(a, _VI), builder.bitcast(w, _VI), bits)
         return builder.bitcast(total, _V)
 
     return dot
 
 
 def _codes_at(builder: Any, word: Any) -> tuple[Any, Any]:
-    return _halves(builder, _every_word(builder, word))
+    return _halves(builder, every_word(builder, word))
 
 
 def _widened_at(builder: Any, word: Any) -> tuple[Any, Any]:
     """What `widen_i8` has made of four int8."""
     odd = builder.add(word, ir.Constant(word.type, 64))
-    return _every_word(builder, word), _every_word(builder, odd)
+    return every_word(builder, word), every_word(builder, odd)
 
 
 dot_i8_avx2, dot_i16_avx2 = _dot_pairs(_codes_at, 256), _dot_pairs(_widened_at, 256)
@@ -237,7 +237,7 @@ def _dot_words(bits: int) -> Any:
     def dot(builder: Any, sums: Any, word: Any, line: Any) -> Any:
         """sums + a0 * w0 + a1 * w1."""
         return builder.bitcast(
-            _add_pairs(builder, builder.bitcast(sums, _VI), *_word_and_line(builder, word, line), bits), _V
+            add_pairs(builder, builder.bitcast(sums, _VI), *_word_and_line(builder, word, line), bits), _V
         )
 
     return dot

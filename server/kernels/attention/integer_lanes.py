@@ -1,0 +1,274 @@
+"""Attention on lanes over int8 keys and values by products of integers, two at a time (VPMADDWD), as lanes.py by FMA.
+
+The cache lies in pairs (rope.py writes it): K [head_dim/2][block][2], V [block/2][head_pad][2], so that widened to
+int16 it is what the instruction takes. A query becomes int16 once for an item, by a scale of its own; a chunk's
+weights, times V's scales, do so by the largest of them. Sums over a head, and over a chunk, are exact in int32 in any
+order, and scales depend on the row and the chunk alone. A slot that holds no token meets a weight of zero. Lines of the
+next chunk are asked for as fast as those of this one are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from server.device.attention_layout import CHUNK, RUN, RUN_BYTES, RUNS_BYTES, VALUES
+from server.kernels.attention.cache_elements import INT8_MAX, LEAST, load_first
+from server.kernels.attention.items import ITEM, attention_items
+from server.kernels.attention.lane_items import block_place, line_of, scales_of, sees, soften_rows
+from server.kernels.attention.softmax import IN_INT16, LINE, WEIGHTS_SCALE, softmax
+from server.kernels.attention.state import state_bytes
+from server.kernels.isa import int16_pairs, simd
+from server.kernels.isa.int16_pairs import INT16_MAX, float_of_sums, load_i8, store_i16
+from server.kernels.isa.jit import inline, kernel
+from server.kernels.isa.memory import load_f32, load_i64, prefetch_to_l2, store_f32, store_i64
+from server.kernels.records import ATTENTION, offsets
+
+
+class RunRecord(NamedTuple):
+    """Where RUN keys of the chunk at hand and of the next lie, in bytes from the beginning of the cache."""
+
+    keys: int
+    values: int
+    scales: int  # of keys, and of values
+    next_keys: int
+    next_values: int
+    next_scales: int
+
+
+_RUN = offsets(RunRecord)
+
+
+@inline
+def _runs(item):  # type: ignore[no-untyped-def]
+    """Address of the records of the chunk's runs."""
+    return scales_of(item) + 2 * LINE
+
+
+@inline
+def _query_scales(item):  # type: ignore[no-untyped-def]
+    """Address of the rows' scales, a float32 each."""
+    return _runs(item) + RUNS_BYTES
+
+
+@inline
+def _queries(item):  # type: ignore[no-untyped-def]
+    """Address of the rows' queries, head_pad int16 each."""
+    return _query_scales(item) + load_i64(load_i64(item + ITEM.op) + ATTENTION.state_rows) * 4
+
+
+@inline
+def _narrow_query(query, to, head_dim):  # type: ignore[no-untyped-def]
+    """A float32 query to int16, and zeros behind it; its scale, NaN where an element is not finite."""
+    limit = min(INT16_MAX, 0x7FFFFFFF // (int(INT8_MAX) * head_dim)) * 1.0  # no sum leaves int32
+    zero = highest = strange = simd.splat(0.0)
+    for d in range(0, head_dim, 16):
+        value = load_first(query + d * 4, min(head_dim - d, 16))
+        highest = simd.larger(simd.absolute(simd.finite(value)), highest)
+        strange = simd.fma(simd.sub(value, simd.finite(value)), zero, strange)
+    largest, inverse = simd.max_lanes(highest), 0.0
+    if largest > LEAST:
+        inverse = limit / largest
+    for d in range(0, head_dim, 16):
+        value = simd.finite(load_first(query + d * 4, min(head_dim - d, 16)))
+        store_i16(to + d * 2, simd.mul(value, simd.splat(inverse)))
+    return largest / limit + simd.sum_lanes(strange)
+
+
+@inline
+def _prepare(item):  # type: ignore[no-untyped-def]
+    """All rows' queries to int16."""
+    op, group, rows = load_i64(item + ITEM.op), load_i64(item + ITEM.group), load_i64(item + ITEM.rows)
+    head_dim, head_pad = load_i64(op + ATTENTION.head_dim), load_i64(op + ATTENTION.head_pad)
+    at = load_i64(item + ITEM.row) * load_i64(op + ATTENTION.ldc) + load_i64(item + ITEM.first_head) * head_dim
+    token, r = load_i64(op + ATTENTION.qkv) + at * 4, 0
+    while r < rows:
+        for head in range(group):
+            to = _queries(item) + (r + head) * head_pad * 2
+            scale = _narrow_query(token + head * head_dim * 4, to, head_dim)
+            store_f32(_query_scales(item) + (r + head) * 4, scale)
+        token, r = token + load_i64(op + ATTENTION.ldc) * 4, r + group
+
+
+@inline
+def _go_on(item, base, begin, end):  # type: ignore[no-untyped-def]
+    """What was the next chunk is the one at hand; the next is that at `base`, of keys begin <= t < end."""
+    op, block_size = load_i64(item + ITEM.op), load_i64(load_i64(item + ITEM.op) + ATTENTION.block_size)
+    head_pad = load_i64(op + ATTENTION.head_pad)
+    k_cache, v_cache = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.v_cache)
+    for i in range(CHUNK // RUN):
+        run, t = _runs(item) + i * RUN_BYTES, base + i * RUN
+        store_i64(run + _RUN.keys, load_i64(run + _RUN.next_keys))
+        store_i64(run + _RUN.values, load_i64(run + _RUN.next_values))
+        store_i64(run + _RUN.scales, load_i64(run + _RUN.next_scales))
+        if begin < t + RUN and t < end:
+            block = t // block_size
+            place, at = block_place(item, block), t - block * block_size
+            scales = place + head_pad * block_size + at * 4
+            store_i64(run + _RUN.next_keys, place + at * 2)
+            store_i64(run + _RUN.next_values, place + at * head_pad)
+            store_i64(run + _RUN.next_scales, scales)
+            prefetch_to_l2(k_cache + scales)
+            prefetch_to_l2(v_cache + scales)
+
+
+@inline
+def _gather_scales(item, first, stop):  # type: ignore[no-untyped-def]
+    """Scales of the runs first <= i < stop of the chunk, side by side."""
+    op, scales = load_i64(item + ITEM.op), scales_of(item)
+    for i in range(first, stop):
+        at = load_i64(_runs(item) + i * RUN_BYTES + _RUN.scales)
+        simd.store(scales + i * RUN * 4, simd.load(load_i64(op + ATTENTION.k_cache) + at))
+        simd.store(scales + LINE + i * RUN * 4, simd.load(load_i64(op + ATTENTION.v_cache) + at))
+
+
+@inline
+def _fetch(at):  # type: ignore[no-untyped-def]
+    """Ask for 256 bytes of the next chunk: as much as is computed with between."""
+    prefetch_to_l2(at)
+    prefetch_to_l2(at + 64)
+    prefetch_to_l2(at + 128)
+    prefetch_to_l2(at + 192)
+
+
+def _dots(dot: Any, count: int) -> Any:
+    @inline
+    def dots(a0, a1, a2, a3, word, step, pairs):  # type: ignore[no-untyped-def]
+        """The sums of `count` rows, whose words are `step` bytes apart, and their products with `pairs`."""
+        a0 = dot(a0, word, pairs)
+        if count > 1:
+            a1 = dot(a1, word + step, pairs)
+        if count > 2:
+            a2 = dot(a2, word + 2 * step, pairs)
+        if count > 3:
+            a3 = dot(a3, word + 3 * step, pairs)
+        return a0, a1, a2, a3
+
+    return dots
+
+
+def _each(one: Any, count: int) -> Any:
+    @inline
+    def each(sums, to, step, scale, scale_step):  # type: ignore[no-untyped-def]
+        """What is done with the sums of each of `count` rows, by its scale."""
+        one(sums[0], to, scale)
+        if count > 1:
+            one(sums[1], to + step, scale + scale_step)
+        if count > 2:
+            one(sums[2], to + 2 * step, scale + 2 * scale_step)
+        if count > 3:
+            one(sums[3], to + 3 * step, scale + 3 * scale_step)
+
+    return each
+
+
+@inline
+def _store(sums, to, scale):  # type: ignore[no-untyped-def]
+    simd.store(to, simd.mul(float_of_sums(sums), simd.splat(load_f32(scale))))
+
+
+@inline
+def _add(sums, to, scale):  # type: ignore[no-untyped-def]
+    simd.store(to, simd.fma(float_of_sums(sums), simd.splat(load_f32(scale)), simd.load(to)))
+
+
+def _score_loop(dot: Any, count: int) -> Any:
+    dots, store = _dots(dot, count), _each(_store, count)
+
+    @inline
+    def scores(item, r, first, stop):  # type: ignore[no-untyped-def]
+        """Scores of `count` rows from `r` on by the keys of runs first <= i < stop; without K's scales."""
+        op, s, by = load_i64(item + ITEM.op), line_of(item, r), _query_scales(item) + r * 4
+        k_cache, stride = load_i64(op + ATTENTION.k_cache), load_i64(op + ATTENTION.block_size) * 2
+        size = load_i64(op + ATTENTION.head_pad) * 2
+        q = _queries(item) + r * size
+        for i in range(first, stop):
+            run = _runs(item) + i * RUN_BYTES
+            k, ahead = k_cache + load_i64(run + _RUN.keys), k_cache + load_i64(run + _RUN.next_values)
+            a0 = a1 = a2 = a3 = simd.splat(0.0)
+            for d in range(0, size, 32):  # elements beyond the head meet zeros of the query
+                _fetch(ahead + d * 8)
+                for word in range(q + d, q + d + 32, 4):
+                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, size, load_i8(k))
+                    k += stride
+            store((a0, a1, a2, a3), s + i * RUN * 4, LINE, by, 4)
+
+    return scores
+
+
+def _value_loop(dot: Any, count: int) -> Any:
+    dots, add = _dots(dot, count), _each(_add, count)
+
+    @inline
+    def values(item, r, first, stop):  # type: ignore[no-untyped-def]
+        """To `count` rows from `r` on the values of runs first <= i < stop."""
+        op, w = load_i64(item + ITEM.op), line_of(item, r)
+        v_cache, head_pad = load_i64(op + ATTENTION.v_cache), load_i64(op + ATTENTION.head_pad)
+        size = state_bytes(head_pad)
+        to = load_i64(item + ITEM.states) + VALUES + r * size
+        for d in range(0, head_pad * 4, 64):
+            a0 = a1 = a2 = a3 = simd.splat(0.0)
+            for i in range(first, stop):
+                run = _runs(item) + i * RUN_BYTES
+                v = v_cache + load_i64(run + _RUN.values) + d // 2
+                _fetch(v_cache + load_i64(run + _RUN.next_values) + d * 4)
+                for word in range(w + i * RUN * 2, w + (i + 1) * RUN * 2, 4):
+                    a0, a1, a2, a3 = dots(a0, a1, a2, a3, word, LINE, load_i8(v))
+                    v += head_pad * 2
+            add((a0, a1, a2, a3), to + d, size, w + WEIGHTS_SCALE, LINE)
+
+    return values
+
+
+def _by_rows(loop: Any, dot: Any) -> Any:
+    """A loop over all rows that see a key of the chunk at `base`, four at a time, and the rest together."""
+    one, two, three, four = (loop(dot, count) for count in (1, 2, 3, 4))
+
+    @inline
+    def run(item, base, first, stop):  # type: ignore[no-untyped-def]
+        rows = load_i64(item + ITEM.rows)
+        for r in range(0, rows, 4):
+            if sees(item, r, base):
+                if r + 3 < rows:
+                    four(item, r, first, stop)
+                elif r + 2 < rows:
+                    three(item, r, first, stop)
+                elif r + 1 < rows:
+                    two(item, r, first, stop)
+                else:
+                    one(item, r, first, stop)
+
+    return run
+
+
+def _attend(dot: Any) -> Any:
+    scores, values = _by_rows(_score_loop, dot), _by_rows(_value_loop, dot)
+    soften = soften_rows(softmax(IN_INT16, is_scaled=True))
+
+    @inline
+    def attend(item, begin, end):  # type: ignore[no-untyped-def]
+        _go_on(item, begin // CHUNK * CHUNK, begin, end)
+        for base in range(begin // CHUNK * CHUNK, end, CHUNK):
+            first, stop = max(0, begin - base) // RUN, (min(CHUNK, end - base) + RUN - 1) // RUN
+            _go_on(item, base + CHUNK, begin, end)
+            _gather_scales(item, first, stop)
+            scores(item, base, first, stop)
+            soften(item, base)
+            values(item, base, first, stop)
+
+    return attend
+
+
+_avx2 = attention_items(_prepare, _attend(int16_pairs.dot_avx2))
+_avx512 = attention_items(_prepare, _attend(int16_pairs.dot_avx512))
+
+
+@kernel
+def attention_i8_avx2(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Over an int8 KV cache in pairs, in 256-bit registers."""
+    _avx2(operands, cores, step, worker, workers)
+
+
+@kernel
+def attention_i8_avx512(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
+    """Over an int8 KV cache in pairs, in 512-bit registers."""
+    _avx512(operands, cores, step, worker, workers)
