@@ -30,13 +30,21 @@ class AttentionWork:
 
     def __init__(self, tile_tokens: int, num_slots: int, num_workers: int) -> None:
         self._tile_tokens, self._num_slots, self.num_workers = tile_tokens, num_slots, num_workers
+        self._of_single_tokens: dict[int, list[AttentionEntry]] = {}  # by the number of sequences
 
     def most_entries(self, num_tokens: int, num_seqs: int) -> int:
         """Number of entries of the largest step."""
         return num_seqs + num_tokens // self._tile_tokens + self._num_slots
 
     def divide(self, seqs: Sequence[ScheduledSeq]) -> list[AttentionEntry]:
-        """Entries in the order of the sequences. Only a sequence with one query token has its context divided."""
+        """Entries in the order of the sequences. Only a sequence with one query token has its context divided.
+
+        As many single tokens of short contexts, of which most steps are, have the same list each time.
+        """
+        if all(seq.start < PARTITION and len(seq.token_ids) == 1 for seq in seqs):
+            if len(seqs) not in self._of_single_tokens:
+                self._of_single_tokens[len(seqs)] = [AttentionEntry(b, b) for b in range(len(seqs))]
+            return self._of_single_tokens[len(seqs)]
         largest = self._largest_piece(seqs)
         entries: list[AttentionEntry] = []
         row = slots = 0

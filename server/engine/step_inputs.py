@@ -54,6 +54,7 @@ class StepInputs:
         self.tile_seq: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
+        self._entries: list[AttentionEntry] = []  # that stand in these three
         self._counters: npt.NDArray[np.int64] = np.zeros(work.num_workers * COUNTER_BYTES // WORD, np.int64)
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
         ADDRESSES.register_attributes("step", self)
@@ -109,17 +110,22 @@ class StepInputs:
             self.token_types[end - len(seq.token_ids) : end] = types or 0
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
-        entries = self._work.divide(seqs)
-        table = np.fromiter(chain.from_iterable(entries), np.int32).reshape(-1, len(AttentionEntry._fields))
-        self.tile_seq[: len(table)], self.tile_row[: len(table)] = table[:, 0], table[:, 1]
-        self.tile_split[: len(table)] = table[:, 2:]
+        self._place_entries(self._work.divide(seqs))
         self._set(STEP.num_tokens, row)
         self._set(STEP.num_seqs, len(seqs))
         self._set(STEP.num_samples, len(samples))
-        self._set(STEP.num_tiles, len(entries))
+        self._set(STEP.num_tiles, len(self._entries))
         num_groups = self._adapters.fill(seqs)
         self._set(STEP.num_lora_groups, num_groups)
         return num_groups
+
+    def _place_entries(self, entries: list[AttentionEntry]) -> None:
+        if entries is self._entries:
+            return
+        table = np.fromiter(chain.from_iterable(entries), np.int32).reshape(-1, len(AttentionEntry._fields))
+        self.tile_seq[: len(table)], self.tile_row[: len(table)] = table[:, 0], table[:, 1]
+        self.tile_split[: len(table)] = table[:, 2:]
+        self._entries = entries
 
     def _require_room(self, seqs: Sequence[ScheduledSeq]) -> None:
         """Raise past limits beyond which a kernel would read or write memory that is not the step's."""

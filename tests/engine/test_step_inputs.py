@@ -38,6 +38,20 @@ def test_sequences_lie_one_after_the_other_in_the_slots_of_their_blocks() -> Non
     assert (made.query_start[:3].tolist(), made.sample_rows[:2].tolist()) == ([0, 3, 4], [2, 3])
 
 
+def test_entries_of_attention_are_those_of_the_step_whatever_was_before() -> None:
+    made, singles = inputs(), [seq("a", 1), seq("b", 1), seq("c", 1)]
+    for _ in range(2):
+        made.fill([seq("a", 12), seq("b", 3)])  # a second tile of the first begins at its tenth token
+        assert (made.tile_seq[:3].tolist(), made.tile_row[:3].tolist()) == ([0, 0, 1], [0, 9, 12])
+        for _ in range(2):
+            made.fill(singles)
+            assert (made.tile_seq[:3].tolist(), made.tile_row[:3].tolist()) == ([0, 1, 2], [0, 1, 2])
+            assert made.tile_split[:3].tolist() == [[-1, 0, 0]] * 3
+        made.fill(singles[:2])
+        record = np.ctypeslib.as_array((ctypes.c_int64 * 21).from_address(made.address))
+        assert record[3] == 2
+
+
 def test_each_group_of_layers_has_its_tables_and_slots() -> None:
     groups = AttentionSpan(), AttentionSpan(700)
     made = StepInputs(TOKENS, SEQS, 1280, CacheConfig(200, BLOCK, groups=groups), AttentionWork(9, 4, 1))

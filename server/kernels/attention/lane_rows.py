@@ -1,14 +1,16 @@
 """The products of attention on lanes over a run of keys: scores, and weighted values, four rows at a time.
 
 A row is one (token, query head) pair with its state (state.py) and a line of CHUNK float32 scores (softmax.py). Where
-an item has fewer than four rows left, the last is named again: what it adds is then computed and stored more than once.
+an item has fewer than four rows left, the last is named again: of three it is then computed and stored twice; one and
+two have loops of their own, but over float32 (two_rows.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from server.kernels.attention.cache_elements import CacheCell
+from server.kernels.attention.cache_elements import FLOAT32, CacheCell
+from server.kernels.attention.two_rows import two_row_loops
 from server.kernels.isa import simd
 from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import load_f32
@@ -17,9 +19,15 @@ from server.kernels.isa.memory import load_f32
 def four_row_loops(cell: CacheCell) -> Any:
     """Scores and weighted values of one run for four rows, `stride` bytes of elements between rows of K or V."""
     load, size = cell.load, cell.size
+    # Not where elements were made float32 before, for many rows: it would be compiled for a rest of them.
+    has_loops_of_two = cell is not FLOAT32
+    scores_of_two, values_of_two = two_row_loops(cell)
 
     @inline
     def scores(q0, q1, q2, q3, k, stride, s0, s1, s2, s3, head_dim, width):  # type: ignore[no-untyped-def]
+        if has_loops_of_two and q1 == q2:
+            scores_of_two(q0, q1, k, stride, s0, s1, head_dim, width)
+            return
         for t in range(0, width, 16):
             a0 = a1 = a2 = a3 = simd.splat(0.0)
             for d in range(head_dim):
@@ -35,6 +43,9 @@ def four_row_loops(cell: CacheCell) -> Any:
 
     @inline
     def values(v, w0, w1, w2, w3, to0, to1, to2, to3, head_pad, width):  # type: ignore[no-untyped-def]
+        if has_loops_of_two and w1 == w2:
+            values_of_two(v, w0, w1, to0, to1, head_pad, width)
+            return
         for d in range(0, head_pad * 4, 64):
             a0, a1, a2, a3 = simd.load(to0 + d), simd.load(to1 + d), simd.load(to2 + d), simd.load(to3 + d)
             for t in range(width):
