@@ -73,6 +73,12 @@ def test_only_texts_are_repeated_and_none_is_split_or_read_as_null() -> None:
     assert buckets.context_encoding_buckets == (256, 512)
 
 
+def test_a_model_whose_name_cannot_be_said_in_json_needs_another() -> None:
+    with pytest.raises(SettingsError, match=r"the model's name is not UTF-8.*--served-model-name gives another"):
+        load(os.fsdecode(b"mod\xe8le"))
+    assert load(os.fsdecode(b"mod\xe8le"), "--served-model-name", "m").model_names == ("m",)
+
+
 def test_switches() -> None:
     assert load("--no-enable-prefix-caching").enable_prefix_caching is False
     assert load("--disable-access-log").disable_access_log is True

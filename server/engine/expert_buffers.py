@@ -24,7 +24,7 @@ class ExpertBuffers:
         def on_each(name: str, num_bytes: int) -> tuple[Buffer, ...]:
             return tuple(core.allocate("activations", f"experts' {name}", num_bytes) for core in cores[: sizes.copies])
 
-        self.read = once("input", sizes.read)
+        self.read, self.weighed = once("input", sizes.read), once("weighted inputs", sizes.weighed)
         self.logits = once("logits", sizes.logits)
         self.chosen, self.slots, self.tokens = (
             once(name, sizes.choices) for name in ("choices", "rows of choices", "tokens of choices")

@@ -81,14 +81,15 @@ class ExpertLowering:
     def compute(self, partials: Sequence[int]) -> None:
         """The experts, from the tokens' rows to the partial sums of each core."""
         op, buffers = self._op, self._buffers
+        rows, tokens = buffers.read.address, buffers.tokens.address
         if op.weighs_inputs:
-            weigh = WeighOperands(buffers.read.address, buffers.weights.address, self._hidden)
+            weighed = buffers.weighed.address
+            weigh = WeighOperands(rows, buffers.weights.address, weighed, self._hidden, op.per_token)
             self._program.add(f"{self._label} weigh", KERNELS.weigh, [weigh])
+            rows, tokens = weighed, 0  # a row of each choice, in order
         kernels = self._kernels(self._gate_up)
         routed = buffers.routed.address, buffers.routed_scales.address
-        gather = PackOperands(
-            buffers.read.address, *routed, self._hidden, op.per_token, buffers.tokens.address, buffers.slots.address
-        )
+        gather = PackOperands(rows, *routed, self._hidden, op.per_token, tokens, buffers.slots.address)
         self._program.add(f"{self._label} gather", kernels.pack_rows, [gather])
         outputs, width = addresses_of(buffers.activated), self._gate_up[0].n // 2
         operands = self._grouped(self._gate_up, [routed] * len(outputs), outputs, width)

@@ -174,7 +174,7 @@ class _Builder:
             ops.append(self._head_norm(at))
         rope = spec.layer_rope(i)
         if rope is not None:
-            # Turning pairs changes no head's length: the norm may come first, where families have it after.
+            # Turning pairs changes no head's length (Llama 4's ropes have no factor then): the norm may come first.
             ops += [*([PlainHeadNorm(spec.rms_norm_eps)] if spec.has_plain_qk_norm else []), Rope(rope)]
         scale = spec.head_dim**-0.5 if spec.attention_scale is None else spec.attention_scale
         sinks = self._vector(at[:-1], Axis("query", spec.num_heads), "sinks") if spec.has_sinks else None

@@ -23,6 +23,7 @@ class ExpertSizes:
     width: int  # of one expert on a core that has it
     copies: int  # of what experts compute: one for each core that has a part of all of them, or one in all
     read: int  # float32 rows that the norm leaves, to be sorted
+    weighed: int  # float32 rows of choices, where the weight is on what experts read
     logits: int
     choices: int  # int64 of each token's choices
     weights: int  # float32 of each token's choices
@@ -52,6 +53,7 @@ class ExpertSizes:
             width=width,
             copies=shard.expert_tp,
             read=tokens * w.hidden * FLOAT32_BYTES,
+            weighed=choices * w.hidden * FLOAT32_BYTES if model.weighs_expert_inputs else 0,
             logits=vector_bytes(tokens * router_width),
             choices=choices * INDEX_BYTES,
             weights=vector_bytes(choices),
@@ -68,6 +70,6 @@ class ExpertSizes:
     @property
     def total(self) -> int:
         """Bytes of all of them over all cores."""
-        once = self.read + self.logits + 3 * self.choices + self.weights + self.gates
+        once = self.read + self.weighed + self.logits + 3 * self.choices + self.weights + self.gates
         own = self.activated + self.activated_panels + self.row_scales + self.outputs
         return once + self.counts + self.groups + self.routed + self.row_scales + self.copies * own

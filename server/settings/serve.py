@@ -158,6 +158,14 @@ class ServeSettings(EngineSettings, PoolingSettings, KeySettings, TlsSettings, F
         return max_connections(self.data_parallel_size) * 15 // 16
 
     @model_validator(mode="after")
+    def _names_can_be_said(self) -> Self:
+        if any("\udc80" <= character <= "\udcff" for name in self.model_names for character in name):
+            raise ValueError(
+                f"the model's name is not UTF-8: {self.model_names[0]!a}; --served-model-name gives another"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_have_names_of_their_own(self) -> Self:
         if taken := {
             name for name in self.model_names if any(pair.startswith(f"{name}=") for pair in self.lora_modules)

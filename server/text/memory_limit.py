@@ -26,10 +26,13 @@ WATCH_S = 0.02  # between two looks
 def limit_own_memory(limit: MemoryLimit, memory_bytes: int) -> None:
     """Called in the process itself before its work, which may map so many bytes beyond what is mapped by now.
 
-    What a process is forked from has mapped a compiler and a thread pool for every CPU.
+    What a process is forked from has mapped a compiler and a thread pool for every CPU. A lower limit that the server
+    was started with (`ulimit -v`) stays.
     """
     if limit == "address_space":
         most = psutil.Process().memory_info().vms + memory_bytes
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 

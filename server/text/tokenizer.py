@@ -168,7 +168,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     if size > MAX_TOKENIZER_BYTES:
         raise CheckpointError(path.name, f"is {size} bytes, more than the limit of {MAX_TOKENIZER_BYTES}")
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_file(str(path)), special)
+        return Tokenizer(tokenizers.Tokenizer.from_buffer(path.read_bytes()), special)
     except Exception as error:  # the Rust side raises bare Exception
         raise CheckpointError(path.name, f"cannot be read: {error}") from error
 

@@ -237,8 +237,8 @@ def test_outputs_are_added_up_in_the_order_of_choice(pool: WorkerPool, is_begun:
 
 def test_inputs_are_weighted(two_threads: WorkerPool) -> None:
     rng = np.random.default_rng(9)
-    rows, weights = aligned((5, 64), np.float32), aligned((5,), np.float32)
-    rows[:], weights[:] = rng.standard_normal(rows.shape), rng.standard_normal(5)
-    want = rows * weights[:, None]
-    run(two_threads, KERNELS.weigh, [WeighOperands(address(rows), address(weights), 64)], step_record(num_tokens=5))
-    assert np.array_equal(rows, want)
+    rows, weights, weighed = (aligned(shape, np.float32) for shape in ((5, 64), (5, 3), (5, 3, 64)))
+    rows[:], weights[:] = rng.standard_normal(rows.shape), rng.standard_normal(weights.shape)
+    operands = WeighOperands(address(rows), address(weights), address(weighed), 64, 3)
+    run(two_threads, KERNELS.weigh, [operands], step_record(num_tokens=5))
+    assert np.array_equal(weighed, rows[:, None] * weights[:, :, None])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +62,28 @@ def test_bfloat16_logits_are_near_those_of_transformers(
     expected = np.concatenate([oracle_of(shape).logits(ids) for ids in inputs(shape)])
     tolerance = CHOICES_TOLERANCE if shape in TINY_EXPERTS else BFLOAT16_TOLERANCE
     assert np.abs(got - expected).mean() <= tolerance * np.abs(expected).mean()
+
+
+# Keys that no public model has so; the last means nothing to the code of the family.
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+UNUSUAL: list[tuple[str, dict[str, Any]]] = [
+    ("tiny-llama4", {"num_experts_per_tok": 3}),
+    ("tiny-llama4-dense", {"rope_parameters": YARN}),
+    ("tiny-gemma3", {"attn_logit_softcapping": 2.0}),
+]
+
+
+@pytest.mark.parametrize(("shape", "keys"), UNUSUAL)
+def test_unusual_configurations_mean_what_they_do_to_transformers(
+    checkpoint_of: Checkpoints, engine_logits: Engine, tmp_path: Path, shape: str, keys: dict[str, Any]
+) -> None:
+    directory = tmp_path / shape
+    shutil.copytree(checkpoint_of(shape), directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | keys))
+    oracle = Oracle(directory)
+    for token_ids in inputs(shape):
+        assert worst(engine_logits(directory, "float32", 2, token_ids), oracle.logits(token_ids)) <= FLOAT32_TOLERANCE
 
 
 # Most of these do not divide the heads: they are padded, and KV heads replicated.

@@ -51,6 +51,14 @@ def test_tensor_names_and_shapes_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("shape", TINY)
+def test_a_file_that_transformers_writes_describes_the_same_model(
+    checkpoint_of: Callable[[str], Path], oracle_of: Callable[[str], Oracle], tmp_path: Path, shape: str
+) -> None:
+    oracle_of(shape).config.save_pretrained(tmp_path)
+    assert read_model_spec(tmp_path) == read_model_spec(checkpoint_of(shape))
+
+
+@pytest.mark.parametrize("shape", TINY)
 def test_windows_are_those_of_transformers(oracle_of: Callable[[str], Oracle], checkpoint_of: Any, shape: str) -> None:
     spec, config = read_model_spec(checkpoint_of(shape)), oracle_of(shape).config
     keys = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}

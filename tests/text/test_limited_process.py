@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -53,6 +54,21 @@ def process(request: pytest.FixtureRequest, way: str) -> Iterator[LimitedProcess
     limited = LimitedProcess(Work("the work", prepare_fill, 60.0, 60.0, LIMIT, limit))
     yield limited
     limited.close()
+
+
+@linux
+def test_a_lower_limit_of_the_address_space_that_was_there_stays() -> None:
+    """As `ulimit -v` sets it, or a batch system's queue."""
+    lower = f"""
+import resource
+from server.text.memory_limit import limit_own_memory
+resource.setrlimit(resource.RLIMIT_AS, ({8 << 30}, {8 << 30}))
+limit_own_memory("address_space", {16 << 30})
+assert resource.getrlimit(resource.RLIMIT_AS) == ({8 << 30}, {8 << 30})
+limit_own_memory("address_space", {1 << 30})
+assert resource.getrlimit(resource.RLIMIT_AS)[1] < {8 << 30}
+"""
+    subprocess.run([sys.executable, "-c", lower], check=True, timeout=60)
 
 
 def test_work_that_grows_too_far_is_refused_and_the_next_is_done(process: LimitedProcess) -> None:

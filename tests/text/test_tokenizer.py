@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def test_a_checkpoint_without_any_tokenizer_says_so(tmp_path: Path) -> None:
     write(tmp_path, "config.json", {"model_type": "llama"})
     with pytest.raises(CheckpointError, match=r"^tokenizer\.json: is missing in .*, and so is any of"):
         load_tokenizer(tmp_path)
+
+
+def test_the_name_of_a_directory_need_not_be_utf_8(tmp_path: Path) -> None:
+    plain, named = tmp_path / "plain", tmp_path / os.fsdecode(b"mod\xe8le")
+    plain.mkdir()
+    write_checkpoint(plain)
+    try:
+        plain.rename(named)
+    except OSError:
+        pytest.skip("files have names of UTF-8 alone here")
+    assert load_tokenizer(named).vocab_size == VOCAB_SIZE
 
 
 def test_an_older_format_that_cannot_be_converted_says_why(tmp_path: Path) -> None:

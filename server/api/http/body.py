@@ -25,10 +25,13 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
 
 def content_type(request: Request, *known: str) -> str:
-    """The declared type of the body. Raises UnsupportedMediaType when it is not among those that are known."""
+    """The declared type of the body. Raises UnsupportedMediaType for others than are known, and compressed ones."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind not in known:
         raise UnsupportedMediaType(f"The content type must be {' or '.join(known)}, not {kind[:80]!r}.")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise UnsupportedMediaType(f"Compressed bodies are not read: the content encoding is {coding[:80]!r}.")
     return kind
 
 

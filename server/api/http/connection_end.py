@@ -13,7 +13,9 @@ from typing import Literal, Protocol, cast
 
 from starlette.types import Scope
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from server.api.http.plain_http import PlainHttpProtocol
 
 End = Literal["close", "reset"]
 EXTENSION = "neuronserve.end_connection"
@@ -32,7 +34,7 @@ class Writer(Protocol):
         ...
 
 
-class EndableProtocol(HttpToolsProtocol):
+class EndableProtocol(PlainHttpProtocol):
     """Lets an application end the connection of its request or write to it, by extensions of the scope."""
 
     _served: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the last that has come, and may wait for it

@@ -81,9 +81,6 @@ class LimitedHttpProtocol(EndableProtocol):
         if not self._is_refused:
             super().on_message_complete()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: an upgrade (h2c, WebSocket) may be ignored by HTTP's rules, and is answered as plain HTTP."""
-
     def _count(self, size: int) -> None:
         self._parsed_bytes += size
         if self._parsed_bytes > MAX_HEADER_BYTES:

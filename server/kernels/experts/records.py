@@ -32,11 +32,13 @@ class GroupOperands(NamedTuple):
 
 
 class WeighOperands(NamedTuple):
-    """`rows[t] *= weights[t]`, for experts whose inputs are weighted."""
+    """`weighed[t, k] = weights[t, k] * rows[t]`, for experts whose inputs are weighted."""
 
     rows: int  # float32 [T, width]
-    weights: int  # float32 [T]
+    weights: int  # float32 [T, K]
+    weighed: int  # float32 [T, K, width]
     width: int
+    per_token: int
 
 
 class CombineOperands(NamedTuple):

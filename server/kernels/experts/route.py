@@ -124,9 +124,12 @@ def group(operands: int, cores: int, step: int, worker: int, workers: int) -> No
 
 @kernel
 def weigh_rows(operands: int, cores: int, step: int, worker: int, workers: int) -> None:
-    """Each token's row times its weight. Items are rows."""
-    rows, width = load_i64(step + STEP.num_tokens), load_i64(operands + WEIGH.width)
-    for t in range(share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)):
-        row, by = load_i64(operands + WEIGH.rows) + t * width * 4, load_f32(load_i64(operands + WEIGH.weights) + t * 4)
+    """Each token's row times the weight of each of its experts. Items are choices."""
+    width, per_token = load_i64(operands + WEIGH.width), load_i64(operands + WEIGH.per_token)
+    choices = load_i64(step + STEP.num_tokens) * per_token
+    for choice in range(share_begin(choices, worker, workers), share_begin(choices, worker + 1, workers)):
+        row = load_i64(operands + WEIGH.rows) + choice // per_token * width * 4
+        to = load_i64(operands + WEIGH.weighed) + choice * width * 4
+        by = simd.splat(load_f32(load_i64(operands + WEIGH.weights) + choice * 4))
         for i in range(0, width, 16):
-            simd.store(row + i * 4, simd.mul(simd.load(row + i * 4), simd.splat(by)))
+            simd.store(to + i * 4, simd.mul(simd.load(row + i * 4), by))

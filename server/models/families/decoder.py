@@ -108,7 +108,7 @@ class DecoderConfig(msgspec.Struct, kw_only=True):
         slides = [name == "sliding_attention" for name in types]
         if not any(slides):
             return ()
-        if window is None:
+        if not window:
             raise refuse("sliding_window", window, "layer_types names sliding_attention")
         return tuple(window * each for each in slides)
 

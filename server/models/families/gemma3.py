@@ -19,11 +19,11 @@ class Gemma3Config(Gemma2Config, kw_only=True):
     max_position_embeddings: Positions = 131_072
     sliding_window_pattern: Layers = 6  # every so manieth layer is global, where there is no layer_types
     rope_local_base_freq: Theta = 10_000.0
-    attn_logit_softcapping: Cap | None = None
     final_logit_softcapping: Cap | None = None
 
     def features(self, values: Values) -> dict[str, Any]:
-        return {**super().features(values), "has_qk_norm": True}
+        # Scores are not capped, whatever a key says: the code of the family reads none.
+        return {**super().features(values), "has_qk_norm": True, "score_cap": 0.0}
 
     def types(self) -> list[LayerType]:
         return self.types_by_period(self.sliding_window_pattern) if self.layer_types is None else self.layer_types

@@ -73,6 +73,8 @@ class Llama4TextConfig(DecoderConfig, kw_only=True):
 
     def ropes(self, values: Values) -> dict[str, Any]:
         rope = replace(read_rope(values, self.max_position_embeddings, THETA), is_interleaved=True)
+        if self.use_qk_norm:  # which comes after the rotation there, and takes the length away that a factor gave
+            rope = replace(rope, attention_factor=1.0)
         return {"rope": rope, "ropes": tuple(rope if turns else None for turns in self._rotated())}
 
     def _feed_forward(self) -> dict[str, Any]:

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from server.models.config_values import MAX_LAYERS, HeadDim, Heads, Positions, Values, Vocab, Width, refuse
+from server.models.config_values import (
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    HeadDim,
+    Heads,
+    Positions,
+    Values,
+    Vocab,
+    Width,
+    refuse,
+)
 from server.models.families.decoder import DecoderConfig, LayerType
 
 
@@ -18,7 +28,7 @@ class QwenConfig(DecoderConfig, kw_only=True):
     num_key_value_heads: Heads | None = 32
     max_position_embeddings: Positions = 32_768
     use_sliding_window: bool = False
-    sliding_window: Positions | None = 4096
+    sliding_window: Annotated[int, Meta(ge=0, le=MAX_POSITIONS)] | None = 4096  # transformers 5 writes 0 for none
     max_window_layers: Annotated[int, Meta(ge=0, le=MAX_LAYERS)] = 28
     layer_types: list[LayerType] | None = None
 
