@@ -14,6 +14,9 @@ def main() -> int:
     """Run the command; returns the exit code."""
     put_own_packages_first()
 
+    from neuronserve.late_methods import make_methods_late
+
+    make_methods_late()
     from server.cli import main as run
 
     return run()

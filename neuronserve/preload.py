@@ -7,11 +7,13 @@ import importlib
 import signal
 
 from neuronserve.__main__ import put_own_packages_first
+from neuronserve.late_methods import make_methods_late
 
 # A signal to all processes of a terminal or a unit is for the server, which ends engines when they have drained.
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 put_own_packages_first()
+make_methods_late()
 gc.disable()  # a tenth of the time of imports; an engine that has loaded turns it on again
 
 for module in ("server.engine.process", "server.engine.serving"):

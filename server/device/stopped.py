@@ -7,6 +7,14 @@ import contextlib
 import psutil
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """Seconds of CPU time that a process has used, in user and system mode; None where it has ended."""
+    with contextlib.suppress(psutil.Error):
+        used = psutil.Process(pid).cpu_times()
+        return float(used.user + used.system)
+    return None
+
+
 def cpu_when_stopped(pid: int) -> float | None:
     """Seconds of CPU time that a stopped process has used; None where it is not stopped, or has ended.
 
@@ -14,8 +22,6 @@ def cpu_when_stopped(pid: int) -> float | None:
     in a state of its own, which does not count; macOS shows both as stopped.
     """
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_STOPPED:
-            used = process.cpu_times()
-            return float(used.user + used.system)
+        if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+            return cpu_seconds(pid)
     return None

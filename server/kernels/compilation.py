@@ -1,8 +1,7 @@
 """Compiles the kernels that a start lacks, in this process and in helpers beside it; the rest is loaded.
 
-Numba compiles under one lock, so one process keeps one CPU busy. A helper is a process that takes jobs from its
-standard input, compiles them into the cache, and says so on its standard output; it ends when its input does. This
-process takes jobs too, and at last loads what the helpers have made, and compiles what they have failed to make.
+Numba compiles under one lock, so one process keeps one CPU busy. Helpers (`compile_helper.py`) compile into the cache.
+This process takes jobs too, and at last loads what the helpers have made, and compiles what they have failed to make.
 """
 
 from __future__ import annotations
@@ -10,13 +9,8 @@ from __future__ import annotations
 import contextlib
 import dis
 import fcntl
-import gc
-import importlib
-import json
 import os
 import platform
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -26,8 +20,8 @@ from typing import Any
 
 import numba
 
-from server.kernels.checks import use_checks
-from server.kernels.isa.jit import KERNELS_OF, HostFunction, Inlined, Kernel, is_checked
+from server.kernels.compile_helper import CompileHelper
+from server.kernels.isa.jit import HostFunction, Inlined, Kernel
 
 Compiled = Kernel | HostFunction
 Report = Callable[[str], None]
@@ -35,18 +29,6 @@ Report = Callable[[str], None]
 MAX_PROCESSES = 4  # each takes about 220 MB, and the longest kernel is a third of all the work
 HOLDER = "compiling"  # file in the cache's folder: what the process does that holds the lock
 POLL_S, REPORT_S = 0.1, 5.0
-
-# The path is the parent's, so that a helper has the same package, wherever it is started. The CPU comes before the
-# kernels' package, which settles it.
-_HELPER = """
-import json, sys
-told = json.loads(sys.stdin.readline())
-sys.path[:] = told["path"]
-import numba
-numba.config.CPU_NAME, numba.config.CPU_FEATURES, numba.config.CACHE_DIR = told["cpu"], told["features"], told["cache"]
-from server.kernels.compilation import help_compile
-help_compile(told["checks"], sys.stdin, sys.stdout.fileno())
-"""
 
 
 def compile_kernels(kernels: Iterable[Compiled], report: Report, num_processes: int = 1) -> float:
@@ -65,30 +47,6 @@ def compile_kernels(kernels: Iterable[Compiled], report: Report, num_processes: 
     return time.perf_counter() - begin
 
 
-def help_compile(checks: bool, jobs: Iterable[str], replies: int) -> None:
-    """The life of a helper: a kernel's module and name a line in, whether it is in the cache now a line out.
-
-    `replies` is a file descriptor.
-    """
-    gc.disable()  # a tenth of its time; what it would free is less than a kernel takes
-    if checks:
-        use_checks()
-    importlib.import_module("server.kernels.dispatch")  # makes those of tables, whose modules are not their makers'
-    for line in jobs:
-        module, name = json.loads(line)
-        try:
-            importlib.import_module(module)
-            KERNELS_OF[module, name].make()
-        except Exception:  # whoever asked compiles it too, and raises it where it is wanted
-            reply = b"failed\n"
-        else:
-            reply = b"done\n"
-        try:
-            os.write(replies, reply)
-        except OSError:  # nobody waits for it any more
-            return
-
-
 class _Compilation:
     """The kernels that are missing, and who takes which: the largest first, each as soon as it has nothing to do."""
 
@@ -99,19 +57,17 @@ class _Compilation:
 
     def run(self, num_processes: int) -> None:
         """Compile all, at most so many at once; returns when nobody compiles any more."""
-        helpers = [
-            threading.Thread(target=self._help, name=f"compile-{i}")
-            for i in range(1, min(num_processes, self._count, MAX_PROCESSES))
-        ]
-        for helper in helpers:
-            helper.start()
+        helpers = [_helper() for _ in range(min(num_processes, self._count, MAX_PROCESSES) - 1)]
+        threads = [threading.Thread(target=self._help, args=(each,), name="compile") for each in helpers if each]
+        for thread in threads:
+            thread.start()
         try:
             while (kernel := self._take()) is not None:
                 kernel.make()
         finally:
             self._jobs.clear()
-            for helper in helpers:
-                helper.join()
+            for thread in threads:
+                thread.join()
 
     def _take(self) -> Compiled | None:
         with self._lock:
@@ -121,23 +77,21 @@ class _Compilation:
             self._report(f"compiling {kernel.name} ({self._count - len(self._jobs)}/{self._count})")
             return kernel
 
-    def _help(self) -> None:
+    def _help(self, helper: CompileHelper) -> None:
         """Have a helper compile until nothing is left. One that ends early leaves its kernel to this process."""
-        command = [sys.executable, "-I", "-c", _HELPER]
-        pipe = subprocess.PIPE
-        # A session of its own: a terminal's interrupt is for the server, which closes the input.
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as helper:
-            assert helper.stdin is not None
-            assert helper.stdout is not None
-            config = numba.config
-            told = {"path": sys.path, "cpu": config.CPU_NAME, "features": config.CPU_FEATURES}
-            told |= {"cache": config.CACHE_DIR, "checks": is_checked()}
-            with contextlib.suppress(BrokenPipeError):
-                print(json.dumps(told), file=helper.stdin, flush=True)
-                while (kernel := self._take()) is not None:
-                    print(json.dumps([kernel.module, kernel.name]), file=helper.stdin, flush=True)
-                    if not helper.stdout.readline():
-                        return
+        with contextlib.closing(helper):
+            while (kernel := self._take()) is not None:
+                if not helper.compile(kernel):
+                    helper.kill()
+                    return
+
+
+def _helper() -> CompileHelper | None:
+    """Another process to compile in; None where the host has no room for one."""
+    try:
+        return CompileHelper()
+    except OSError:
+        return None
 
 
 def _expected_work(function: Callable[..., Any]) -> int:

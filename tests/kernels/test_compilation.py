@@ -31,6 +31,36 @@ print("compiled here", sum(not each.is_loaded for each in some))
 """
 
 
+# As an engine's process does, which forks its helper; what a helper does is the second argument.
+ENGINE = """
+import multiprocessing, os, signal, sys, time
+from server.kernels import compile_helper
+compile_helper.IDLE_S = 1.0
+does = {
+    "dies": lambda jobs, end: os._exit(1),
+    "hangs": lambda jobs, end: time.sleep(600),
+    "dies at work": lambda jobs, end: (next(iter(jobs)), os._exit(1)),
+    "stops at work": lambda jobs, end: (next(iter(jobs)), os.kill(os.getpid(), signal.SIGSTOP)),
+}
+compile_helper.help_compile = does.get(sys.argv[2], compile_helper.help_compile)
+def compile_some():
+    from server.kernels import executor
+    from server.kernels.compilation import compile_kernels
+    from server.kernels.isa.cache import use_cache
+    use_cache(sys.argv[1])
+    some = executor.init_control, executor.stop_workers
+    compile_kernels(some, print, 2)
+    print("compiled here", sum(not each.is_loaded for each in some), flush=True)
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        print("no child is left", flush=True)
+engine = multiprocessing.get_context("fork").Process(target=compile_some)
+engine.start()
+engine.join()
+"""
+
+
 @kernel
 def nothing(operands, cores, step, worker, workers) -> None:
     """A kernel that does nothing."""
@@ -82,3 +112,18 @@ def test_processes_that_start_together_wait_for_the_first_and_say_for_whom(tmp_p
     second.join(60)
     assert said[1:] == ["compiling nothing (1/1)"]
     assert not (path / "compiling").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="engines are forked on Linux alone")
+@pytest.mark.parametrize(
+    ("does", "here"), [("works", 1), ("dies", 2), ("hangs", 2), ("dies at work", 2), ("stops at work", 2)]
+)
+def test_an_engine_forks_its_helper_and_compiles_itself_what_that_does_not(
+    tmp_path: Path, does: str, here: int
+) -> None:
+    command = [sys.executable, "-c", ENGINE, str(tmp_path), does]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True, timeout=300)
+    *_, compiled, left = done.stdout.splitlines()
+    assert (compiled, left) == (f"compiled here {here}", "no child is left")
+    assert ("it is given up" in done.stderr) == (does in {"hangs", "stops at work"})
+    assert len(list(tmp_path.rglob("*.nbi"))) == 2

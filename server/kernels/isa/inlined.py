@@ -19,7 +19,6 @@ from numba.core import ir, typed_passes, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
-from numba.core.types.functions import BaseFunction
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -81,6 +80,14 @@ _PASSES = (
 class _InlinedLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of a function and of what it calls, as it was lowered, for others to link."""
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Numba's, with one manager of passes for the module instead of one for each function that it names."""
+        ll_module.data_layout = self._codegen._data_layout
+        manager, builder = self._codegen._function_pass_manager()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                manager.run(function, builder)
+
     def finalize(self) -> None:
         """Link what is called, and nothing else."""
         for library in dict.fromkeys(self._linking_libraries):
@@ -111,22 +118,3 @@ class InlinedCompiler(Compiler):  # type: ignore[misc]
         entry = _dynfunc.make_function(numba, name, "", 0, result.environment, keep_alive)
         state.targetctx.insert_user_function(entry, result.fndesc, [result.library])
         return result._replace(entry_point=entry)
-
-
-def remember_calls() -> None:
-    """Have this process resolve a call of one of Numba's own functions once for each tuple of types.
-
-    Numba asks every declaration of an operator, at each use, whether it takes such types: a dozen for an addition. What
-    is said of types once is said of them always, in kernels, which have no type that is completed by a later use.
-    """
-    resolve = BaseFunction.get_call_type
-
-    def get_call_type(function: Any, context: Any, arguments: Any, keywords: Any) -> Any:
-        if keywords:
-            return resolve(function, context, arguments, keywords)
-        known = vars(function).setdefault("known_calls", {})
-        if (context, arguments) not in known:
-            known[context, arguments] = resolve(function, context, arguments, keywords)
-        return known[context, arguments]
-
-    BaseFunction.get_call_type = get_call_type  # type: ignore[method-assign, assignment]

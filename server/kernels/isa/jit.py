@@ -23,11 +23,12 @@ from numba.core.runtime import rtsys
 from numba.extending import typeof_impl
 
 from server.kernels.isa import access
-from server.kernels.isa.inlined import InlinedCompiler, remember_calls
+from server.kernels.isa.inlined import InlinedCompiler
+from server.kernels.isa.shortcuts import take_shortcuts
 
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
-remember_calls()
+take_shortcuts()
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.
 OPTIONS = {"error_model": "numpy"}
@@ -83,6 +84,13 @@ def check_kernels() -> None:
     """Compile kernels in checked mode from now on: for server/kernels/checks.py, which gives them what they call."""
     assert not _mode.has_kernels, "there are kernels without checks in this process"
     _mode.is_checked = True
+
+
+def declare() -> None:
+    """Have Numba declare what it can compile, which the first compilation does otherwise: a third of a second."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+    rtsys.initialize(cpu_target.target_context)
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
