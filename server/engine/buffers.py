@@ -181,7 +181,7 @@ class ActivationBuffers:
         self.logits = first.allocate("activations", "logits", sizes.logits)
         self.head_squares = first.allocate("activations", "head squares", sizes.head_squares)
         self.partials = first.allocate("partial_sums", "all-reduce", len(cores) * sizes.branches * sizes.partial)
-        scratch = shape.limits.num_workers * sizes.worker_scratch
+        scratch = shape.limits.num_scratches * sizes.worker_scratch
         self.worker_scratch = first.allocate("workers", "scratch", scratch)
         self.partial_states = first.allocate("workers", "partial attention", sizes.attention.partials)
         self.arrivals = first.allocate("workers", "attention arrivals", sizes.attention.arrivals)

@@ -118,6 +118,7 @@ class _Lowering:
         for i, layer in enumerate(self._graph.layers):
             self._ops(f"layer {i}", i, layer)
         self._tail(self._graph.tail)
+        self._program.weight_bytes = sum(core.used["weights"] for core in self._at.cores)
         return self._program
 
     def _ops(self, label: str, i: int, ops: Sequence[Op]) -> None:

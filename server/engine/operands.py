@@ -116,6 +116,7 @@ class Operands:
             panels=buffers.normed.address,
             row_scales=buffers.normed_scales.address,
             scratch=buffers.worker_scratch.address,
+            scratch_stride=buffers.sizes.worker_scratch,
             width=buffers.widths.hidden,
             size=self._spec.hidden_size,
             eps=float_bits(self._spec.rms_norm_eps),

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.config import CacheConfig
+from server.device.row_shares import NEAR_WEIGHT_BYTES, row_shares
 from server.engine.logits import prompt_logprobs, prompt_rows
 from server.engine.sampler import Sampler
 from server.engine.step_inputs import StepInputs
@@ -76,13 +77,18 @@ class ModelRunner:
         if self._is_timed:
             self.timed = program, self._pool.trace(program, self._inputs.address)
         else:
-            self._pool.run(program, self._inputs.address)
+            self._pool.run(program, self._inputs.address, shares=self._row_shares(program))
         decoded = time.perf_counter()
         sampled = self._sampler([seq for seq in seqs if seq.needs_sample], self._inputs.address)
         prompts = self._prompt_logprobs(program, seqs) if any(seq.prompt_targets for seq in plan.prefill) else {}
         now = time.perf_counter()
         self.sampling_s += now - decoded
         return StepResult(plan.step_id, sampled, now - begin, prompt_logprobs=prompts)
+
+    def _row_shares(self, program: Program) -> int:
+        if not program.is_by_rows or program.weight_bytes > NEAR_WEIGHT_BYTES:
+            return 0
+        return row_shares(self._inputs.alone, self._pool.num_threads)
 
     def _prompt_logprobs(self, program: Program, seqs: Sequence[ScheduledSeq]) -> dict[str, tuple[TokenLogprobs, ...]]:
         """Log-probabilities of the prompts' tokens that `program` has just computed, for which it goes on from there.

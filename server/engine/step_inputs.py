@@ -11,6 +11,7 @@ import numpy.typing as npt
 from server.config import AttentionSpan, CacheConfig
 from server.device.address_map import ADDRESSES
 from server.device.attention_layout import PARTITION
+from server.device.row_shares import MOST_ROW_SHARES
 from server.engine.adapter_rows import AdapterRows
 from server.engine.attention_work import AttentionEntry, AttentionWork
 from server.errors import StepTooLarge
@@ -42,7 +43,7 @@ class StepInputs:
         self._max_model_len, self._block_size, self._work = max_model_len, cache.block_size, work
         self._groups, num_groups = tuple(enumerate(cache.groups)), len(cache.groups)
         table_width = -(-max_model_len // cache.block_size)
-        num_tiles = work.most_entries(num_tokens, num_seqs)
+        num_tiles, counters = work.most_entries(num_tokens, num_seqs), max(work.num_workers, MOST_ROW_SHARES)
         self.token_ids: Int32 = np.zeros(num_tokens, np.int32)
         self.positions: Int32 = np.zeros(num_tokens, np.int32)
         self.slots: Int32 = np.zeros((num_groups, num_tokens), np.int32)
@@ -55,7 +56,8 @@ class StepInputs:
         self.tile_row: Int32 = np.zeros(num_tiles, np.int32)
         self.tile_split: Int32 = np.zeros((num_tiles, 3), np.int32)
         self._entries: list[AttentionEntry] = []  # that stand in these three
-        self._counters: npt.NDArray[np.int64] = np.zeros(work.num_workers * COUNTER_BYTES // WORD, np.int64)
+        self._counters: npt.NDArray[np.int64] = np.zeros(counters * COUNTER_BYTES // WORD, np.int64)
+        self.alone = self.positions[:0]  # positions of a step in which each row is a sequence's one token, sampled
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
         ADDRESSES.register_attributes("step", self)
 
@@ -111,6 +113,8 @@ class StepInputs:
         for group, span in self._groups:
             self._place_tables(group, span, seqs)
         self._place_entries(self._work.divide(seqs))
+        are_alone = row == len(seqs) == len(samples) == len(self._entries)
+        self.alone = self.positions[: row if are_alone else 0]
         self._set(STEP.num_tokens, row)
         self._set(STEP.num_seqs, len(seqs))
         self._set(STEP.num_samples, len(samples))

@@ -7,6 +7,10 @@ At a barrier a worker spins, since the others are a few microseconds behind. Whe
 one of them they are milliseconds behind: a worker that spins until then uses up its own share of a CPU, and is put off
 in its turn. So once a wait has met such a process, workers sleep at barriers for the next steps: a thread that has
 slept runs before those that have computed, and meanwhile its CPU is free for the worker that is behind.
+
+A program that divides its work by rows alike from the first instruction to the last needs no barrier but one at its
+end: no row depends on another. Its rows are in shares, and a worker runs the whole program for one share after the
+other, as long as there is one that nobody has taken. So a worker whose CPU is taken away holds up no other.
 """
 
 from __future__ import annotations
@@ -53,8 +57,8 @@ class ControlRecord(NamedTuple):
     sleep: int  # number of the way to sleep, of sleep.KINDS
     contended_steps: int  # so many steps yet workers sleep at barriers
     arrivals: int  # barrier tickets handed out so far
-    pad_9: int
-    pad_10: int
+    shares: int  # of rows, each of which has the whole program run for it; 0: workers meet after each instruction
+    shares_taken: int
     pad_11: int
     pad_12: int
     pad_13: int
@@ -161,21 +165,45 @@ def _barrier(control, workers, worker):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _execute(control, worker):  # type: ignore[no-untyped-def]
-    program, length = load_i64(control + CONTROL.program), load_i64(control + CONTROL.length)
-    step, workers = load_i64(control + CONTROL.step), load_i64(control + CONTROL.workers)
+def _call(control, i, worker, workers):  # type: ignore[no-untyped-def]
+    at = load_i64(control + CONTROL.program) + i * INSTRUCTION_BYTES
+    kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
+    step = load_i64(control + CONTROL.step)
+    call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
+
+
+@inline
+def _execute_shares(control, worker, shares):  # type: ignore[no-untyped-def]
+    length, share = load_i64(control + CONTROL.length), fetch_add(control + CONTROL.shares_taken, 1)
+    while share < shares:
+        for i in range(length):
+            _call(control, i, share, -shares)
+        share = fetch_add(control + CONTROL.shares_taken, 1)
+    _barrier(control, load_i64(control + CONTROL.workers), worker)
+
+
+@inline
+def _execute_together(control, worker):  # type: ignore[no-untyped-def]
+    length, workers = load_i64(control + CONTROL.length), load_i64(control + CONTROL.workers)
     trace = 0
     if worker == 0:
         trace = load_i64(control + CONTROL.trace)
     if trace != 0:
         _clock_gettime(_CLOCK, trace)
     for i in range(length):
-        at = program + i * INSTRUCTION_BYTES
-        kernel, operands = load_i64(at + INSTRUCTION.kernel), load_i64(at + INSTRUCTION.operands)
-        call_kernel(kernel, operands, load_i64(at + INSTRUCTION.cores), step, worker, workers)
+        _call(control, i, worker, workers)
         _barrier(control, workers, worker)
         if trace != 0:
             _clock_gettime(_CLOCK, trace + (i + 1) * TIMESPEC_BYTES)
+
+
+@inline
+def _execute(control, worker):  # type: ignore[no-untyped-def]
+    shares = load_i64(control + CONTROL.shares)
+    if shares > 0:
+        _execute_shares(control, worker, shares)
+    else:
+        _execute_together(control, worker)
 
 
 @inline
@@ -213,6 +241,7 @@ def run_step(control: int) -> None:
     """
     workers = load_i64(control + CONTROL.workers)
     fetch_add(control + CONTROL.arrivals, -load_acquire(control + CONTROL.arrivals) % workers)
+    store_release(control + CONTROL.shares_taken, 0)
     contended_steps = load_i64(control + CONTROL.contended_steps)
     if contended_steps > 0:
         store_release(control + CONTROL.contended_steps, contended_steps - 1)

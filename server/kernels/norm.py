@@ -119,7 +119,7 @@ def _norm(pack: Any) -> Any:
     def norm(operands, step, worker, workers):  # type: ignore[no-untyped-def]
         rows = load_i64(step + load_i64(operands + NORM.rows_field))
         width = load_i64(operands + NORM.width)
-        normed = load_i64(operands + NORM.scratch) + worker * width * 4
+        normed = load_i64(operands + NORM.scratch) + worker * load_i64(operands + NORM.scratch_stride)
         panels, row_scales = load_i64(operands + NORM.panels), load_i64(operands + NORM.row_scales)
         first, last = share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)
         kept, stride = load_i64(operands + NORM.rows), width * 4

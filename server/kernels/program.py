@@ -10,6 +10,15 @@ import numpy.typing as npt
 from server.kernels.executor import Instruction
 from server.kernels.isa.jit import Kernel
 
+# Kernels whose work is rows, each worker's share of them by `share_begin`.
+_BY_ROWS = frozenset(
+    f"server.kernels.{name}"
+    for name in (
+        *("embedding", "norm", "pack", "activate", "attention.rope", "attention.lanes"),
+        *("matmul.lanes", "matmul.group_lanes", "matmul.groups", "matmul.group_bytes"),
+    )
+)
+
 
 class Program:
     """An append-only list of instructions; each runs on every core it has operands for, then all cores meet."""
@@ -23,8 +32,10 @@ class Program:
         self.collectives: list[bool] = []  # whether it adds up what the cores have left for each other
         self.operands: list[npt.NDArray[np.int64]] = []  # [cores, words] of each
         self.fields: list[tuple[str, ...]] = []  # names of the words, where operands are records
+        self.weight_bytes = 0  # that are read when it runs, 0 where nobody asks
         self.head = 0  # the instruction from which on only the sampled rows are computed
         self._table: npt.NDArray[np.int64] | None = None
+        self._is_by_rows: bool | None = None
 
     def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]], is_collective: bool = False) -> None:
         """Append one instruction with one operand record for each core."""
@@ -33,10 +44,18 @@ class Program:
         self.collectives.append(is_collective)
         self.operands.append(np.array(operands, np.int64))
         self.fields.append(getattr(operands[0], "_fields", ()) if operands else ())
-        self._table = None
+        self._table = self._is_by_rows = None
 
     def __len__(self) -> int:
         return len(self.kernels)
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether a row is one worker's from the first instruction to the last: on one core, by kernels of rows."""
+        if self._is_by_rows is None:
+            kernels = all(kernel.module in _BY_ROWS for kernel in self.kernels)
+            self._is_by_rows = kernels and all(len(operands) == 1 for operands in self.operands)
+        return self._is_by_rows
 
     @property
     def address(self) -> int:

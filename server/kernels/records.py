@@ -135,7 +135,8 @@ class NormOperands(NamedTuple):
     stays: int  # 1: the normed row is what stays in `hidden`
     panels: int  # output, in the format of the matmul that reads them
     row_scales: int  # output, float32 [T]: int8 panels only
-    scratch: int  # float32 [width] for each worker
+    scratch: int  # float32 [width] for each worker, `scratch_stride` bytes apart
+    scratch_stride: int
     width: int  # a multiple of 64, zero beyond `size`
     size: int  # hidden size
     eps: int  # bits of a float32

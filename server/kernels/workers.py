@@ -71,13 +71,18 @@ class WorkerPool:
     def _set(self, offset: int, value: int) -> None:
         self._fields[offset // 8] = value
 
-    def run(self, program: Program, step: int, first: int = 0) -> None:
+    def run(self, program: Program, step: int, first: int = 0, shares: int = 0) -> None:
         """Run `program` from instruction `first` on, on the step record at address `step`; returns when every worker is
         done. Releases the GIL.
 
+        `shares` above 0 are of its rows, which workers take one after the other without a barrier between instructions:
+        only for a program that `is_by_rows`, and rows of which none reads another. No result changes.
+
         In checked mode raises KernelAccessError after the instruction that has left its operands' memory.
         """
+        self._set(executor.CONTROL.shares, shares)
         self._run(program, step, None, first)
+        self._set(executor.CONTROL.shares, 0)
 
     def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
         """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""

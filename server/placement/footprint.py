@@ -13,6 +13,7 @@ from server.config import LoraConfig
 from server.config.formats import DEFAULT_GROUPS, Dtype, KVCacheDtype, Quantization, WeightFormats, WeightGroups
 from server.device.layout import round_up
 from server.device.ledger import MIB, MemoryLedger, Use
+from server.device.row_shares import MOST_ROW_SHARES
 from server.models.spec import ModelSpec
 from server.placement.cache_layout import KV_CELL_BYTES, SCALE_BYTES
 from server.placement.core_share import DTYPE_BYTES, CoreShare, activation_bytes, score_bytes, weight_bytes
@@ -41,6 +42,11 @@ class StepLimits:
     num_tokens: int
     num_samples: int
     num_workers: int  # threads of the emulator
+
+    @property
+    def num_scratches(self) -> int:
+        """Areas that kernels work in: of each worker, or of each share of a step's rows."""
+        return max(self.num_workers, MOST_ROW_SHARES)
 
     def num_text_blocks(self, block_size: int) -> int:
         """Blocks for keys of the texts of the largest step: each text begins one of its own."""

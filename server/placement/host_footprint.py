@@ -157,7 +157,7 @@ class HostFootprint:
             "weights": tp * packed_weight_bytes(model, shard, shape.formats),
             "activations": sizes.shared + tp * sizes.own + (sizes.experts.total if sizes.experts else 0),
             "partial_sums": tp * sizes.branches * sizes.partial,
-            "workers": shape.limits.num_workers * sizes.worker_scratch + divided,
+            "workers": shape.limits.num_scratches * sizes.worker_scratch + divided,
             "adapters": 0,
             "tables": sizes.rope_tables + sizes.other_tables + tp * sizes.head_groups,
         }

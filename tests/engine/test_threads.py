@@ -107,3 +107,61 @@ def test_one_thread_is_taken_where_more_gain_little(
 ) -> None:
     turns = {1: itertools.cycle(alone_ms), 2: itertools.cycle(shared_ms)}
     assert fitting_threads(2, lambda threads: next(turns[threads]) / 1e3) == fitting
+
+
+def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyPatch, num_seqs: int = 40):  # type: ignore[no-untyped-def]
+    """Tokens of many sequences of the default model, and into how many shares of rows its steps were divided."""
+    settings = EngineSettings(
+        cpu_threads=cpu_threads,  # type: ignore[arg-type]
+        max_model_len=128,
+        max_num_seqs=num_seqs,
+        num_gpu_blocks_override=4 * num_seqs,
+        kernel_cache_dir=kernel_cache,
+    )
+    engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
+    queue, limits, shares = _Queue(), SchedulerConfig(128, num_seqs, 128, 1024), []
+    run = engine.runner.pool.run
+    monkeypatch.setattr(
+        engine.runner.pool,
+        "run",
+        lambda *args, **options: (shares.append(options.get("shares", 0)), run(*args, **options)),
+    )
+    sampling = SamplingParams(max_tokens=24, temperature=0.9, seed=3, ignore_eos=True)
+    queue.commands = [
+        Add(Request(f"{i}", tuple(range(3 + i, 12 + 2 * i)), sampling, arrival_time=0.0)) for i in range(num_seqs)
+    ]
+    scheduler = Scheduler(limits, KVCacheManager(engine.cache))
+    loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
+    loop.step()
+    while scheduler.has_work:
+        loop.step()
+    engine.runner.close()
+    return queue.tokens, set(shares), engine.runner._programs.plain.is_by_rows
+
+
+def test_tokens_are_the_same_where_threads_take_shares_of_the_rows(
+    kernel_cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want, alone, _ = _batch_with(kernel_cache, 1, monkeypatch)
+    assert alone == {0}
+    for threads in (2, 3):
+        tokens, shares, is_by_rows = _batch_with(kernel_cache, threads, monkeypatch)
+        assert tokens == want
+        assert (shares > {0}) is is_by_rows  # prompts are divided by instructions, single tokens by rows
+
+
+def test_every_share_of_rows_has_one_scratch_in_all_instructions(kernel_cache: str) -> None:
+    """While one share runs a norm another may be at its attention: no kernel may lay its areas out in its own way."""
+    settings = EngineSettings(
+        max_model_len=128, max_num_seqs=40, num_gpu_blocks_override=64, kernel_cache_dir=kernel_cache
+    )
+    engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
+    program = engine.runner._programs.plain
+    areas = set()
+    for fields, operands in zip(program.fields, program.operands, strict=True):
+        named = dict(zip(fields, operands[0].tolist(), strict=True))
+        if "scratch" in named:
+            areas.add((named["scratch"], named["scratch_stride"]))
+    engine.runner.close()
+    assert len(areas) == 1
+    assert program.is_by_rows == all(kernel.module.rpartition(".")[2] != "amx" for kernel in program.kernels)

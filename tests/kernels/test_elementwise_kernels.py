@@ -112,6 +112,7 @@ def _reduce_norm(pool: WorkerPool, cell: str, hidden: Array, parts: Array, **cha
         panels=address(panels),
         row_scales=address(scales),
         scratch=address(scratch),
+        scratch_stride=scratch.strides[0],
         width=WIDTH,
         size=SIZE,
         eps=float_bits(1e-5),

@@ -244,6 +244,7 @@ def test_a_norm_leaves_blocks_and_nan_stays_in_its_chunk(two_threads: WorkerPool
         panels=address(blocks),
         row_scales=0,
         scratch=address(scratch),
+        scratch_stride=scratch.strides[0],
         width=64,
         size=64,
         eps=float_bits(1e-5),

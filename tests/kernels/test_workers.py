@@ -7,7 +7,7 @@ import pytest
 
 from server.device.address_map import ADDRESSES
 from server.kernels import executor
-from server.kernels.isa.jit import kernel
+from server.kernels.isa.jit import kernel, share_begin
 from server.kernels.isa.memory import load_i64, store_i64
 from server.kernels.program import Program
 from server.kernels.workers import WorkerPool
@@ -68,3 +68,42 @@ def test_no_worker_begins_an_instruction_before_all_have_ended_the_last(num_thre
             want = (want + np.roll(want, -1)) % 1_000_003
         assert halves[0].tolist() == want.tolist()
     pool.close()
+
+
+@kernel
+def add_index(operands, cores, step, worker, workers) -> None:
+    """rows[r] = 3 * rows[r] + r for the rows of a share."""
+    rows, count = load_i64(operands), load_i64(step)
+    for r in range(share_begin(count, worker, workers), share_begin(count, worker + 1, workers)):
+        store_i64(rows + r * 8, (3 * load_i64(rows + r * 8) + r) % 1_000_003)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize(("count", "shares"), [(32, 4), (33, 4), (39, 2), (5, 2), (3, 8), (0, 2)])
+def test_each_share_of_rows_goes_through_the_program_once(num_threads: int, count: int, shares: int) -> None:
+    rows, step = np.zeros(count + 1, np.int64), np.array([count], np.int64)
+    ADDRESSES.register("rows", rows)
+    program = Program("shares", rows)
+    for _ in range(INSTRUCTIONS):
+        program.add("add", add_index, [(rows.ctypes.data,)])
+    index = np.append(np.arange(count), 0)
+    want = np.zeros(count + 1, np.int64)
+    pool = WorkerPool(num_threads)
+    for _ in range(STEPS):
+        pool.run(program, step.ctypes.data, shares=shares)
+        pool.run(program, step.ctypes.data)  # and in turns with equal shares that meet after each instruction
+    for _ in range(2 * STEPS * INSTRUCTIONS):
+        want = (3 * want + index) % 1_000_003
+    assert rows.tolist() == want.tolist()
+    pool.close()
+
+
+def test_shares_have_whole_fours_of_rows() -> None:
+    """A matmul multiplies four rows together, of one panel."""
+    begin_of = share_begin.function
+    for count in range(70):
+        for shares in range(1, 9):
+            begins = [begin_of(count, share, -shares) for share in range(shares + 1)]
+            assert (begins[0], begins[-1]) == (0, count)
+            assert begins == sorted(begins)
+            assert all(begin % 4 == 0 for begin in begins[:-1] if begin < count)

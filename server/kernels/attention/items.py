@@ -3,7 +3,8 @@
 An entry of the step is up to `tile_tokens` consecutive query tokens of one sequence, with all their keys or with one
 partition of them (state.py); an entry and one kv head make an item. A worker takes its share of the items,
 the last first, because it has their tokens from the instruction before in its cache; then it helps the others, because
-the items' sizes differ too much for equal shares. Of items that share a query, whoever is last merges what all left.
+the items' sizes differ too much for equal shares; not so where the whole step is divided by rows. Of items that share
+a query, whoever is last merges what all left.
 """
 
 from __future__ import annotations
@@ -169,6 +170,14 @@ def _do_item(attend: Any) -> Any:
     return do_item
 
 
+@inline
+def _first_item(entries, pairs, worker, workers):  # type: ignore[no-untyped-def]
+    """First item of a worker's share: of an entry where the whole step is divided by rows."""
+    if workers < 0:
+        return share_begin(entries, worker, workers) * pairs
+    return share_begin(entries * pairs, worker, workers)
+
+
 def attention_items(prepare: Any, attend: Any) -> Any:
     """The loop of a kernel `(operands, cores, step, worker, workers)`.
 
@@ -182,11 +191,12 @@ def attention_items(prepare: Any, attend: Any) -> Any:
         kv_heads = load_i64(operands + ATTENTION.kv_heads)
         pairs = kv_heads * cores
         at = load_i64(operands + ATTENTION.scratch) + worker * load_i64(operands + ATTENTION.scratch_stride)
-        items = load_i64(step + STEP.num_tiles) * pairs
-        for turn in range(workers):
-            whose = (worker + turn) % workers
+        entries = load_i64(step + STEP.num_tiles)
+        for turn in range(max(1, workers)):
+            whose = (worker + turn) % abs(workers)
             counter = load_i64(step + STEP.counters) + whose * COUNTER_BYTES
-            first, last = share_begin(items, whose, workers), share_begin(items, whose + 1, workers) - 1
+            first = _first_item(entries, pairs, whose, workers)
+            last = _first_item(entries, pairs, whose + 1, workers) - 1
             index = last - fetch_add(counter, 1)
             while index >= first:
                 entry, pair = index // pairs, index % pairs

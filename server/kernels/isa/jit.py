@@ -218,5 +218,10 @@ def made_kernel(name: str, body: Any) -> Kernel:
 
 @inline
 def share_begin(total: int, worker: int, workers: int) -> int:
-    """First of `total` items that belongs to `worker`; the share ends where the next worker's begins."""
+    """First of `total` items that belongs to `worker`; the share ends where the next worker's begins.
+
+    `workers` below 0 are -`workers` shares of rows: items are divided by fours, which a matmul multiplies together.
+    """
+    if workers < 0:
+        return min(total, ((total + 3) // 4 * worker - workers - 1) // -workers * 4)
     return total * worker // workers

@@ -81,8 +81,11 @@ def _share(items, rows, row_bytes, weight_bytes, worker, workers):  # type: igno
     """The worker's part: items from `first` to `last`, of rows from `low` to `high`.
 
     Some of the columns, so that weights are read once. But some of the rows, which the worker packed itself and goes on
-    with, where weights stay in the second cache, or the rows do not and weights are read again anyway.
+    with, where weights stay in the second cache, or the rows do not and weights are read again anyway. Always where the
+    whole step is divided so, and `worker` is a share of it.
     """
+    if workers < 0:
+        return 0, items, share_begin(rows, worker, workers), share_begin(rows, worker + 1, workers)
     are_columns = weight_bytes > _NEAR_BYTES and rows * row_bytes <= _NEAR_BYTES
     if rows < _MANY_ROWS * workers or are_columns:
         return share_begin(items, worker, workers), share_begin(items, worker + 1, workers), 0, rows
