@@ -14,7 +14,7 @@ from server.kernels.isa.jit import Kernel
 _BY_ROWS = frozenset(
     f"server.kernels.{name}"
     for name in (
-        *("embedding", "norm", "pack", "activate", "attention.rope", "attention.lanes"),
+        *("embedding", "norm", "pack", "activate", "attention.rope", "attention.lanes", "attention.integer_lanes"),
         *("matmul.lanes", "matmul.group_lanes", "matmul.groups", "matmul.group_bytes"),
     )
 )

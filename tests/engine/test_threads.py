@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,14 +110,16 @@ def test_one_thread_is_taken_where_more_gain_little(
     assert fitting_threads(2, lambda threads: next(turns[threads]) / 1e3) == fitting
 
 
-def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyPatch, num_seqs: int = 40):  # type: ignore[no-untyped-def]
+def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyPatch, **options: Any):  # type: ignore[no-untyped-def]
     """Tokens of many sequences of the default model, and into how many shares of rows its steps were divided."""
+    num_seqs = 40
     settings = EngineSettings(
         cpu_threads=cpu_threads,  # type: ignore[arg-type]
         max_model_len=128,
         max_num_seqs=num_seqs,
         num_gpu_blocks_override=4 * num_seqs,
         kernel_cache_dir=kernel_cache,
+        **options,
     )
     engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
     queue, limits, shares = _Queue(), SchedulerConfig(128, num_seqs, 128, 1024), []
@@ -139,13 +142,14 @@ def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyP
     return queue.tokens, set(shares), engine.runner._programs.plain.is_by_rows
 
 
+@pytest.mark.parametrize("options", [{}, {"quantization": "int8", "kv_cache_dtype": "int8"}], ids=["bf16", "int8"])
 def test_tokens_are_the_same_where_threads_take_shares_of_the_rows(
-    kernel_cache: str, monkeypatch: pytest.MonkeyPatch
+    kernel_cache: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    want, alone, _ = _batch_with(kernel_cache, 1, monkeypatch)
+    want, alone, _ = _batch_with(kernel_cache, 1, monkeypatch, **options)
     assert alone == {0}
     for threads in (2, 3):
-        tokens, shares, is_by_rows = _batch_with(kernel_cache, threads, monkeypatch)
+        tokens, shares, is_by_rows = _batch_with(kernel_cache, threads, monkeypatch, **options)
         assert tokens == want
         assert (shares > {0}) is is_by_rows  # prompts are divided by instructions, single tokens by rows
 
