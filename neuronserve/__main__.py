@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import site
 import sys
 from pathlib import Path
@@ -35,8 +36,9 @@ def _rank(entry: str) -> int:
     Python itself puts PYTHONPATH first, and with it an application's own `server` or `tokenizers`.
     """
     path = Path(entry)
-    if path.resolve() == ROOT:
-        return 1
+    with contextlib.suppress(OSError):  # a relative one, where the working directory is gone
+        if path.resolve() == ROOT:
+            return 1
     if any(path.is_relative_to(each) for each in site.getsitepackages()):
         return 2
     return 0 if path.is_relative_to(STANDARD) else 3

@@ -45,7 +45,7 @@ def test_an_applications_packages_do_not_take_the_place_of_ours(
     ended = subprocess.run(
         [*start, "run-batch", "-i", "in.jsonl", "-o", "out.jsonl", "--kernel-cache-dir", kernel_cache],
         cwd=application,
-        env=environment(PYTHONPATH=f".:{application}:{ROOT}"),
+        env=environment(PYTHONPATH=f".:{application}:{ROOT}", NUMBA_DISABLE_JIT="1"),  # to debug its own kernels
         capture_output=True,
         text=True,
         timeout=5 * PATIENCE_S,
@@ -53,3 +53,23 @@ def test_an_applications_packages_do_not_take_the_place_of_ours(
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads((application / "out.jsonl").read_text())["response"]["status_code"] == 200
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("ls --url http://127.0.0.1:1", "no server answers at"), ("serve", "error: the working directory has been removed")],
+)
+def test_a_working_directory_that_is_gone_is_needed_by_those_alone_that_start_processes(
+    tmp_path: Path, command: str, says: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    ended = subprocess.run(
+        ["sh", "-c", f'rmdir ../gone; exec "$@" {command}', "sh", *COMMAND],
+        cwd=tmp_path / "gone",
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (says in ended.stderr, "Traceback" in ended.stderr) == (True, False), ended.stderr

@@ -40,6 +40,11 @@ def run(argv: Sequence[str] | None, engine: EngineMain) -> int:
     except StartError as error:
         print(f"neuronserve: error: {error}", file=sys.stderr)
         return error.exit_code
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print("neuronserve: error: the working directory has been removed", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("neuronserve: interrupted", file=sys.stderr)
         return 130  # as of a process that SIGINT has ended

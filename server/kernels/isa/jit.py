@@ -29,6 +29,7 @@ from server.kernels.isa.shortcuts import take_shortcuts
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 take_shortcuts()
+numba.config.DISABLE_JIT = False  # NUMBA_DISABLE_JIT is for code that Python could run too; no kernel is
 
 # error_model numpy: a division checks nothing. No fastmath: the order of operations is part of the contract.
 OPTIONS = {"error_model": "numpy"}
