@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
@@ -44,7 +45,8 @@ def test_a_tokenizer_that_knows_more_than_the_embedding_is_refused_at_start(tmp_
 
 def test_ctrl_c_is_one_line_and_no_traceback() -> None:
     argv = command("simulate", "--num-prompts", "10000000", program="server")
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
+    hears = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job's children do not
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT, preexec_fn=hears) as process:
         until(lambda: "_umath_linalg" in Path(f"/proc/{process.pid}/maps").read_text())  # it is at work
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
