@@ -59,7 +59,7 @@ def test_an_applications_packages_do_not_take_the_place_of_ours(
     ("command", "says"),
     [
         ("ls --url http://127.0.0.1:1", "no server answers at"),
-        ("serve", "error: the working directory has been removed"),
+        ("serve", "the working directory has been removed"),
     ],
 )
 def test_a_working_directory_that_is_gone_is_needed_by_those_alone_that_start_processes(
