@@ -22,6 +22,8 @@ class SharedFile:
     Who only reads and writes it by calls has nothing of it among its addresses, where a wild pointer could reach it.
     """
 
+    _fd = -1  # while there is none, as where it could not be made
+
     def __init__(self, use: str, num_bytes: int) -> None:
         """`use` names it in lists of a process's memory. Raises OSError where there is no room or descriptor for it."""
         self._fd = _without_name(TITLE + use, num_bytes)

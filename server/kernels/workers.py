@@ -82,11 +82,11 @@ class WorkerPool:
         """
         self._set(executor.CONTROL.shares, shares)
         self._run(program, step, None, first)
-        self._set(executor.CONTROL.shares, 0)
 
     def trace(self, program: Program, step: int) -> npt.NDArray[np.float64]:
         """`run`, and when each instruction was done: [len(program) + 1] seconds, the first being the start."""
         times = np.zeros((len(program) + 1, executor.TIMESPEC_BYTES // 8), np.int64)
+        self._set(executor.CONTROL.shares, 0)
         self._run(program, step, times)
         return times[:, 0] + times[:, 1] * 1e-9
 

@@ -12,9 +12,10 @@ import pytest
 from server.clock import ManualClock
 from server.config import SchedulerConfig
 from server.engine import runner
-from server.engine.load.loading import load_engine
+from server.engine.load.loading import LoadedEngine, load_engine
 from server.engine.loop import EngineLoop
 from server.engine.runner import fitting_threads
+from server.kernels.program import Program
 from server.kv_cache.manager import KVCacheManager
 from server.link.messages import Add, Command, Tokens
 from server.scheduler.scheduler import Scheduler
@@ -58,14 +59,24 @@ def tokens_with(kernel_cache: str, cpu_threads: int | str, alone: int | None = N
     engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
     if alone is not None:
         engine.runner.num_threads_alone = alone
-    queue, limits = _Queue(), SchedulerConfig(256, 4, 128, 16)
+    queue = _Queue()
+    run_all(engine, queue, SchedulerConfig(256, 4, 128, 16))
+    return queue.tokens
+
+
+def run_all(engine: LoadedEngine, queue: _Queue, limits: SchedulerConfig) -> None:
+    """Run an engine until all that the queue has is answered, and end it."""
     scheduler = Scheduler(limits, KVCacheManager(engine.cache))
     loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
     loop.step()
     while scheduler.has_work:
         loop.step()
     engine.runner.close()
-    return queue.tokens
+
+
+def is_for_rows(program: Program) -> bool:
+    """Whether all of its kernels divide their work by rows: those for the tile unit do not."""
+    return all(kernel.module.rpartition(".")[2] != "amx" for kernel in program.kernels)
 
 
 def test_tokens_are_the_same_on_any_number_of_threads(kernel_cache: str) -> None:
@@ -111,7 +122,7 @@ def test_one_thread_is_taken_where_more_gain_little(
 
 
 def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyPatch, **options: Any):  # type: ignore[no-untyped-def]
-    """Tokens of many sequences of the default model, and into how many shares of rows its steps were divided."""
+    """Tokens of many sequences of the default model, into how many shares of rows its steps were divided, and how."""
     num_seqs = 40
     settings = EngineSettings(
         cpu_threads=cpu_threads,  # type: ignore[arg-type]
@@ -122,7 +133,7 @@ def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyP
         **options,
     )
     engine = load_engine(settings.engine_config(Path(settings.model)), lambda _: None)
-    queue, limits, shares = _Queue(), SchedulerConfig(128, num_seqs, 128, 1024), []
+    queue, shares = _Queue(), []
     run = engine.runner.pool.run
     monkeypatch.setattr(
         engine.runner.pool,
@@ -133,13 +144,8 @@ def _batch_with(kernel_cache: str, cpu_threads: int, monkeypatch: pytest.MonkeyP
     queue.commands = [
         Add(Request(f"{i}", tuple(range(3 + i, 12 + 2 * i)), sampling, arrival_time=0.0)) for i in range(num_seqs)
     ]
-    scheduler = Scheduler(limits, KVCacheManager(engine.cache))
-    loop = EngineLoop(scheduler, engine.runner, ManualClock(), queue, queue)
-    loop.step()
-    while scheduler.has_work:
-        loop.step()
-    engine.runner.close()
-    return queue.tokens, set(shares), engine.runner._programs.plain.is_by_rows
+    run_all(engine, queue, SchedulerConfig(128, num_seqs, 128, 1024))
+    return queue.tokens, set(shares), engine.runner._programs.plain
 
 
 @pytest.mark.parametrize("options", [{}, {"quantization": "int8", "kv_cache_dtype": "int8"}], ids=["bf16", "int8"])
@@ -149,9 +155,10 @@ def test_tokens_are_the_same_where_threads_take_shares_of_the_rows(
     want, alone, _ = _batch_with(kernel_cache, 1, monkeypatch, **options)
     assert alone == {0}
     for threads in (2, 3):
-        tokens, shares, is_by_rows = _batch_with(kernel_cache, threads, monkeypatch, **options)
+        tokens, shares, program = _batch_with(kernel_cache, threads, monkeypatch, **options)
         assert tokens == want
-        assert (shares > {0}) is is_by_rows  # prompts are divided by instructions, single tokens by rows
+        assert program.is_by_rows is is_for_rows(program)
+        assert (shares > {0}) is program.is_by_rows  # prompts are divided by instructions, single tokens by rows
 
 
 def test_every_share_of_rows_has_one_scratch_in_all_instructions(kernel_cache: str) -> None:
@@ -168,4 +175,4 @@ def test_every_share_of_rows_has_one_scratch_in_all_instructions(kernel_cache: s
             areas.add((named["scratch"], named["scratch_stride"]))
     engine.runner.close()
     assert len(areas) == 1
-    assert program.is_by_rows == all(kernel.module.rpartition(".")[2] != "amx" for kernel in program.kernels)
+    assert program.is_by_rows is is_for_rows(program)
