@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,10 @@ hypothesis.settings.register_profile("thorough", max_examples=300, print_blob=Tr
 hypothesis.settings.load_profile("quick")  # `make test-all` asks for the other with --hypothesis-profile
 
 MAX_TOKENS = 512
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it of a job in the background, and all it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -44,19 +42,9 @@ def test_a_tokenizer_that_knows_more_than_the_embedding_is_refused_at_start(tmp_
         ) in ended.stderr
 
 
-@contextlib.contextmanager
-def hearing_interrupts() -> Iterator[None]:
-    """What starts here hears SIGINT, which a shell has a job in the background ignore, and all that this starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_is_one_line_and_no_traceback() -> None:
     argv = command("simulate", "--num-prompts", "10000000", program="server")
-    with hearing_interrupts(), subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
         until(lambda: "_umath_linalg" in Path(f"/proc/{process.pid}/maps").read_text())  # it is at work
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
