@@ -8,10 +8,12 @@ not for another's long one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from math import ceil
+from sys import maxsize
 
 from server.api.config import ApiConfig
 from server.config.formats import Batching
@@ -22,8 +24,11 @@ from server.link.messages import Tokens
 from server.scheduler.batching import POLICIES
 from server.scheduler.comebacks import Comebacks
 from server.scheduler.forecast import EngineLoad, Forecast
+from server.scheduler.lengths import Running
 from server.scheduler.turns import Waiting
 from server.types import Request, StepReport
+
+FRESH = Running(0, maxsize, "")  # a sequence that has just been placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,10 @@ class Admission:
             most_s = forecast.most_s(request, foreseen_s)
             if limit_s is not None and delay_s > 0 and most_s > limit_s:
                 known_s = service_s if forecast.knows_lengths else 0.0
-                return _Refusal(rank, what, limit, most_s, limit_s, min(most_s - limit_s, delay_s), known_s)
+                wait_s = min(most_s - limit_s, forecast.mean_delay_s(load))
+                return _Refusal(rank, what, limit, most_s, limit_s, wait_s, known_s)
+        for each in requests:
+            forecast.lengths.expect(each.request_id, each.tenant)
         forecast.inflow.add(request.priority, request.tenant, request.arrival_time, chance * service_s)
         if delay_s > 0:
             forecast.expect(request, first_s)
@@ -116,9 +124,11 @@ class Admission:
         else:
             ahead = forecast.turns.before(newcomer, waiting, to_come, mean)
             share_before = forecast.inflow.share_before(newcomer.priority, newcomer.tenant, newcomer.arrival_time)
+        num_free = _free_places(report, self._config.max_num_seqs)
         load = EngineLoad(
+            forecast.ends(chain(_running(client.journal), repeat(FRESH, num_free))),
             0 if report is None else report.num_running,
-            _free_places(report, self._config.max_num_seqs),
+            num_free,
             len(ahead),
             sum(computing) + sum(each.num_tokens for each in ahead),
             len(computing) + len(ahead),
@@ -152,6 +162,12 @@ def _free_places(report: StepReport | None, max_num_seqs: int) -> int:
     return min(max_num_seqs - report.num_running, by_blocks)
 
 
+def _running(journal: Iterable[OpenSequence]) -> Iterator[Running]:
+    for each in journal:
+        if each.is_placed:
+            yield Running(len(each.token_ids), each.request.sampling.max_tokens, each.request.tenant)
+
+
 def _overloaded(refusal: _Refusal, retry_after_s: int) -> Overloaded:
     return Overloaded(
         f"The server is busy: this request may wait {refusal.most_s:.1f} s for {refusal.what}, and at most "
@@ -162,6 +178,9 @@ def _overloaded(refusal: _Refusal, retry_after_s: int) -> Overloaded:
 
 
 def _record(forecast: Forecast, turn: Tokens) -> None:
+    for event in turn.events:
+        if event.token_id is not None:
+            forecast.lengths.generated(event.request_id, event.index + 1, event.finish_reason is not None)
     num_ended = sum([event.finish_reason is not None for event in turn.events])
     firsts = [event.request_id for event in turn.events if event.index == 0]
     forecast.record(turn.report, turn.num_generated, num_ended, firsts)

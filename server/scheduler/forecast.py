@@ -1,23 +1,22 @@
 """How long a request that comes now will wait, from what steps took and what is ahead of it. Pure: asks no clock.
 
-Two things hold a request back: places in the batch, which are given back as sequences end, and the tokens of prompts
-that are computed before its own. The steps until both are done, at the time that steps take by the tokens in them, are
-its delay: the more of the two where prompts share steps with decodes, their sum where they do not. So the delay of a
-request falls by a second a second while nobody else comes, and whoever is told to come back after what is past the
-limit will find room.
+Two things hold a request back: places in the batch, which are given back as sequences end (lengths.py), and the tokens
+of prompts that are computed before its own. The steps until both are done, at the time that steps take by the tokens
+in them, are its delay: the more of the two where prompts share steps with decodes, their sum where they do not.
 
-A forecast is of the mean: lengths are drawn, hosts are busy. Whoever promises a limit asks for `most_s`, which nearly
-all of the latest requests kept (margins.py). Others may come who are served before: inflow.py says how many.
+Lengths are drawn, hosts are busy. Whoever promises a limit asks for `most_s`, which nearly all of the latest requests
+kept (margins.py). Others may come who are served before: inflow.py says how many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
 from server.scheduler.batching import POLICIES, BatchingPolicy
 from server.scheduler.inflow import Inflow
+from server.scheduler.lengths import FIRST_LENGTH, Ends, Lengths, Running
 from server.scheduler.margins import Margins
 from server.scheduler.turns import Turns
 from server.types import Request, StepReport
@@ -25,16 +24,16 @@ from server.types import Request, StepReport
 NUM_STEPS_KEPT = 32  # of each kind: what came before weighs less and less
 NUM_ENDS_KEPT = 64
 NUM_ENDS_TAUGHT = 8  # ends from which the length of sequences is known
-# Before there was any: seconds of a step and of each token in it, and tokens that a sequence generates. Rather too
-# many: who floods a server that has just started is refused for a second, and none waits for half a minute.
+# Before there was any: seconds of a step and of each token in it. Rather too many: who floods a server that has just
+# started is refused for a second, and none waits for half a minute.
 FIRST_STEP = 0.1, 0.0005
-FIRST_LENGTH = 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """What a request that comes now finds at an engine: ahead of it are those served before it (turns.py)."""
 
+    ends: Ends  # of those that run, or get free places
     num_running: int
     num_free_places: int  # of the batch
     num_ahead: int = 0  # sequences that wait for a place, and get one before it
@@ -50,6 +49,11 @@ class EngineLoad:
             num_tokens_ahead=self.num_tokens_ahead + num_tokens,
             num_prompts_ahead=self.num_prompts_ahead + 1,
         )
+
+    @property
+    def num_places(self) -> int:
+        """That have to be given back before the request has one."""
+        return max(0, self.num_ahead + 1 - self.num_free_places)
 
 
 @dataclass(slots=True)
@@ -114,6 +118,8 @@ class Forecast:
         self.turns = Turns()
         self.inflow = Inflow()
         self._margins = Margins()
+        self.lengths = Lengths()
+        self._ends: Ends | None = None  # since the last turn
         self._num_generated, self._num_ended = FIRST_LENGTH, 1.0
 
     @property
@@ -136,7 +142,7 @@ class Forecast:
 
         `firsts` are ids of those whose first tokens are among them.
         """
-        last, self._last = self._last, report
+        last, self._last, self._ends = self._last, report, None
         if last is not None and report.step_id <= last.step_id:  # another engine, after a pause that nobody foresaw
             self.turns.reset()
             self._margins.forget_expected()
@@ -153,33 +159,45 @@ class Forecast:
         self._num_generated = keep * self._num_generated + num_generated
         self._num_ended = keep * self._num_ended + num_ended
 
+    def ends(self, running: Iterable[Running]) -> Ends:
+        """Those of the sequences that run since the last turn; who are looked at once."""
+        if self._ends is None:
+            self._ends = self.lengths.ends(running, self.tokens_per_sequence)
+        return self._ends
+
     def service_s(self, load: EngineLoad, num_sequences: int, num_prompt_tokens: int) -> float:
         """Seconds of the engine that so many sequences take which share a prompt."""
-        return self._own_s(load.behind(num_sequences, num_prompt_tokens), 0) - self._own_s(load, 0)
+        alone = replace(load, share_before=0.0)
+        return self.mean_delay_s(alone.behind(num_sequences, num_prompt_tokens)) - self.mean_delay_s(alone)
+
+    def mean_delay_s(self, load: EngineLoad) -> float:
+        """Seconds until a request is placed if sequences have as many tokens as on average, and end in turns."""
+        alone, num_running = replace(load, share_before=0.0), max(1, load.num_running + load.num_free_places)
+        num_decodes = load.num_places * self.tokens_per_sequence / num_running
+        return self._seconds(alone, 0, num_decodes) / (1 - load.share_before)
 
     def delay_s(self, load: EngineLoad) -> float:
         """Seconds until a request is placed; 0 when it is in the next step."""
-        return self._own_s(load, 0) / (1 - load.share_before)
+        return self.first_token_s(load, 0)
 
     def first_token_s(self, load: EngineLoad, num_prompt_tokens: int) -> float:
         """Seconds until a request with such a prompt has its first token."""
-        return self.delay_s(load) + self._own_s(load, num_prompt_tokens) - self._own_s(load, 0)
+        num_places = load.num_places / (1 - load.share_before)  # of which those who come later have some first
+        return self._seconds(load, num_prompt_tokens, load.ends.steps_until(num_places))
 
     def most_s(self, request: Request, foreseen_s: float) -> float:
         """Seconds that nearly all of the latest requests like it took at most for which so many were foreseen."""
         return self._margins.most_s(request.priority, foreseen_s)
 
-    def _own_s(self, load: EngineLoad, num_prompt_tokens: int) -> float:
-        """Seconds of the steps until there is a place, and until the tokens are computed, if nobody comes between."""
-        num_tokens = load.num_tokens_ahead * self._computed_share + num_prompt_tokens
-        num_places = max(0, load.num_ahead + 1 - load.num_free_places)
-        num_running = load.num_running + load.num_free_places if num_places else load.num_running
-        num_decodes = num_places * self.tokens_per_sequence / max(1, num_running)
+    def _seconds(self, load: EngineLoad, num_prompt_tokens: int, num_decodes: float) -> float:
+        """Seconds of so many steps of sequences that run, and of the steps that compute what is ahead and a prompt."""
+        num_tokens = load.num_tokens_ahead * self._computed_share / (1 - load.share_before) + num_prompt_tokens
+        num_running = load.num_running + load.num_free_places if load.num_places else load.num_running
         if self._policy.mixes_phases:
             step_s, token_s = self._steps.line(has_prompts=True)
             num_steps = max(num_decodes, ceil(num_tokens / max(1, self._budget - num_running)))
             return step_s * num_steps + token_s * (num_tokens + num_steps * num_running)
-        num_prompts = load.num_prompts_ahead + (num_prompt_tokens > 0)
+        num_prompts = load.num_prompts_ahead / (1 - load.share_before) + (num_prompt_tokens > 0)
         num_steps = max(ceil(num_tokens / self._budget), num_prompts // (self._policy.max_prompts or num_prompts or 1))
         decode_s, decode_token_s = self._steps.line(has_prompts=False)
         prompt_s, prompt_token_s = self._steps.line(has_prompts=True)

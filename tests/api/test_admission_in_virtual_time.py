@@ -38,6 +38,10 @@ def several(chance: Random) -> Asked:
     return replace(one, outputs=tuple(chance.randint(5, 80) for _ in range(4)))
 
 
+def two_kinds(chance: Random) -> Asked:
+    return Asked(0.0, chance.randint(20, 200), (chance.choice((4, 4, 4, 120)),), max_tokens=256)
+
+
 def arrivals(draw: Draw, per_s: float, seconds: float = TIME_S, seed: int = 3) -> list[Asked]:
     """Poisson."""
     chance, at = Random(seed), 0.0
@@ -84,6 +88,12 @@ def test_at_three_times_the_capacity_who_is_taken_keeps_the_limit_and_no_capacit
     assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
     assert goodput(server) >= 0.93 * tokens_per_s  # of a minute's start too, when nothing was known
     assert any(fate.refusals for fate in server.fates)
+
+
+@pytest.mark.parametrize("batching", ["neuron", "continuous"])
+def test_the_limit_is_kept_where_places_are_held_for_long_and_come_free_together(batching: Batching) -> None:
+    server = served(arrivals(two_kinds, OVERLOAD * capacity(two_kinds, batching)[0]), batching)
+    assert p99_s(taken(server.fates)) <= 1.5 * TTFT_LIMIT_S
 
 
 def test_below_the_capacity_nobody_is_refused() -> None:
