@@ -20,6 +20,7 @@ from server.checkpoint.packed_form import SECTION, PackedForm, is_packed, packed
 from server.config.formats import Quantization
 from server.models.config_values import Values
 from server.models.decoder import decoder_graph
+from server.models.families.text_part import name_in_text
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules
 from server.typed_json import JsonError, complaint, convert, shown_key
@@ -131,7 +132,7 @@ def read_stored_quantization(config: Values, spec: ModelSpec) -> Stored | None:
     _check_group(path, group)
     has_activations = group.input_activations is not None
     quantization: Quantization = "fp8" if kind == "float" else "int8" if has_activations else "int8-weight-only"
-    modules, entries = linear_modules(spec), section.ignore or ()
+    modules, entries = linear_modules(spec), [name_in_text(entry) for entry in section.ignore or ()]
     ignored = [module for module in modules if any(_matches(entry, module) for entry in entries)]
     # A tied output layer is the embedding's own tensor, which is never quantized.
     tied = decoder_graph(spec).head.modules if spec.is_tied else ()

@@ -22,6 +22,7 @@ from msgspec import Meta
 from server.checkpoint.json_file import read_json
 from server.checkpoint.safetensors_file import SafetensorsFile
 from server.errors import CheckpointError
+from server.models.families.text_part import name_in_text
 from server.models.ops import Linear
 from server.typed_json import shown
 
@@ -233,7 +234,8 @@ def module_widths(linears: Iterable[Linear]) -> dict[str, tuple[int, int]]:
 def _split(tensor: str) -> tuple[str, str]:
     """Module and kind of a tensor: base_model.model.MODULE.KIND.weight."""
     module, _, kind = tensor.removesuffix(".weight").rpartition(".")
-    return module.removeprefix(PREFIX), kind if tensor.startswith(PREFIX) and tensor.endswith(".weight") else ""
+    is_known = tensor.startswith(PREFIX) and tensor.endswith(".weight")
+    return name_in_text(module.removeprefix(PREFIX)), kind if is_known else ""
 
 
 def _what(tensor: str) -> str:

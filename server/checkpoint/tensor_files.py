@@ -22,6 +22,7 @@ from server.checkpoint.json_file import read_json
 from server.checkpoint.safetensors_file import SafetensorsFile, is_plain
 from server.checkpoint.stored import StoredTensor
 from server.errors import CheckpointError
+from server.models.families.text_part import name_in_text
 from server.models.spec import ModelSpec
 from server.models.tensors import embedding_weight, tied_weight
 from server.typed_json import shown
@@ -74,7 +75,11 @@ def open_tensors(
 
 
 def by_names_of(spec: ModelSpec, tensors: dict[str, PlainTensor]) -> dict[str, PlainTensor]:
-    """By the model's names of today; a file that was saved without its output layer leaves the prefix of names out."""
+    """By the model's names of today; a file that was saved without its output layer leaves the prefix of names out.
+
+    A text's part of a model that sees pictures has the names of the text alone.
+    """
+    tensors = {name_in_text(name): tensor for name, tensor in tensors.items()}
     embedding, prefix, today = embedding_weight(spec), spec.names.prefix, dict(spec.names.old_names)
     if embedding in tensors or embedding.removeprefix(prefix) not in tensors:
         prefix = ""

@@ -26,6 +26,7 @@ from server.models.config_values import (
     refuse,
 )
 from server.models.families import FAMILIES, model_spec_of
+from server.models.families.text_part import TEXT_PARTS
 from server.models.spec import ModelSpec
 from server.models.traits import ALIBI, DEFAULT_KEYS, FIRST_IS_GLOBAL, LEARNED_POSITIONS, TRAITS, WINDOWED
 from server.typed_json import shown
@@ -115,7 +116,7 @@ def planned_spec(config: Values) -> ModelSpec:
     Raises ConfigError, naming the key, for what is missing, out of range or contradictory, and for architectures that
     the graph does not express.
     """
-    if _first_name(config) in FAMILIES:
+    if _first_name(config) in FAMILIES or _first_name(config) in TEXT_PARTS:
         return model_spec_of(config)
     inner = config.get("text_config")
     values = {**config, **inner} if isinstance(inner, dict) else config

@@ -27,6 +27,7 @@ from server.device.ledger import GIB
 from server.errors import DeviceError, DeviceMemoryError, StartError
 from server.models.decoder import decoder_graph
 from server.models.families import ENCODERS, GENERATORS
+from server.models.families.text_part import TEXT_PARTS
 from server.models.spec import ModelSpec
 from server.models.tensors import linear_modules, num_params
 from server.placement.encoder_footprint import encoder_bytes
@@ -182,6 +183,7 @@ def _lists() -> dict[str, Iterable[str]]:
     """What can be served, by what it is."""
     return {
         "generate text (architectures of config.json; also as ...Model and ...ForSequenceClassification)": GENERATORS,
+        "the same, of models that see pictures, which the server does not take": TEXT_PARTS,
         "encode texts (with the endings Model, ForMaskedLM and ForSequenceClassification)": ENCODERS,
         "weights (--quantization; files of the same, GPTQ, AWQ, packed compressed-tensors and GGUF are read)": (
             "none",

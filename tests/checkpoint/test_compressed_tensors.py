@@ -124,6 +124,7 @@ class TestFormats:
         [
             ((), 0),
             (("lm_head",), 1),
+            (("language_model.lm_head", f"language_model.{Q0}", "vision_tower.patch_conv"), 2),
             (("re:.*lm_head",), 1),
             ((Q0, "re:.*down_proj$"), 3),
             ((r"re:model\.layers\.\d+\.self_attn\.(q|k)_proj",), 4),

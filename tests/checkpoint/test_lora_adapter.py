@@ -53,6 +53,13 @@ def test_modules_ranks_and_scales(model: Path, opened: Open) -> None:
     assert np.array_equal(adapter.array(f"{PREFIX}{GATE}.lora_A.weight"), tensors[f"{PREFIX}{GATE}.lora_A.weight"])
 
 
+@pytest.mark.parametrize("nested", ["language_model.model.", "model.language_model."])
+def test_adapters_of_a_model_that_sees_pictures_fit_its_text(model: Path, opened: Open, nested: str) -> None:
+    tensors = adapter_tensors(model, 8)
+    named = {name.replace(f"{PREFIX}model.", PREFIX + nested): values for name, values in tensors.items()}
+    assert opened(named).modules.keys() == opened(tensors).modules.keys()
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_values_are_read_as_float32(model: Path, opened: Open, dtype: Any) -> None:
     tensors = {name: values.astype(dtype) for name, values in adapter_tensors(model, 4, ("q_proj",)).items()}

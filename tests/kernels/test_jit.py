@@ -42,6 +42,15 @@ from server.kernels.isa import cache
 cache.use_cache(sys.argv[1])
 getattr(attention, sys.argv[2]).address
 """
+COMPILE_ONE = """
+import sys
+from server.kernels.isa import cache
+from server.kernels.logits import finish_logits
+cache.use_cache(sys.argv[1])
+finish_logits.is_at_hand
+finish_logits.make()
+print("loaded" if finish_logits.is_loaded else "compiled")
+"""
 RUN = """
 import sys
 import numpy as np
@@ -54,6 +63,23 @@ for cell in ("float32", "bfloat16"):
     case = Case((cell, "portable"), 4, 2, 64, 32, 0, [40])
     assert np.abs(case.run(pool, [(0, 0, 40)]) - case.want(0)).max() < 1e-4, cell
 """
+
+
+def _damage(file: Path, how: str) -> None:
+    data = file.read_bytes()
+    file.write_bytes({"empty": b"", "half": data[: len(data) // 2], "noise": bytes(reversed(data))}[how])
+
+
+@pytest.mark.parametrize(("ending", "how"), [("nbi", "empty"), ("nbi", "noise"), ("nbc", "half")])
+def test_a_damaged_file_of_the_cache_is_compiled_anew(tmp_path: Path, ending: str, how: str) -> None:
+    command = [sys.executable, "-c", COMPILE_ONE, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "compiled\n"
+    [file] = tmp_path.rglob(f"*.{ending}")
+    whole = file.stat().st_size
+    _damage(file, how)
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "compiled\n"
+    assert file.stat().st_size == whole
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "loaded\n"
 
 
 def test_numba_is_asked_once_what_an_operator_makes_of_types(monkeypatch: pytest.MonkeyPatch) -> None:

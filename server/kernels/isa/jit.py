@@ -16,7 +16,7 @@ from typing import Any
 
 import numba
 from numba import types
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -94,12 +94,32 @@ def declare() -> None:
     rtsys.initialize(cpu_target.target_context)
 
 
+class _Files(IndexDataCacheFile):  # type: ignore[misc]
+    """The files of a function's cache. What cannot be read, as after a power cut, is compiled anew and written over."""
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except Exception:  # damaged pickles may raise anything
+            return {}
+
+    def _load_data(self, name: str) -> Any:
+        try:
+            return super()._load_data(name)
+        except Exception as error:
+            raise OSError(f"{name} cannot be read") from error  # to Numba, as if it had been removed
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """Numba's cache of a function, for a process in which Numba knows nothing yet.
 
     Its own declares all that Numba can compile before it loads anything: half of a warm start's work. Machine code
     refers to none of that, and who compiles declares it anyway.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function, or None."""

@@ -24,6 +24,7 @@ from server.models.families.phi3 import Phi3Config
 from server.models.families.qwen import Qwen2Config, Qwen3Config
 from server.models.families.qwen_moe import Qwen2MoeConfig, Qwen3MoeConfig
 from server.models.families.smollm3 import SmolLM3Config
+from server.models.families.text_part import TEXT_PARTS, text_part
 from server.models.spec import ModelSpec, without_output_layer
 from server.typed_json import shown
 
@@ -86,9 +87,11 @@ FAMILIES: dict[str, type[DecoderConfig | EncoderConfig]] = {
 def model_spec_of(config: Values) -> ModelSpec:
     """The dimensions and options of the model that `config`, the values of a config.json, describes.
 
-    Raises ConfigError, naming the key, the value and what is allowed, for an unknown architecture, remote code, and
-    values that are out of range, contradictory or not implemented.
+    Of a model that sees pictures: of its text's part. Raises ConfigError, naming the key, the value and what is
+    allowed, for an unknown architecture, remote code, and values that are out of range, contradictory or not
+    implemented.
     """
+    config = text_part(config)
     architecture = _architecture(config)
     for key in ("auto_map", "trust_remote_code"):
         if config.get(key):
@@ -110,7 +113,7 @@ def own_keys(architecture: str) -> dict[str, str]:
 
 def _architecture(config: Values) -> str:
     names = config.get("architectures")
-    known = ", ".join((*GENERATORS, *(f"{name}Model" for name in ENCODERS)))
+    known = ", ".join((*GENERATORS, *TEXT_PARTS, *(f"{name}Model" for name in ENCODERS)))
     if not isinstance(names, list) or not names:
         raise ConfigError(f"architectures is missing; supported are {known}")
     if not isinstance(names[0], str) or names[0] not in FAMILIES:

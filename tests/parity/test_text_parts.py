@@ -1,0 +1,104 @@
+"""Checkpoints of models that see pictures, as transformers writes them: their texts are those of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from server.errors import CheckpointError
+
+TOLERANCE = 1e-5  # largest error over largest logit
+TOKENS = tuple(np.random.default_rng(1).integers(0, 101, 100).tolist())
+TEXT: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+EYES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+CHUNKS = {"num_local_experts": 4, "intermediate_size_mlp": 40, "attention_chunk_size": 32}
+WIDTHS = {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+PIXTRAL = {**EYES, "model_type": "pixtral", "head_dim": 16}
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {  # family, text, eyes, is tied
+    "gemma3": ("Gemma3", {"sliding_window": 9}, EYES, True),
+    "gemma3-apart": ("Gemma3", {"sliding_window": 9}, EYES, False),
+    "mistral3": ("Mistral3", {"model_type": "mistral", "sliding_window": None}, PIXTRAL, False),
+    "mistral3-tied": ("Mistral3", {"model_type": "mistral", "sliding_window": None}, PIXTRAL, True),
+    "ministral3": ("Mistral3", {"model_type": "ministral3"}, PIXTRAL, False),
+    "llama4": ("Llama4", CHUNKS, {**EYES, **WIDTHS}, False),
+}
+
+
+def write(name: str, directory: Path) -> Any:
+    """Writes a random model of that name, and gives it."""
+    family, text, eyes, is_tied = MODELS[name]
+    config = getattr(transformers, f"{family}Config")(
+        text_config={**TEXT, **text}, vision_config=eyes, tie_word_embeddings=is_tied
+    )
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    model.save_pretrained(directory)
+    return model.eval()
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_text_of_a_model_that_sees_pictures_is_that_of_transformers(
+    engine_logits: Callable[..., np.ndarray], tmp_path: Path, name: str
+) -> None:
+    expected = write(name, tmp_path / name)(torch.tensor([TOKENS])).logits[0].numpy()
+    got = engine_logits(tmp_path / name, "float32", 1, TOKENS)
+    assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
+
+
+def test_tensors_may_be_named_as_inside_of_transformers(
+    engine_logits: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    write("gemma3-apart", tmp_path / "before")
+    write("gemma3-apart", tmp_path / "today")
+    file = tmp_path / "today" / "model.safetensors"
+    tensors = {
+        name.replace("language_model.model.", "model.language_model.").replace("language_model.lm", "lm"): values
+        for name, values in load_file(file).items()
+    }
+    save_file(tensors, file)
+    today, before = (engine_logits(tmp_path / each, "float32", 1, TOKENS) for each in ("today", "before"))
+    np.testing.assert_array_equal(today, before)
+
+
+def test_a_text_of_another_family_is_refused_by_its_type(
+    engine_logits: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    write("mistral3", tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"model_type": "mistral"', '"model_type": "mamba"'))
+    with pytest.raises(CheckpointError, match=r"text_config.model_type is 'mamba': supported are mistral, ministral3"):
+        engine_logits(tmp_path, "float32", 1, TOKENS)
