@@ -1,15 +1,16 @@
 """The records that cross floors, in the order a request meets them.
 
 Request -> StepPlan -> StepResult -> TokenEvent. All are frozen; the mutable `Sequence` of the scheduler is not here
-because it never leaves it. Those made for each sequence in each step are named tuples, which are a quarter of the work
-to make. Times are seconds of the host's monotonic clock.
+because it never leaves it. Those made in each step are named tuples, which are a quarter of the work to make, and a
+tenth to make again with another value. Times are seconds of the host's monotonic clock.
 """
 
 from __future__ import annotations
 
-import collections.abc
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from server.clock import NS
@@ -84,10 +85,10 @@ class ScheduledSeq(NamedTuple):
     token_ids: tuple[int, ...]  # the tokens to compute now
     start: int  # position of the first of them (= num_computed_tokens)
     # Of each group of layers, read-only views; each covers start + len(token_ids) positions.
-    block_tables: collections.abc.Sequence[collections.abc.Sequence[int]]
+    block_tables: Sequence[Sequence[int]]
     needs_sample: bool  # the last of token_ids is the last known token
     sampling: SamplingParams
-    history: collections.abc.Sequence[int]  # read-only view of all known tokens, prompt first
+    history: Sequence[int]  # read-only view of all known tokens, prompt first
     num_prompt_tokens: int
     lora: str = ""  # digest of its adapter, "" = none
     pooling: PoolingParams | None = None  # None: it is continued
@@ -103,8 +104,7 @@ class ScheduledSeq(NamedTuple):
         return range(self.start + 1, min(self.start + len(self.token_ids) + 1, self.num_prompt_tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One step: what to compute, and who lost their place. Texts that are encoded have steps of their own."""
 
     step_id: int
@@ -151,8 +151,7 @@ class SampledToken(NamedTuple):
     error: str | None = None  # the logits were not finite: this request ends, no other does
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStep:
+class DeviceStep(NamedTuple):
     """What one step takes on the modelled part, and what came before it. Whole nanoseconds, so that sums are exact."""
 
     prefill_ns: int
@@ -175,16 +174,15 @@ class DeviceStep:
         return bool(self.late_ns or self.lag_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """The outcome of one plan, keyed by request id."""
 
     step_id: int
     sampled: dict[str, SampledToken]
     seconds: float  # host time the step took
     device: DeviceStep | None = None  # None: nothing is modelled
-    rows: dict[str, bytes] = field(default_factory=dict)  # float32, of texts whose states are all finite
-    prompt_logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)  # of `prompt_targets`, in order
+    rows: Mapping[str, bytes] = MappingProxyType({})  # float32, of texts whose states are all finite
+    prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = MappingProxyType({})  # of `prompt_targets`, in order
 
 
 class TokenEvent(NamedTuple):
@@ -221,8 +219,7 @@ class ServedTokens:
     least: int  # that a tenant who begins to wait is lifted to
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(NamedTuple):
     """What an observer may know of one step."""
 
     step_id: int

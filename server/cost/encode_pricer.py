@@ -6,8 +6,6 @@ that holds them; batches are powers of two. Every text of a graph is charged the
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from server.clock import NS
 from server.config.formats import StackName
 from server.cost.model import CostModel, StepCost
@@ -56,7 +54,7 @@ class EncodePricer:
         share = _divided(cost, count)
         runs = [GraphRun(each_ns, bucket, length, bucket - length, share) for length in lengths]
         spare = (batch - count) * bucket
-        runs[0] = replace(runs[0], ns=each_ns + rest_ns, num_padding=runs[0].num_padding + spare)
+        runs[0] = runs[0]._replace(ns=each_ns + rest_ns, num_padding=runs[0].num_padding + spare)
         return runs
 
     def _cost(self, batch: int, bucket: int) -> StepCost:

@@ -8,7 +8,7 @@ server's engine and the simulator are priced by this one file.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from server.clock import NS
 from server.config.formats import StackName
@@ -21,8 +21,7 @@ LOGITS_REASON = "logits of every position of a prompt are priced by formula alon
 PREFIX_REASON = "prefill behind a cached or earlier part of the prompt is priced by formula alone"
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRun:
+class GraphRun(NamedTuple):
     """One launch of a compiled graph: the prefill of one prompt, or the decode of all slots."""
 
     ns: int
@@ -32,8 +31,7 @@ class GraphRun:
     cost: StepCost
 
 
-@dataclass(frozen=True, slots=True)
-class StepCharge:
+class StepCharge(NamedTuple):
     """What one step plan takes on the part."""
 
     prefills: tuple[GraphRun, ...]  # of plan.prefill, in the order in which they run

@@ -8,8 +8,6 @@ without work counts as idle: modelled time and the host's are two accounts.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from server.clock import NS, Clock, Waiter
 from server.cost.meter import Meter
 from server.cost.pricer import Pricer, StepCharge
@@ -38,7 +36,7 @@ class MeteredRunner:
         result = self._runner.execute(plan)
         late_ns = self._end(due_ns)
         self._meter.add(plan, charge)
-        return replace(result, device=_report(charge, idle_ns, lag_ns, late_ns))
+        return result._replace(device=_report(charge, idle_ns, lag_ns, late_ns))
 
     def _begin(self, plan: StepPlan) -> tuple[int, int]:
         """Idle and lost nanoseconds before the step."""

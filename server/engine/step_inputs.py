@@ -59,6 +59,7 @@ class StepInputs:
         self._counters: npt.NDArray[np.int64] = np.zeros(counters * COUNTER_BYTES // WORD, np.int64)
         self.alone = self.positions[:0]  # positions of a step in which each row is a sequence's one token, sampled
         self._record: npt.NDArray[np.int64] = np.array(self._addresses(), np.int64)
+        self.address = int(self._record.ctypes.data)  # of the step record
         ADDRESSES.register_attributes("step", self)
 
     def _addresses(self) -> StepRecord:
@@ -85,11 +86,6 @@ class StepInputs:
             slots_stride=self.slots.strides[0],
             tables_stride=self.block_tables.strides[0],
         )
-
-    @property
-    def address(self) -> int:
-        """Address of the step record."""
-        return int(self._record.ctypes.data)
 
     def _set(self, offset: int, value: int) -> None:
         self._record[offset // WORD] = value

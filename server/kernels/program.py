@@ -35,6 +35,7 @@ class Program:
         self.weight_bytes = 0  # that are read when it runs, 0 where nobody asks
         self.head = 0  # the instruction from which on only the sampled rows are computed
         self._table: npt.NDArray[np.int64] | None = None
+        self._address = 0  # of it
         self._is_by_rows: bool | None = None
 
     def add(self, label: str, kernel: Kernel, operands: Sequence[tuple[int, ...]], is_collective: bool = False) -> None:
@@ -66,4 +67,5 @@ class Program:
                 for kernel, operands in zip(self.kernels, self.operands, strict=True)
             ]
             self._table = np.array(rows, np.int64).reshape(len(rows), len(Instruction._fields))
-        return int(self._table.ctypes.data)
+            self._address = int(self._table.ctypes.data)
+        return self._address

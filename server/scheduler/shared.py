@@ -5,8 +5,6 @@ A text waits for one step of those that generate, and they for one step of texts
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from server.scheduler.pooling import PoolingScheduler
 from server.scheduler.scheduler import Scheduler
 from server.types import Request, StepPlan, StepReport, StepResult, TokenEvent
@@ -45,15 +43,15 @@ class SharedScheduler:
         self._was_pooled = pools and not (generates and self._was_pooled)
         plan = (self._pooling if self._was_pooled else self._generation).schedule(now)
         self._own_id, self._step_id = plan.step_id, self._step_id + 1
-        return replace(plan, step_id=self._step_id, follows=self._is_behind)
+        return plan._replace(step_id=self._step_id, follows=self._is_behind)
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenEvent]:
         assert plan.step_id == result.step_id == self._step_id, "plans are applied one by one, in order"
-        plan, result = replace(plan, step_id=self._own_id), replace(result, step_id=self._own_id)
+        plan, result = plan._replace(step_id=self._own_id), result._replace(step_id=self._own_id)
         events = (self._pooling if plan.is_pooled else self._generation).apply(plan, result, now)
         self._is_behind = self.has_work
         return events
 
     def report(self, plan: StepPlan, result: StepResult, now: float) -> StepReport:
         report = self._generation.report(plan, result, now)
-        return replace(report, num_waiting=report.num_waiting + self._pooling.num_waiting)
+        return report._replace(num_waiting=report.num_waiting + self._pooling.num_waiting)

@@ -22,7 +22,7 @@ REPORT = StepReport(1, 0.0, 0.0, 1, 0, 5, 3, (), (), 1, 2, 0, 0, 0.0, DeviceStep
 def test_bins_hold_each_step_of_the_last_minute_once(tenths: list[int]) -> None:
     history = StepHistory()
     for tenth in tenths:
-        history.add(replace(REPORT, time=tenth / 10 + 0.05))
+        history.add(REPORT._replace(time=tenth / 10 + 0.05))
     found = list(history.since(0))
     assert [each.number for each in found] == sorted({*tenths})[-NUM_BINS:]
     assert sum(each.num_steps for each in found) == sum(tenth >= found[0].number for tenth in tenths)

@@ -212,7 +212,7 @@ def test_an_engine_takes_right_steps(runner: ModelRunner, temperature: float, to
     plan = decode([1, 2, 3])
     (seq,) = plan.decode
     sampling = replace(seq.sampling, temperature=temperature, top_p=top_p, top_k=5, seed=1)
-    result = runner.execute(replace(plan, decode=(seq._replace(sampling=sampling),)))
+    result = runner.execute(plan._replace(decode=(seq._replace(sampling=sampling),)))
     assert result.sampled["a"].token_id >= 0
 
 
