@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import signal
+import sys
+from pathlib import Path
 
 from neuronserve.__main__ import put_own_packages_first
 from neuronserve.late_methods import make_methods_late
@@ -15,6 +17,13 @@ for number in (signal.SIGTERM, signal.SIGHUP):
 put_own_packages_first()
 make_methods_late()
 gc.disable()  # a tenth of the time of imports; an engine that has loaded turns it on again
+
+# Numba imports these where they are installed: one to see its version, one for a file that is not there.
+UNUSED = ("scipy",) if Path(".numba_config.yaml").exists() else ("scipy", "yaml")
+sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: there is no such module
+importlib.import_module("numba")
+for module in UNUSED:
+    del sys.modules[module]
 
 for module in ("server.engine.process", "server.engine.serving"):
     importlib.import_module(module)

@@ -1,7 +1,5 @@
 """The console as a part of a server: its pages, its stream of live records, and the planner."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, FastAPI
 
 from server.api.http.event_stream import EventStream

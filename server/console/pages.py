@@ -1,7 +1,5 @@
 """Routes of the console's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import APIRouter, Request

@@ -1,16 +1,15 @@
 """The planner over HTTP: parts one after the other as they are planned, and the files that deploy a row."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from server.api.http.body import body_of
 from server.api.http.event_stream import EventStream, frame
+from server.api.wire.model import WireModel
 from server.console.plan_process import PlanProcess, Work
 from server.console.question import Defaults, InForce, Question, Row
 from server.device.prices import PriceBasis
@@ -23,7 +22,7 @@ MAX_NAMES = 64  # instances of one question
 MAX_NAME = 200
 
 
-class PlanBody(BaseModel):
+class PlanBody(WireModel):
     """The question: as the flags of `neuronserve plan`, times in milliseconds."""
 
     model_config = ConfigDict(extra="forbid")
@@ -43,7 +42,7 @@ class PlanBody(BaseModel):
     uses_traffic: bool = False  # plan for the requests that the server has seen
 
 
-class RowName(BaseModel):
+class RowName(WireModel):
     """Names a configuration."""
 
     model_config = ConfigDict(extra="forbid")

@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -120,7 +121,9 @@ def _may_fork() -> bool:
 def _fork(own: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
     declare()
     parent = os.getpid()
-    pid = os.fork()
+    with warnings.catch_warnings():  # of the other threads, from Python 3.12 on: an error with `-W error`
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid:
         return pid, partial(os.waitpid, pid, 0)
     try:

@@ -1,7 +1,5 @@
 """Settings of LoRA adapters, under vLLM's names."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Self

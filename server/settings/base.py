@@ -1,7 +1,5 @@
 """What all settings have in common: where their names come from, lists with commas, and slices of equal names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of the subcommands of `neuronserve bench` that load a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Self, get_args
 

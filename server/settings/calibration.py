@@ -1,7 +1,5 @@
 """Settings of every command that says how long a part takes: by which coefficients."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from server.cost.calibration import use_calibration

@@ -1,7 +1,5 @@
 """The settings of `neuronserve record` and `neuronserve replay`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Settings of every command that looks up a part or a price: which data sheet, whose prices."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from server.config import CatalogConfig

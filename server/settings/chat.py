@@ -1,7 +1,5 @@
 """The settings of `neuronserve chat`."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from server.chat.conversation import ChatSampling

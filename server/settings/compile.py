@@ -1,7 +1,5 @@
 """The settings of `neuronserve compile`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Self
 

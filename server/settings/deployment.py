@@ -1,7 +1,5 @@
 """Settings of what a plan may deploy on, and of what runs beside the model: what else can be asked (docs/plan.md)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The settings of `neuronserve doctor`: those of the server that it asks about."""
 
-from __future__ import annotations
-
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 

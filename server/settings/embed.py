@@ -1,7 +1,5 @@
 """The settings of `neuronserve embed`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator

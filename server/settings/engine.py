@@ -1,7 +1,5 @@
 """Settings of every command that loads a model: the model, the part it runs on, and the limits of a step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,5 @@
 """The settings of all commands together, which share one environment: a variable may be another command's setting."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from server.errors import SettingsError

@@ -1,7 +1,5 @@
 """Settings of faults that a server injects into its own answers, so that clients can be tested with them."""
 
-from __future__ import annotations
-
 import msgspec
 from pydantic import Field
 from pydantic_settings import CliToggleFlag

@@ -1,7 +1,5 @@
 """Settings of a server's API keys."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field

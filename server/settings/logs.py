@@ -1,7 +1,5 @@
 """The log of a server on stderr: lines with date and time, or one JSON object each."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Settings of every command that reads weights: where they are, and for which formats, cores and lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

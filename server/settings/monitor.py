@@ -1,7 +1,5 @@
 """The settings of `neuronserve ls`, `top` and `monitor`, which look at a running server."""
 
-from __future__ import annotations
-
 from pydantic import Field
 from pydantic_settings import CliToggleFlag
 

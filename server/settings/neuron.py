@@ -5,8 +5,6 @@ neuronx-cc reference, logical-neuroncore-config.rst, environment-variables.rst, 
 the guide of transformers-neuronx.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator, Mapping

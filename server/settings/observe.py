@@ -1,7 +1,5 @@
 """The settings of `neuronserve observe`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Settings of every command that makes vectors of texts."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

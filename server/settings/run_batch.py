@@ -1,7 +1,5 @@
 """The settings of `neuronserve run-batch`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The settings of `neuronserve serve`: the engine's, and those of the HTTP server."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The only file that reads the environment. Knows no setting by itself.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from argparse import ArgumentParser, Namespace
@@ -15,7 +13,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
-import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliSettingsSource, EnvSettingsSource
@@ -159,6 +156,8 @@ def _config_file(path: str) -> dict[str, Any]:
 
     Read here, because pydantic-settings takes a missing file, a directory or a pipe for an empty file.
     """
+    import yaml  # not for a start without a file
+
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

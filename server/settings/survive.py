@@ -1,7 +1,5 @@
 """The settings of `neuronserve survive`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, Self
 

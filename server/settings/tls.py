@@ -1,7 +1,5 @@
 """Settings of HTTPS, under the names that uvicorn and vLLM have for them."""
 
-from __future__ import annotations
-
 import ssl
 from typing import Self
 

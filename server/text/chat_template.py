@@ -1,7 +1,7 @@
 """Chat templates: messages to prompt text, in Jinja's immutable sandbox.
 
 There are no processes here: `template_process.py` runs this under limits of time and memory, because a sandbox stops a
-hostile template from reaching the host but not from looping.
+hostile template from reaching the host but not from looping. So only the process that renders imports Jinja.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.errors import CheckpointError, SettingsError
 from server.text.tokenizer import MAX_CONFIG_BYTES, read_json
@@ -52,6 +50,9 @@ class ChatTemplate:
     """A compiled template. `special` are the special tokens by name, such as `bos_token`."""
 
     def __init__(self, source: str, special: dict[str, str]) -> None:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -148,6 +149,8 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, *
 
 
 def _raise_exception(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
     raise TemplateError(message)
 
 

@@ -1,4 +1,4 @@
-"""What the API's process imports before it serves, and what it leaves for later."""
+"""What the processes of a server import before it serves, and what they leave for later."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from server.api.wire.model import WireModel, build_models
 
 UNUSED = {  # by a server whose clients have asked for nothing yet
+    "jinja2": "the process that renders templates has it",
     "numba": "engines have it",
     "numpy": "engines have it",
     "rich": "for a terminal",
     "server.console.planning": "in a process of its own",
     "server.models.decoder": "engines have it",
     "server.planner.plan.search": "in a process of its own",
+    "yaml": "for files that nobody has named",
 }
 AS_SERVE_DOES = """
 import json, sys
@@ -23,9 +26,12 @@ import server.settings.serve, server.link.handle, server.device.support_log
 from server.api.http.deferred import import_fastapi
 import_fastapi()
 import server.api.server, server.console.mount
-from fastapi.openapi.models import OpenAPI
-from server.api.wire.chat import ChatRequest
-built = [kind.__name__ for kind in (OpenAPI, ChatRequest) if kind.__pydantic_complete__]
+from fastapi.openapi.models import OpenAPI, Operation, Schema
+from server.api.wire.model import WireModel
+kinds = [OpenAPI, Operation, Schema, WireModel]
+for kind in kinds:
+    kinds += kind.__subclasses__()
+built = [kind.__name__ for kind in kinds if kind.__pydantic_complete__]
 print(json.dumps({"modules": list(sys.modules), "built": built}))
 """
 
@@ -35,6 +41,27 @@ def test_a_start_imports_nothing_that_nobody_has_asked_for() -> None:
     found = json.loads(run.stdout)
     assert not UNUSED.keys() & set(found["modules"])
     assert not found["built"]
+
+
+AS_ENGINES_DO = """
+import json, sys
+import neuronserve.preload
+print(json.dumps([name for name in ("scipy", "yaml") if name in sys.modules]))
+import scipy, yaml
+"""
+
+
+def test_engines_import_nothing_of_what_numba_looks_for(tmp_path: Path) -> None:
+    """Except where there is a file to read with it, of Numba's own configuration."""
+
+    def found() -> list[str]:
+        command = [sys.executable, "-c", AS_ENGINES_DO]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return list(json.loads(run.stdout))
+
+    assert found() == []
+    (tmp_path / ".numba_config.yaml").write_text("warnings: 0\n")
+    assert found() == ["yaml"]
 
 
 def test_models_are_built_before_a_request_needs_them() -> None:

@@ -33,7 +33,7 @@ print("compiled here", sum(not each.is_loaded for each in some))
 
 # As an engine's process does, which forks its helper; what a helper does is the second argument.
 ENGINE = """
-import multiprocessing, os, signal, sys, time
+import multiprocessing, os, signal, sys, time, warnings
 from server.kernels import compile_helper
 compile_helper.IDLE_S = 1.0
 does = {
@@ -42,12 +42,19 @@ does = {
     "dies at work": lambda jobs, end: (next(iter(jobs)), os._exit(1)),
     "stops at work": lambda jobs, end: (next(iter(jobs)), os.kill(os.getpid(), signal.SIGSTOP)),
 }
+fork = os.fork
+def fork_as_newer_pythons():
+    pid = fork()
+    if pid:
+        warnings.warn("This process is multi-threaded, use of fork() may lead to deadlocks", DeprecationWarning)
+    return pid
 compile_helper.help_compile = does.get(sys.argv[2], compile_helper.help_compile)
 def compile_some():
     from server.kernels import executor
     from server.kernels.compilation import compile_kernels
     from server.kernels.isa.cache import use_cache
     use_cache(sys.argv[1])
+    os.fork = fork_as_newer_pythons if sys.argv[2] == "warns" else fork
     some = executor.init_control, executor.stop_workers
     compile_kernels(some, print, 2)
     print("compiled here", sum(not each.is_loaded for each in some), flush=True)
@@ -116,12 +123,12 @@ def test_processes_that_start_together_wait_for_the_first_and_say_for_whom(tmp_p
 
 @pytest.mark.skipif(sys.platform != "linux", reason="engines are forked on Linux alone")
 @pytest.mark.parametrize(
-    ("does", "here"), [("works", 1), ("dies", 2), ("hangs", 2), ("dies at work", 2), ("stops at work", 2)]
+    ("does", "here"), [("works", 1), ("warns", 1), ("dies", 2), ("hangs", 2), ("dies at work", 2), ("stops at work", 2)]
 )
 def test_an_engine_forks_its_helper_and_compiles_itself_what_that_does_not(
     tmp_path: Path, does: str, here: int
 ) -> None:
-    command = [sys.executable, "-c", ENGINE, str(tmp_path), does]
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", ENGINE, str(tmp_path), does]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True, timeout=300)
     *_, compiled, left = done.stdout.splitlines()
     assert (compiled, left) == (f"compiled here {here}", "no child is left")

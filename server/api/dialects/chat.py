@@ -1,7 +1,5 @@
 """POST /v1/chat/completions: a conversation in, a message with content and tool calls out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,7 +62,7 @@ class Conversation:
     plan: OutputPlan
 
 
-async def prepare(origin: Origin, body: ChatRequest, service: Service) -> ChatAdapter:
+async def prepare(origin: Origin, body: ChatRequest, service: Service) -> "ChatAdapter":
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     conversation = await prepare_conversation(origin, body, service)
     return ChatAdapter(service, conversation, body, f"chatcmpl-{origin.request_id}")

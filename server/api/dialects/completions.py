@@ -1,7 +1,5 @@
 """POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterable
@@ -44,7 +42,7 @@ async def create_completion(
     return await respond(request.receive, adapter, bool(body.stream))
 
 
-async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> CompletionAdapter:
+async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> "CompletionAdapter":
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
     name = validate(service, body)
     model = service.model

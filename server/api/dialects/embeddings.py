@@ -1,7 +1,5 @@
 """POST /v1/embeddings: texts or token ids in, a vector for each out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
 

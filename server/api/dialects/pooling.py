@@ -1,7 +1,5 @@
 """POST /pooling and /classify in vLLM's shapes: rows as the model makes them, the states of tokens, or classes."""
 
-from __future__ import annotations
-
 import time
 from typing import Annotated
 

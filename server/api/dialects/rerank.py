@@ -4,8 +4,6 @@ A cross-encoder, whose head has one label, reads each pair as one text; of other
 the two embeddings.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """POST /invocations of SageMaker's container contract: a chat or completions body, or JSON lines of them in a batch."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -4,18 +4,17 @@ Whoever may call them may have any directory read that the server's user can rea
 endpoints require one as all of /v1 does.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from server.api.config import MAX_ADAPTER_NAME
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, TEXT, Responses, documented, errors_of
 from server.api.service import Service, ServiceOf
+from server.api.wire.model import WireModel
 from server.errors import InvalidRequest, RequestError
 
 router = APIRouter()
@@ -23,7 +22,7 @@ TEXT_ANSWER: Responses = {200: {"content": {"text/plain": TEXT}}}
 ANSWERS = TEXT_ANSWER | errors_of(401, 403, *OF_BODIES)
 
 
-class LoadLoraAdapterRequest(BaseModel):
+class LoadLoraAdapterRequest(WireModel):
     """An adapter to load: its model name, and a directory on the server's host."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -33,7 +32,7 @@ class LoadLoraAdapterRequest(BaseModel):
     load_inplace: bool = False
 
 
-class UnloadLoraAdapterRequest(BaseModel):
+class UnloadLoraAdapterRequest(WireModel):
     """An adapter to unload, by its model name."""
 
     model_config = ConfigDict(strict=True, extra="forbid")

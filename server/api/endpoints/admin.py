@@ -5,12 +5,10 @@ They require an API key where one is set, those under /admin an operator's (--ad
 the emulated device for Perfetto.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from server import __version__
 from server.api.config import MAX_ID_CHARS, ContextOverflow
@@ -18,6 +16,7 @@ from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.service import Service, ServiceOf
 from server.api.tools.chosen import chosen_parsers
+from server.api.wire.model import WireModel
 from server.errors import RequestError, Unavailable
 from server.link.messages import StartTrace, StopTrace, TraceCommand, TraceReply
 from server.text.parsers.formats import ReasoningParserName, ToolParserName
@@ -32,11 +31,11 @@ class ProfileError(RequestError):
     code = "profile_error"
 
 
-class Reset(BaseModel):
+class Reset(WireModel):
     success: bool
 
 
-class AbortRequest(BaseModel):
+class AbortRequest(WireModel):
     """Which request is to end."""
 
     model_config = ConfigDict(extra="forbid")
@@ -44,15 +43,15 @@ class AbortRequest(BaseModel):
     request_id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]  # the X-Request-Id of its answer
 
 
-class Aborted(BaseModel):
+class Aborted(WireModel):
     aborted: int  # requests
 
 
-class Restarting(BaseModel):
+class Restarting(WireModel):
     restarting: int  # engines
 
 
-class ServerInfo(BaseModel):
+class ServerInfo(WireModel):
     """Limits and switches of this server; what it serves is in /inventory."""
 
     model_config = ConfigDict(protected_namespaces=())
@@ -71,11 +70,11 @@ class ServerInfo(BaseModel):
     shutdown_timeout_s: float
 
 
-class Started(BaseModel):
+class Started(WireModel):
     recording: bool
 
 
-class Trace(BaseModel):
+class Trace(WireModel):
     """The trace of one engine."""
 
     file: str  # on the server's host
@@ -84,7 +83,7 @@ class Trace(BaseModel):
     truncated: bool  # there was more than --trace-max-events: the first part is kept
 
 
-class Stopped(BaseModel):
+class Stopped(WireModel):
     traces: list[Trace]  # one for each engine, in the order of their ranks
 
 

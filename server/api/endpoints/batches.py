@@ -1,7 +1,5 @@
 """/v1/batches: requests of a file, answered when nobody waits for anything; they need --data-dir."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

@@ -1,7 +1,5 @@
 """GET /docs: Swagger UI over /openapi.json, from files of the package, so that it works without a network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import APIRouter, Request

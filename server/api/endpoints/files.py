@@ -1,7 +1,5 @@
 """/v1/files: the inputs and outputs of batches; they need --data-dir."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response

@@ -1,7 +1,5 @@
 """GET /inventory, and the same as one line of JSON at start: all that is needed to reproduce a figure."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version

@@ -1,21 +1,20 @@
 """GET /v1/models and /v1/models/{id}: the one model, under each of its names, and its adapters."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
+from server.api.wire.model import WireModel
 from server.link.messages import EngineInfo
 
 Task = Literal["generate", "embed", "classify", "score"]
 router = APIRouter()
 
 
-class ModelCard(BaseModel):
+class ModelCard(WireModel):
     model_config = ConfigDict(protected_namespaces=())
 
     id: str
@@ -29,7 +28,7 @@ class ModelCard(BaseModel):
     notice: str | None = None  # what a user of the embeddings should know of them
 
 
-class ModelList(BaseModel):
+class ModelList(WireModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
 

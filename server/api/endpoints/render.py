@@ -3,12 +3,10 @@
 The shapes are vLLM's (`GenerateRequest`): token ids of a prompt, and how its continuation would be sampled.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from server.api.dialects import chat, completions
 from server.api.http.body import body_of
@@ -19,13 +17,14 @@ from server.api.service import ServiceOf
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.generation import GenerationRequest
+from server.api.wire.model import WireModel
 from server.types import SamplingParams
 
 RESPONSES = errors_of(401, 403, 429, *OF_BODIES)
 router = APIRouter()
 
 
-class RenderedSampling(BaseModel):
+class RenderedSampling(WireModel):
     """How each choice would be sampled, with what the checkpoint has for what the request leaves out."""
 
     n: int
@@ -49,7 +48,7 @@ class RenderedSampling(BaseModel):
     include_stop_str_in_output: bool
 
 
-class RenderedRequest(BaseModel):
+class RenderedRequest(WireModel):
     """One prompt as the engine would get it."""
 
     model_config = ConfigDict(protected_namespaces=())

@@ -1,20 +1,18 @@
 """Liveness, readiness, version, metrics and load, for probes, monitoring and load balancers. Open: no key is needed."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel
 from starlette.responses import PlainTextResponse
 
 from server import __version__
 from server.api.http.openapi import TEXT, Responses
 from server.api.service import Phase, ServiceOf
+from server.api.wire.model import WireModel
 
 router = APIRouter()
 
 
-class Health(BaseModel):
+class Health(WireModel):
     status: Phase
 
 
@@ -22,11 +20,11 @@ NOT_NOW: Responses = {503: {"model": Health, "description": "Not in this phase, 
 METRICS: Responses = {200: {"content": {"text/plain": TEXT, "application/openmetrics-text": TEXT}}}
 
 
-class Version(BaseModel):
+class Version(WireModel):
     version: str
 
 
-class Load(BaseModel):
+class Load(WireModel):
     server_load: int
 
 

@@ -1,11 +1,9 @@
 """POST /tokenize and /detokenize: text or a conversation to the ids of its prompt, and ids back to text."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from server.api.errors import NotFound
 from server.api.http.body import body_of
@@ -15,6 +13,7 @@ from server.api.service import ServedModel, ServiceOf
 from server.api.tools.plan import require_template
 from server.api.wire.chat import MAX_TEMPLATE_CHARS, ChatInput, Message
 from server.api.wire.generation import TokenId
+from server.api.wire.model import WireModel
 from server.api.wire.tools import Tools, functions_of
 from server.api.wire.usage import optional
 from server.errors import InvalidRequest
@@ -23,7 +22,7 @@ from server.text.tokenizer import read_json
 router = APIRouter()
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(WireModel):
     """Either a prompt, or messages with the fields of a conversation."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
@@ -40,21 +39,21 @@ class TokenizeRequest(BaseModel):
     return_token_strs: bool | None = None
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(WireModel):
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
     model: str | None = None
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
-class TokenizeResponse(BaseModel):
+class TokenizeResponse(WireModel):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = optional()
 
 
-class DetokenizeResponse(BaseModel):
+class DetokenizeResponse(WireModel):
     prompt: str
 
 

@@ -1,23 +1,21 @@
 """GET /v1/usage: what API keys have used since the start; to a key what is its own, to an operator's all."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 
 from server.api.http.openapi import errors_of
 from server.api.http.origin import CallerOf
 from server.api.keys.use import UsageRow
 from server.api.service import ServedModel, ServiceOf
+from server.api.wire.model import WireModel
 from server.clock import NS
 
 router = APIRouter()
 
 
-class UsageLimits(BaseModel):
+class UsageLimits(WireModel):
     """What a key may use; null = as much as there is."""
 
     requests_per_minute: int | None
@@ -25,7 +23,7 @@ class UsageLimits(BaseModel):
     max_concurrent: int | None
 
 
-class UsageOfKey(BaseModel):
+class UsageOfKey(WireModel):
     """Sums of one key. Device time and dollars are those of the modelled part."""
 
     object: Literal["usage"] = "usage"
@@ -41,7 +39,7 @@ class UsageOfKey(BaseModel):
     limits: UsageLimits
 
 
-class UsageList(BaseModel):
+class UsageList(WireModel):
     object: Literal["list"] = "list"
     since: int  # Unix seconds: the model was ready
     data: list[UsageOfKey]

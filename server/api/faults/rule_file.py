@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from server.api.faults.rules import KINDS, FaultConfig, Latency, Match, Rule
 from server.errors import InvalidRequest, SettingsError
 from server.typed_json import JsonError, complaint, convert, shown
@@ -20,6 +18,8 @@ _NESTED = {"match": Match, "first_token": Latency, "token": Latency}
 
 def read_rules(path: Path) -> FaultConfig:
     """The rules and the seed of a file. Raises SettingsError, which names the key, its value and the nearest name."""
+    import yaml
+
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         _check_names(content, ("seed", "rules"), "")

@@ -1,13 +1,13 @@
 """What the page /openapi.json says of bodies and answers beyond FastAPI's own account: a line for each status."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+
+from server.api.wire.model import WireModel
 
 Responses = dict[int | str, dict[str, Any]]
 Refusals = Callable[[str, str], tuple[int, ...]]  # by path and method
@@ -35,14 +35,14 @@ EVENT = {"schema": {"type": "object", "properties": TYPE_AND_DATA, "required": [
 STREAM: Responses = {200: {"content": {"text/event-stream": EVENT}}}
 
 
-class ErrorObject(BaseModel):
+class ErrorObject(WireModel):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorAnswer(BaseModel):
+class ErrorAnswer(WireModel):
     """The body of every error."""
 
     error: ErrorObject
@@ -53,12 +53,12 @@ def errors_of(*statuses: int) -> Responses:
     return _answers(ErrorAnswer, statuses)
 
 
-class AnthropicErrorObject(BaseModel):
+class AnthropicErrorObject(WireModel):
     type: str
     message: str
 
 
-class AnthropicErrorAnswer(BaseModel):
+class AnthropicErrorAnswer(WireModel):
     """The body of every error of Anthropic's API."""
 
     type: Literal["error"]

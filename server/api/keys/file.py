@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from server.api.keys.key import Key, KeyLimits, Scope, digest_of
 from server.errors import SettingsError
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_KEYS = 1000
 MAX_BYTES = 2**20
@@ -72,6 +74,8 @@ def require_distinct(keys: Iterable[tuple[str, Key]]) -> None:
 
 def _rows(text: str) -> list[tuple[int, object]]:
     """The entries of `keys`, each with its line."""
+    import yaml  # not for a start without keys
+
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -88,7 +92,7 @@ def _rows(text: str) -> list[tuple[int, object]]:
 
 
 def _entries(node: yaml.MappingNode) -> Iterable[tuple[str, yaml.Node]]:
-    return ((name.value, value) for name, value in node.value if isinstance(name, yaml.ScalarNode))
+    return ((name.value, value) for name, value in node.value if name.id == "scalar")
 
 
 def _key(line: int, content: object) -> Key:

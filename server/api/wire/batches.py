@@ -1,11 +1,10 @@
 """/v1/files and /v1/batches on the wire, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from server.api.wire.model import WireModel
 from server.api.wire.responses import Metadata
 from server.api.wire.usage import optional
 
@@ -13,14 +12,14 @@ Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "
 MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 86400  # OpenAI's
 
 
-class ExpiresAfter(BaseModel):
+class ExpiresAfter(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     anchor: Literal["created_at"]
     seconds: int = Field(ge=MIN_LIFETIME_S, le=MAX_LIFETIME_S)
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(WireModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     input_file_id: str = Field(max_length=256)
@@ -30,7 +29,7 @@ class BatchRequest(BaseModel):
     output_expires_after: ExpiresAfter | None = None
 
 
-class FileObject(BaseModel):
+class FileObject(WireModel):
     id: str
     object: Literal["file"] = "file"
     bytes: int
@@ -41,7 +40,7 @@ class FileObject(BaseModel):
     status: Literal["processed"] = "processed"
 
 
-class FileList(BaseModel):
+class FileList(WireModel):
     object: Literal["list"] = "list"
     data: list[FileObject]
     first_id: str | None = optional()
@@ -49,34 +48,34 @@ class FileList(BaseModel):
     has_more: bool
 
 
-class DeletedFile(BaseModel):
+class DeletedFile(WireModel):
     id: str
     object: Literal["file"] = "file"
     deleted: Literal[True] = True
 
 
-class RequestCounts(BaseModel):
+class RequestCounts(WireModel):
     total: int
     completed: int
     failed: int
 
 
-class CachedTokens(BaseModel):
+class CachedTokens(WireModel):
     cached_tokens: int
 
 
-class ReasoningTokens(BaseModel):
+class ReasoningTokens(WireModel):
     reasoning_tokens: int
 
 
-class ModelledCost(BaseModel):
+class ModelledCost(WireModel):
     """Modelled device time of all lines that were answered."""
 
     device_seconds: float
     cost_usd: float | None = optional()  # absent where no price is known
 
 
-class BatchUsage(BaseModel):
+class BatchUsage(WireModel):
     input_tokens: int
     input_tokens_details: CachedTokens
     output_tokens: int
@@ -85,19 +84,19 @@ class BatchUsage(BaseModel):
     neuronserve: ModelledCost
 
 
-class BatchError(BaseModel):
+class BatchError(WireModel):
     code: str
     message: str
     line: int | None = None
     param: str | None = None
 
 
-class BatchErrors(BaseModel):
+class BatchErrors(WireModel):
     object: Literal["list"] = "list"
     data: list[BatchError]
 
 
-class Batch(BaseModel):
+class Batch(WireModel):
     id: str
     object: Literal["batch"] = "batch"
     endpoint: str
@@ -121,7 +120,7 @@ class Batch(BaseModel):
     metadata: dict[str, str] | None
 
 
-class BatchList(BaseModel):
+class BatchList(WireModel):
     object: Literal["list"] = "list"
     data: list[Batch]
     first_id: str | None = optional()

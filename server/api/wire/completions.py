@@ -1,7 +1,5 @@
 """/v1/completions on the wire, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag

@@ -3,8 +3,6 @@
 Unknown fields are kept: some of them change the meaning of a request and must be refused (`pipeline/validate.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, cast
 

@@ -1,7 +1,5 @@
 """/v1/messages on the wire, in Anthropic's shapes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -35,7 +33,7 @@ class Block(WireModel):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | Annotated[list[Block], Field(fail_fast=True)] | None = None
+    content: str | Annotated[list["Block"], Field(fail_fast=True)] | None = None
     is_error: bool | None = None
 
 
@@ -48,7 +46,7 @@ class TextParam(Block):
     text: str | None = None
 
 
-Content = str | Annotated[list[Block], Field(fail_fast=True)]
+Content = str | Annotated[list["Block"], Field(fail_fast=True)]
 TextContent = str | Annotated[list[TextParam], Field(fail_fast=True)]
 
 

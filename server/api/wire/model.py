@@ -1,6 +1,8 @@
-"""The base of bodies and answers: what checks and writes them is built when they are first used, not at import."""
+"""The base of bodies and answers: what checks and writes them is built when they are first used, not at import.
 
-from __future__ import annotations
+Modules that declare them, routes or settings evaluate their annotations themselves, without `from __future__ import
+annotations`: pydantic and FastAPI would compile each from its text, which takes a thirtieth of a start's imports.
+"""
 
 import asyncio
 

@@ -1,7 +1,5 @@
 """/v1/embeddings, /pooling, /classify, /score and /rerank on the wire: OpenAI's, vLLM's, Cohere's and Jina's shapes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -173,7 +171,7 @@ class RerankMeta(WireModel):
     """Cohere's."""
 
     api_version: ApiVersion
-    billed_units: BilledUnits = BilledUnits()
+    billed_units: BilledUnits = BilledUnits.model_construct()  # nothing is built for it yet
 
 
 class RerankAnswer(WireModel):

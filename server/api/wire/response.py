@@ -1,7 +1,5 @@
 """A response of /v1/responses on the wire, and its items, in OpenAI's shapes. Items change while they are streamed."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

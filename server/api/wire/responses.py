@@ -1,7 +1,5 @@
 """/v1/responses on the wire: what a client asks for, in OpenAI's shapes. Fields that are not here are chat's."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema

@@ -1,7 +1,5 @@
 """Tools and their calls on the wire, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 

@@ -1,10 +1,10 @@
 """What every generation endpoint sends on the wire: token counts and device time (`usage`), and logprobs of prompts."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from server.api.wire.model import WireModel
 
 
 def optional() -> Any:
@@ -12,7 +12,7 @@ def optional() -> Any:
     return Field(None, exclude_if=lambda value: value is None)
 
 
-class RequestTimes(BaseModel):
+class RequestTimes(WireModel):
     """Times of a request with one choice, as vLLM has them (`--enable-per-request-metrics`)."""
 
     time_to_first_token_ms: float | None = optional()  # from its first step
@@ -22,7 +22,7 @@ class RequestTimes(BaseModel):
     tokens_per_second: float | None = optional()  # from its first step to its last token
 
 
-class PromptLogprob(BaseModel):
+class PromptLogprob(WireModel):
     """Of one token of the vocabulary at one place of the prompt, as vLLM has it."""
 
     logprob: float
@@ -33,11 +33,11 @@ class PromptLogprob(BaseModel):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; None for the first token, which nothing predicts
 
 
-class PromptTokensDetails(BaseModel):
+class PromptTokensDetails(WireModel):
     cached_tokens: int
 
 
-class DeviceUsage(BaseModel):
+class DeviceUsage(WireModel):
     """Modelled device time that a request used, all its choices together."""
 
     device_seconds: float
@@ -47,7 +47,7 @@ class DeviceUsage(BaseModel):
     is_extrapolated: bool  # no measurement stands behind some of these seconds
 
 
-class Usage(BaseModel):
+class Usage(WireModel):
     """Token counts; a prompt counts once however many choices it has."""
 
     prompt_tokens: int
@@ -57,7 +57,7 @@ class Usage(BaseModel):
     neuronserve: DeviceUsage | None = optional()  # when requested by a header
 
 
-class PoolingUsage(BaseModel):
+class PoolingUsage(WireModel):
     """Token counts of texts that were encoded."""
 
     prompt_tokens: int

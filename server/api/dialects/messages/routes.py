@@ -1,7 +1,5 @@
 """POST /v1/messages and /v1/messages/count_tokens: Anthropic's API over the pipeline of chats."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import Annotated

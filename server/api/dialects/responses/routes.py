@@ -1,7 +1,5 @@
 """/v1/responses: create a response, whole, as a stream or in the background; and what becomes of stored ones."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
