@@ -30,8 +30,8 @@ class Watchdog:
     """
 
     STALLED_S = 0.75  # late by this much is worth telling
-    PERIOD_S = 0.2  # between two looks
-    STOPPED_LOOKS = 3  # in a row, after which it is stopped for good
+    PERIOD_S = 0.1  # between two looks
+    STOPPED_LOOKS = 4  # in a row, after which it is stopped for good
 
     def __init__(self) -> None:
         self._looked: float | None = None

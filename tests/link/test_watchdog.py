@@ -18,14 +18,14 @@ def looks(*stopped_at: float | None, expected: float = 1e9) -> Watchdog:
 def test_a_stopped_process_is_told_before_its_step_could_be_over() -> None:
     assert not looks(None, 4.0).is_stalled
     assert looks(None, 4.0, 4.0).is_stalled
-    assert not looks(None, 4.0, 4.0).is_stopped
-    assert looks(None, 4.0, 4.0, 4.0).is_stopped
+    assert not looks(None, 4.0, 4.0, 4.0).is_stopped
+    assert looks(None, 4.0, 4.0, 4.0, 4.0).is_stopped
 
 
 def test_a_process_that_is_stopped_and_continued_in_turns_is_left_alone() -> None:
     """As by a tool that limits its CPU: it may be stopped at each look, but has run between them."""
     assert not looks(*(4.0 + 0.01 * i for i in range(50))).is_stalled
-    assert not looks(4.0, 4.0, None, 4.0, 4.0).is_stopped
+    assert not looks(4.0, 4.0, 4.0, None, 4.0, 4.0, 4.0).is_stopped
 
 
 def test_a_process_that_goes_on_is_no_stopped_one() -> None:
