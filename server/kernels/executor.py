@@ -78,7 +78,7 @@ TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
 _CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # that of time.monotonic, which on macOS is the former
 
 _SPINS_BEFORE_YIELD = 2000  # about 50 us: longer than a balanced kernel's spread, shorter than a time slice
-_CONTENDED_NS = 200_000  # a yield that takes longer has let another process run; alone it takes a microsecond
+_CONTENDED_NS = 2_000_000  # a yield that takes longer has let a process run that computes; one that answers is quicker
 _CONTENDED_STEPS = 256  # then workers find out anew whether they are alone
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
