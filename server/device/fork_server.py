@@ -8,10 +8,14 @@ grammars are confined to. macOS has libraries that do not survive a fork: there 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
+import tempfile
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 PRELOAD = "neuronserve.preload"
+MAX_NAME_BYTES = 107  # of a socket in the file system (Linux's sun_path and its end)
+SOCKET_NAME_BYTES = len("/pymp-12345678/listener-12345678")  # of the fork server's below the temporary directory
 
 _started: list[ForkServerContext] = []  # of this process, at most one
 
@@ -21,6 +25,7 @@ def engine_context() -> ForkServerContext | SpawnContext:
     if sys.platform == "darwin":
         return multiprocessing.get_context("spawn")
     if not _started:
+        _shorten_temporary_directory()
         _started.append(multiprocessing.get_context("forkserver"))
         _started[0].set_forkserver_preload([PRELOAD])
     return _started[0]
@@ -38,3 +43,9 @@ def start_fork_server() -> None:
 
         engine_context()
         forkserver.ensure_running()
+
+
+def _shorten_temporary_directory() -> None:
+    """Have temporary files in /tmp where no socket can be in TMPDIR, for the length of its name."""
+    if len(os.fsencode(tempfile.gettempdir())) > MAX_NAME_BYTES - SOCKET_NAME_BYTES:
+        tempfile.tempdir = "/tmp"
