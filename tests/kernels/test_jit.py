@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,17 @@ def test_a_damaged_file_of_the_cache_is_compiled_anew(tmp_path: Path, ending: st
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "compiled\n"
     assert file.stat().st_size == whole
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "loaded\n"
+
+
+def test_a_function_that_cannot_be_kept_is_used(tmp_path: Path) -> None:
+    """As where a disk is full."""
+    command = [sys.executable, "-c", COMPILE_ONE, str(tmp_path)]
+    none = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))  # noqa: E731
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, preexec_fn=none)
+    assert done.stdout == "compiled\n"
+    assert "is compiled, and cannot be kept in" in done.stderr
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file.stat().st_size]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "compiled\n"
 
 
 def test_numba_is_asked_once_what_an_operator_makes_of_types(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ own `worker` index; the kernel takes its share of the work. Compilation is lazy:
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from server.kernels.isa import access
 from server.kernels.isa.inlined import InlinedCompiler
 from server.kernels.isa.shortcuts import take_shortcuts
 
+log = logging.getLogger("neuronserve.engine")
 SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64, types.int64)
 
 take_shortcuts()
@@ -126,6 +128,13 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         rtsys.initialize(target_context)  # what Python calls of them refers to Numba's runtime
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled function; where its disk is full it serves this process, and the next compiles it again."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            log.warning("%s is compiled, and cannot be kept in %s: %s", self._name, self.cache_path, error.strerror)
 
 
 class Kernel:
