@@ -5,6 +5,7 @@ The only file that may touch the network, and it does so only for a hub id. Down
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -26,13 +27,15 @@ from huggingface_hub.utils import disable_progress_bars
 
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import is_gguf
-from server.errors import SettingsError
+from server.errors import CheckpointError, SettingsError
 
 log = logging.getLogger("neuronserve")
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 # Copies of the same weights in other layouts, which double the download. Folders whose names begin with a digit are
 # modules of sentence-transformers.
-UNWANTED = ("[!0-9]*/*", "consolidated*")
+COPIES = "consolidated*"
+UNWANTED = ("[!0-9]*/*", COPIES)
+POINTER, MAX_POINTER_BYTES = b"version https://git-lfs", 1024  # Git LFS's specification
 
 # What the user can do about each refusal; the first match counts, so subclasses stand before their parents.
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -52,17 +55,19 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
     """The local directory of the checkpoint `path_or_id`, downloaded first when it is a hub id.
 
     An existing directory or GGUF file is used without a look at the network; a file is given a directory below
-    `gguf_cache`. Raises CheckpointError for a GGUF file that cannot be served, and SettingsError, saying what was
-    tried, when the directory is missing, the id is malformed or unknown, access is denied, or the hub cannot be
-    reached.
+    `gguf_cache`. Raises CheckpointError for a GGUF file that cannot be served and for a pointer of Git LFS, and
+    SettingsError, saying what was tried, when the directory is missing, the id is malformed or unknown, access is
+    denied, or the hub cannot be reached.
     """
     local = os.path.expanduser(path_or_id)
     if os.path.exists(local) and revision is not None:
         kind = "directory" if os.path.isdir(local) else "file"
         raise SettingsError(f"revision {revision!r} was asked for, but {path_or_id!r} is a local {kind}")
     if os.path.isdir(local):
+        _refuse_pointers(Path(local))
         return Path(local)
     if is_gguf(Path(local)):
+        _refuse_pointers(Path(local))
         return gguf_directory(Path(local), gguf_cache)
     if os.path.exists(local):
         reason = "a checkpoint is a directory with a config.json, or a GGUF file"
@@ -70,6 +75,19 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
     if path_or_id.startswith((".", "/", "~")):
         raise SettingsError(f"model directory {path_or_id!r} does not exist")
     return _download(path_or_id, revision)
+
+
+def _refuse_pointers(path: Path) -> None:
+    with contextlib.suppress(OSError):  # what cannot be read is refused by who needs it
+        for file in path.iterdir() if path.is_dir() else (path,):
+            is_wanted = any(map(file.match, (*WANTED, "*.gguf"))) and not file.match(COPIES)
+            if is_wanted and file.is_file() and file.stat().st_size <= MAX_POINTER_BYTES and _begins_as_pointer(file):
+                raise CheckpointError(str(file), "is a pointer of Git LFS; `git lfs pull` puts the file in its place")
+
+
+def _begins_as_pointer(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(POINTER)) == POINTER
 
 
 def _download(repo_id: str, revision: str | None) -> Path:

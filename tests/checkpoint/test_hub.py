@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from server.checkpoint.hub import resolve_model as resolve
-from server.errors import SettingsError
+from server.errors import CheckpointError, SettingsError
 
 
 def resolve_model(name: str, revision: str | None = None) -> Path:
@@ -153,3 +153,17 @@ def test_offline_machine_gets_the_same_one_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert "not in the local cache" in refusal("owner/name")
+
+
+@pytest.mark.parametrize("name", ["model-00002-of-00002.safetensors", "tokenizer.json", "model.gguf"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(f"version https://git-lfs.example/spec/v1\noid sha256:{'0' * 64}\nsize 4096\n")
+    for path in (tmp_path, tmp_path / name) if name.endswith(".gguf") else (tmp_path,):
+        with pytest.raises(CheckpointError, match=f"{name}.*is a pointer of Git LFS"):
+            resolve_model(str(path))
+
+
+def test_pointers_of_files_that_are_not_needed_do_not_matter(tmp_path: Path) -> None:
+    for name in ("pytorch_model.bin", "consolidated.safetensors"):
+        (tmp_path / name).write_text("version https://git-lfs.example/spec/v1\n")
+    assert resolve_model(str(tmp_path)) == tmp_path
