@@ -5,7 +5,6 @@ The only file that may touch the network, and it does so only for a hub id. Down
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -27,15 +26,10 @@ from huggingface_hub.utils import disable_progress_bars
 
 from server.checkpoint.gguf.directory import gguf_directory
 from server.checkpoint.gguf.header import is_gguf
-from server.errors import CheckpointError, SettingsError
+from server.checkpoint.wanted import UNWANTED, WANTED, refuse_pointers
+from server.errors import SettingsError
 
 log = logging.getLogger("neuronserve")
-WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-# Copies of the same weights in other layouts, which double the download. Folders whose names begin with a digit are
-# modules of sentence-transformers.
-COPIES = "consolidated*"
-UNWANTED = ("[!0-9]*/*", COPIES)
-POINTER, MAX_POINTER_BYTES = b"version https://git-lfs", 1024  # Git LFS's specification
 
 # What the user can do about each refusal; the first match counts, so subclasses stand before their parents.
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -64,10 +58,10 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
         kind = "directory" if os.path.isdir(local) else "file"
         raise SettingsError(f"revision {revision!r} was asked for, but {path_or_id!r} is a local {kind}")
     if os.path.isdir(local):
-        _refuse_pointers(Path(local))
+        refuse_pointers(Path(local))
         return Path(local)
     if is_gguf(Path(local)):
-        _refuse_pointers(Path(local))
+        refuse_pointers(Path(local))
         return gguf_directory(Path(local), gguf_cache)
     if os.path.exists(local):
         reason = "a checkpoint is a directory with a config.json, or a GGUF file"
@@ -75,19 +69,6 @@ def resolve_model(path_or_id: str, revision: str | None, gguf_cache: Path) -> Pa
     if path_or_id.startswith((".", "/", "~")):
         raise SettingsError(f"model directory {path_or_id!r} does not exist")
     return _download(path_or_id, revision)
-
-
-def _refuse_pointers(path: Path) -> None:
-    with contextlib.suppress(OSError):  # what cannot be read is refused by who needs it
-        for file in path.iterdir() if path.is_dir() else (path,):
-            is_wanted = any(map(file.match, (*WANTED, "*.gguf"))) and not file.match(COPIES)
-            if is_wanted and file.is_file() and file.stat().st_size <= MAX_POINTER_BYTES and _begins_as_pointer(file):
-                raise CheckpointError(str(file), "is a pointer of Git LFS; `git lfs pull` puts the file in its place")
-
-
-def _begins_as_pointer(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(len(POINTER)) == POINTER
 
 
 def _download(repo_id: str, revision: str | None) -> Path:

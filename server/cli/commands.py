@@ -285,6 +285,9 @@ def _model_path(settings: ModelSettings) -> Path:
     if settings.compiled_model is not None:
         return settings.compiled_model
     if Path(settings.model).is_dir() and settings.revision is None:
+        from server.checkpoint.wanted import refuse_pointers
+
+        refuse_pointers(Path(settings.model))
         return Path(settings.model)
     from server.checkpoint.hub import resolve_model
 

@@ -42,6 +42,14 @@ def test_a_tokenizer_that_knows_more_than_the_embedding_is_refused_at_start(tmp_
         ) in ended.stderr
 
 
+def test_a_file_that_git_lfs_has_not_fetched_is_refused_at_start(tmp_path: Path) -> None:
+    file = write_checkpoint(tmp_path / "model") / "tokenizer.json"
+    file.write_text("version https://git-lfs.example/spec/v1\n")
+    ended = run_command("serve", str(file.parent), "--port", "0")
+    assert ended.returncode == 2
+    assert f"{file}: is a pointer of Git LFS" in ended.stderr
+
+
 def test_ctrl_c_is_one_line_and_no_traceback() -> None:
     argv = command("simulate", "--num-prompts", "10000000", program="server")
     with subprocess.Popen(argv, stderr=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
