@@ -141,7 +141,8 @@ class Ends:
         self._expected = expected
         left = steps - self._moment / max(expected, 1e-9)  # that those who follow have had
         followers = expected * (1 - exp(-_sum(everybody, int(left)))) * max(1.0, left / self._mean)
-        return expected + followers - DEVIATIONS * sqrt(variance + followers)
+        alone = expected - DEVIATIONS * sqrt(variance)  # who follows takes away none of these
+        return max(alone, expected + followers - DEVIATIONS * sqrt(variance + followers))
 
 
 def _sums(chances: Iterable[float]) -> list[float]:

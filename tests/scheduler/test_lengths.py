@@ -53,6 +53,11 @@ def test_nobody_goes_on_after_what_it_may() -> None:
     assert steps(known, [40] * 4, num_ends=3) > 40
 
 
+def test_an_end_that_is_sure_is_not_made_doubtful_by_who_follows() -> None:
+    assert Lengths().ends([Running(2, 16, "")], 64.0).steps_until(1) <= 17
+    assert after([100] * 20).ends([Running(40, 45, "")], 100.0).steps_until(1) <= 8
+
+
 def test_a_tenant_has_lengths_of_its_own_and_a_new_one_everybodys() -> None:
     known = after([8] * 40, "short")
     teach(known, [150] * 40, "long")
