@@ -71,7 +71,10 @@ class _Program:
         name = self._program.name
         command = [str(self._program), "-m", str(self._model), "-t", str(self._threads), *flags]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+            # A session of its own, as each contender has: Linux divides CPUs between sessions first (autogroup).
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=True
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BenchmarkError(f"{name}: {error}") from error
         if done.returncode:
