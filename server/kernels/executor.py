@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from server.kernels import sleep
+from server.kernels import apart, sleep
 from server.kernels.isa import instruction
 from server.kernels.isa.jit import HostFunction, inline
 from server.kernels.isa.memory import (
@@ -59,9 +59,9 @@ class ControlRecord(NamedTuple):
     arrivals: int  # barrier tickets handed out so far
     shares: int  # of rows, each of which has the whole program run for it; 0: workers meet after each instruction
     shares_taken: int
-    pad_11: int
-    pad_12: int
-    pad_13: int
+    functions: int  # addresses of apart.FUNCTIONS
+    functions_1: int
+    functions_2: int
     pad_14: int
     pad_15: int
     slots: int  # the first of `workers` slots, SLOT_BYTES apart, follows here
@@ -72,7 +72,8 @@ INSTRUCTION_BYTES = 24
 CONTROL = offsets(ControlRecord)
 _SLEEPS = sleep.PLACE_BYTES  # offset of an int64: 1 while the worker waits at a barrier to be woken
 _NOW = sleep.PLACE_BYTES + 8  # offset of a timespec for the worker's own use
-SLOT_BYTES = sleep.PLACE_BYTES + 64  # of a worker: where it sleeps, and these
+_WHERE = sleep.PLACE_BYTES + 64  # offset of where it is
+SLOT_BYTES = _WHERE + apart.PLACE_BYTES  # of a worker: where it sleeps, and these
 
 TIMESPEC_BYTES = 16  # int64 seconds, int64 nanoseconds
 _CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # that of time.monotonic, which on macOS is the former
@@ -230,6 +231,8 @@ def serve_steps(control: int, worker: int) -> None:
         sleep.wait(_slot(control, worker), kind)
         if load_acquire(control + CONTROL.stopping) != 0:
             return
+        workers, places = load_i64(control + CONTROL.workers), _slot(control, 0) + _WHERE
+        apart.settle(control + CONTROL.functions, places, SLOT_BYTES, worker, workers)
         _execute(control, worker)
 
 
@@ -245,6 +248,7 @@ def run_step(control: int) -> None:
     contended_steps = load_i64(control + CONTROL.contended_steps)
     if contended_steps > 0:
         store_release(control + CONTROL.contended_steps, contended_steps - 1)
+    apart.note(control + CONTROL.functions, _slot(control, 0) + _WHERE)
     _wake_others(control)
     _execute(control, 0)
 

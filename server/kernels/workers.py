@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.errors import DeviceError
-from server.kernels import executor
+from server.kernels import apart, executor
 from server.kernels.checks import AccessChecks
 from server.kernels.program import Program
 from server.kernels.sleep import HOST_SLEEP, KINDS, Sleep
@@ -34,6 +34,8 @@ class WorkerPool:
         self._fields = self._memory[(self._control - self._memory.ctypes.data) // 8 :]
         self._set(executor.CONTROL.workers, num_threads)
         self._set(executor.CONTROL.sleep, KINDS.index(how))
+        for i, address in enumerate(apart.function_addresses()):
+            self._set(executor.CONTROL.functions + i * 8, address)
         if executor.init_control(self._control) != 0:
             raise DeviceError(f"this host has no {how} for a worker thread to sleep on")
         self._threads = [

@@ -237,6 +237,13 @@ def call_kernel(builder: Any, kernel: Any, *arguments: Any) -> Any:
     return NOTHING
 
 
+@emitted(types.int64, types.int64, types.int64, types.int64, types.int64)
+def call_function(builder: Any, function: Any, *arguments: Any) -> Any:
+    """What the C function at an address returns, an int, for as many of three arguments as it takes."""
+    function_type = ir.FunctionType(ir.IntType(32), [_I64] * len(arguments))
+    return builder.sext(builder.call(builder.inttoptr(function, function_type.as_pointer()), arguments), _I64)
+
+
 def stack_lines(count: int) -> Any:
     """Intrinsic for the address of `count` cache lines on the caller's stack, aligned; the same ones at each call."""
 

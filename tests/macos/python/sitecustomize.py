@@ -35,7 +35,8 @@ ABSENT = {
 }
 # `madvise` is there, but for what it is used here it does nothing.
 ABSENT_OF_LIBC = frozenset(
-    {"prctl", "syscall", "getauxval", "eventfd", "memfd_create", "timerfd_create", "sched_setaffinity", "madvise"}
+    {"prctl", "syscall", "getauxval", "eventfd", "memfd_create", "timerfd_create", "madvise"}
+    | {"sched_setaffinity", "sched_getcpu"}
 )
 
 

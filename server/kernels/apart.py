@@ -1,0 +1,80 @@
+"""Keeps workers on CPUs of their own: one that is woken looks where it is, and leaves a CPU that another is on.
+
+Linux puts a thread that wakes on the CPU of the one that woke it where it takes no other for idle. A virtual CPU that
+its host has put aside is none, though nothing runs there: after a tenth of a second without work both threads of a step
+were found on one CPU, and stayed for some fifty milliseconds. Steps took ten times as long meanwhile, since a worker
+has to have spun, and to have yielded, before the one that it waits for goes on.
+
+A thread that has left is kept from the other workers' CPUs for the next steps, so that it wakes where it was, and then
+is the kernel's to move again. A system without these functions (macOS) moves its threads alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from server.kernels.isa.jit import inline
+from server.kernels.isa.memory import call_function, load_i64, store_i64
+
+FUNCTIONS = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")  # of the C library
+_GET_CPU, _GET_MASK, _SET_MASK = 0, 8, 16  # offsets of their addresses
+_MASK_BYTES = 128  # 1,024 CPUs: a kernel that has more refuses to tell, and nobody moves
+_STEPS = 64  # that a thread is kept from others' CPUs
+_KEPT, _MASK, _OTHERS = 8, 64, 64 + _MASK_BYTES  # offsets: steps yet; CPUs it may use; those that no worker is on
+PLACE_BYTES = _OTHERS + _MASK_BYTES  # of a worker: the CPU where it was last, and these
+
+
+def function_addresses() -> tuple[int, ...]:
+    """Of FUNCTIONS; zeros where the system lacks one."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(os, "sched_setaffinity") or not all(hasattr(libc, name) for name in FUNCTIONS):
+        return (0,) * len(FUNCTIONS)
+    return tuple(ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS)
+
+
+@inline
+def note(functions, place):  # type: ignore[no-untyped-def]
+    """Say where this worker is; `functions` and `place` are addresses of tables."""
+    if load_i64(functions + _GET_CPU) != 0:
+        store_i64(place, call_function(load_i64(functions + _GET_CPU), 0, 0, 0))
+
+
+@inline
+def settle(functions, places, stride, worker, workers):  # type: ignore[no-untyped-def]
+    """Say where this worker is, and let it leave a CPU that another is on."""
+    if load_i64(functions + _GET_CPU) == 0:
+        return
+    own = places + worker * stride
+    note(functions, own)
+    steps = load_i64(own + _KEPT)
+    if steps > 0:
+        store_i64(own + _KEPT, steps - 1)
+        if steps == 1:
+            call_function(load_i64(functions + _SET_MASK), 0, _MASK_BYTES, own + _MASK)
+    for other in range(workers):
+        if other != worker and load_i64(places + other * stride) == load_i64(own):
+            _leave(functions, places, stride, own, workers)
+            return
+
+
+@inline
+def _leave(functions, places, stride, own, workers):  # type: ignore[no-untyped-def]
+    """Keep this thread from the CPUs that workers were on last, if there are others that it may use."""
+    get_mask, is_kept = load_i64(functions + _GET_MASK), load_i64(own + _KEPT) > 0
+    if not is_kept and call_function(get_mask, 0, _MASK_BYTES, own + _MASK) != 0:
+        return
+    for at in range(0, _MASK_BYTES, 8):
+        store_i64(own + _OTHERS + at, load_i64(own + _MASK + at))
+    for worker in range(workers):
+        cpu = load_i64(places + worker * stride)
+        at = own + _OTHERS + cpu // 64 * 8
+        store_i64(at, load_i64(at) & ~(1 << (cpu & 63)))
+    is_none = True
+    for at in range(0, _MASK_BYTES, 8):
+        is_none &= load_i64(own + _OTHERS + at) == 0
+    if is_none:
+        return
+    call_function(load_i64(functions + _SET_MASK), 0, _MASK_BYTES, own + _OTHERS)
+    store_i64(own + _KEPT, _STEPS)
+    note(functions, own)
