@@ -1,7 +1,7 @@
 """The element types of a KV cache: how a head is encoded, and how sixteen elements become float32.
 
 int8 and float8 (e4m3 held to +-240, the Neuron range) have one float32 scale for each token and kv head, kept behind
-the block's elements; scores and weights are multiplied by it. Codes below the smallest normal float8 are zero, as in
+the block's elements; scores and weights are multiplied by it. No code below the smallest normal float8 is stored, as in
 weights.
 
 A value that is not finite is stored as zero and a key as NaN (its scale, in 8-bit caches). Whoever attends to that
@@ -23,6 +23,7 @@ from server.kernels.isa.jit import inline
 from server.kernels.isa.memory import NOTHING, emitted, load_f32, store_f32
 
 INT8_MAX, E4M3_MAX = 127.0, 240.0
+_E4M3_BITS = 0x87F00000  # of a float32: a float8's sign, exponent and mantissa
 LEAST = 1e-30  # a head of smaller numbers is stored as zeros, since the inverse of its scale may be infinite
 
 _I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
@@ -42,13 +43,10 @@ def load_i8(builder: Any, address: Any) -> Any:
 
 @emitted(simd.float32x16, types.int64)
 def load_e4m3(builder: Any, address: Any) -> Any:
-    """Sixteen float8 from memory; codes below the smallest normal number are zero."""
-    x = builder.zext(builder.load(pointer(builder, address, _VB, READ), align=1), _VI)
-    sign = builder.shl(builder.and_(x, _all(0x80)), _all(24))
-    magnitude = builder.shl(builder.and_(x, _all(0x7F)), _all(20))
-    is_normal = builder.icmp_unsigned(">=", magnitude, _all(1 << 23))
-    number = builder.or_(sign, builder.add(magnitude, _all(120 << 23)))
-    return builder.bitcast(builder.select(is_normal, number, _all(0)), _V)
+    """Sixteen float8 from memory: a code's bits at float32's places are 2 ** 120 times too small."""
+    codes = builder.sext(builder.load(pointer(builder, address, _VB, READ), align=1), _VI)
+    bits = builder.and_(builder.shl(codes, _all(20)), _all(_E4M3_BITS))
+    return builder.fmul(builder.bitcast(bits, _V), ir.Constant(_V, [2.0**120] * simd.LANES))
 
 
 @emitted(types.void, types.int64, simd.float32x16)
