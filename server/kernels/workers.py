@@ -48,7 +48,7 @@ class WorkerPool:
         self.close = weakref.finalize(self, _stop, self._control, self._threads, self._memory)
 
     def bind(self, cpus: Sequence[int]) -> None:
-        """Let each worker stay on its CPU, the caller's thread on the first, before it runs a program. No CPUs: none is.
+        """Let each worker stay on its CPU, the caller's thread on the first, before it runs programs. No CPUs: none is.
 
         Raises DeviceError when the host does not allow one of these; no system but Linux is asked (device/affinity.py).
         """
