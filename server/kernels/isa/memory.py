@@ -7,7 +7,7 @@ addresses mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -229,19 +229,22 @@ def prefetch_to_write(builder: Any, address: Any) -> Any:
     return _prefetch(builder, address, 1)
 
 
+def _call(builder: Any, address: Any, result: Any, arguments: Sequence[Any]) -> Any:
+    function_type = ir.FunctionType(result, [_I64] * len(arguments))
+    return builder.call(builder.inttoptr(address, function_type.as_pointer()), arguments)
+
+
 @emitted(types.void, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64)
 def call_kernel(builder: Any, kernel: Any, *arguments: Any) -> Any:
     """Call the kernel at an address with (operands, cores, step, worker, workers)."""
-    function_type = ir.FunctionType(ir.VoidType(), [_I64] * len(arguments))
-    builder.call(builder.inttoptr(kernel, function_type.as_pointer()), arguments)
+    _call(builder, kernel, ir.VoidType(), arguments)
     return NOTHING
 
 
 @emitted(types.int64, types.int64, types.int64, types.int64, types.int64)
 def call_function(builder: Any, function: Any, *arguments: Any) -> Any:
     """What the C function at an address returns, an int, for as many of three arguments as it takes."""
-    function_type = ir.FunctionType(ir.IntType(32), [_I64] * len(arguments))
-    return builder.sext(builder.call(builder.inttoptr(function, function_type.as_pointer()), arguments), _I64)
+    return builder.sext(_call(builder, function, ir.IntType(32), arguments), _I64)
 
 
 def stack_lines(count: int) -> Any:
