@@ -1,9 +1,9 @@
 """Keeps workers on CPUs of their own: one that is woken looks where it is, and leaves a CPU that another is on.
 
-Linux puts a thread that wakes on the CPU of the one that woke it where it takes no other for idle. A virtual CPU that
-its host has put aside is none, though nothing runs there: after a tenth of a second without work both threads of a step
-were found on one CPU, and stayed for some fifty milliseconds. Steps took ten times as long meanwhile, since a worker
-has to have spun, and to have yielded, before the one that it waits for goes on.
+After a tenth of a second without work Linux woke both threads of a step on one CPU of a virtual machine, and left them
+there for some fifty milliseconds: probably because it takes no virtual CPU for idle that its host has put aside. Steps
+took ten times as long meanwhile, since a worker has to have spun, and to have yielded, before the one that it waits for
+goes on.
 
 A thread that has left is kept from the other workers' CPUs for the next steps, so that it wakes where it was, and then
 is the kernel's to move again. A system without these functions (macOS) moves its threads alone.
@@ -47,6 +47,8 @@ def settle(functions, places, stride, worker, workers):  # type: ignore[no-untyp
         return
     own = places + worker * stride
     note(functions, own)
+    if load_i64(own) < 0:  # a system that has the function and does not say
+        return
     steps = load_i64(own + _KEPT)
     if steps > 0:
         store_i64(own + _KEPT, steps - 1)

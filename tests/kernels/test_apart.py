@@ -120,6 +120,12 @@ def test_a_host_that_does_not_say_where_its_threads_may_run_is_left_alone() -> N
     assert (host.cpu, host.masks) == (0, [])
 
 
+def test_on_a_system_that_does_not_say_where_a_thread_is_nobody_is_moved() -> None:
+    host = Host(-1, range(4))
+    where(host, 1, [-1])
+    assert host.masks == []
+
+
 def test_a_system_without_these_functions_moves_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     places = aligned((2, apart.PLACE_BYTES // 8), np.int64)
