@@ -14,6 +14,7 @@ from benchmarks.records import (
     CONTEXT_DECODE_TOKENS,
     DECODE_TOKENS,
     DEPTH_DECODE_TOKENS,
+    DEPTH_PROMPT_TOKENS,
     INPUT_LEN,
     OFFLINE_SEQUENCES,
     OUTPUT_LEN,
@@ -58,7 +59,7 @@ def _rate(num_tokens: list[int], steps: list[StepTime]) -> float:
 def shape_of(kind: Kind, size: int) -> BatchShape:
     """What is run for a case."""
     if kind == "depth":
-        return BatchShape(1, PREFILL_TOKENS, DEPTH_DECODE_TOKENS + 1, context_len=size)
+        return BatchShape(1, DEPTH_PROMPT_TOKENS, DEPTH_DECODE_TOKENS + 1, context_len=size)
     return BatchShape(1, size, CONTEXT_DECODE_TOKENS + 1) if kind == "context" else WORKLOADS[kind]
 
 

@@ -10,7 +10,6 @@ import msgspec
 from benchmarks.records import (
     CONTEXT_DECODE_TOKENS,
     DECODE_TOKENS,
-    DEPTH_DECODE_TOKENS,
     PREFILL_TOKENS,
     BenchmarkError,
     Case,
@@ -97,17 +96,13 @@ class LlamaBench(_Program):
         return {name: entry.avg_ts}
 
 
-class _LongContext(_Program):
-    """With a KV cache of some type, and flash attention."""
+class LlamaContext(_Program):
+    """A long prompt, and tokens after it, with a KV cache of some type and flash attention."""
 
     def __init__(self, program: Path, model: Path, threads: int, cache_type: str) -> None:
         super().__init__(program, model, threads)
         self._about["cache"] = cache_type
         self._cache_flags = ("-fa", "on", "-ctk", cache_type, "-ctv", cache_type)
-
-
-class LlamaContext(_LongContext):
-    """A long prompt, and tokens after it."""
 
     def measure(self, case: Case, seed: int) -> Figures:
         del seed
@@ -116,18 +111,6 @@ class LlamaContext(_LongContext):
         flags += ["-npl", "1", *self._cache_flags]
         entry = parse_context(self._run(*flags, "--output-format", "jsonl", timeout_s=CONTEXT_TIMEOUT_S), size)
         return {"prefill_tokens_per_s": entry.speed_pp, "decode_tokens_per_s": entry.speed_tg}
-
-
-class LlamaDepth(_LongContext):
-    """A prompt and then tokens, each behind a long context that llama-bench computes first, which warms it up."""
-
-    def measure(self, case: Case, seed: int) -> Figures:
-        del seed
-        prompt, generated = PREFILL_TOKENS, DEPTH_DECODE_TOKENS
-        flags = ["-d", str(case.size), "-p", str(prompt), "-n", str(generated), "-r", "1", "-o", "json", "--no-warmup"]
-        output = self._run(*flags, *self._cache_flags, timeout_s=CONTEXT_TIMEOUT_S)
-        prefill, decode = parse(output, prompt, 0), parse(output, 0, generated)
-        return {"prefill_tokens_per_s": prefill.avg_ts, "decode_tokens_per_s": decode.avg_ts}
 
 
 def program_in(folder: Path, name: str) -> Path:

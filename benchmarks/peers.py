@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchmarks import servers
 from benchmarks.contention import Contended
-from benchmarks.llama_cpp import LlamaBench, LlamaContext, LlamaDepth, program_in
+from benchmarks.llama_cpp import LlamaBench, LlamaContext, program_in
+from benchmarks.llama_depth import LlamaDepth
 from benchmarks.records import (
     DECODE_TOKENS,
     INPUT_LEN,
@@ -89,9 +90,8 @@ def _llama_context(installed: Installed, largest: int) -> Contender:
 
 
 def _llama_depth(installed: Installed, largest: int) -> Contender:
-    del largest
-    program, model = _llama_program(installed, "llama-bench"), _llama_model(installed)
-    return LlamaDepth(program, model, installed.threads, LLAMA_CACHE_TYPES[installed.kv_cache_dtype])
+    program, model = _llama_program(installed, "llama-server"), _llama_model(installed)
+    return LlamaDepth(program, model, installed.threads, LLAMA_CACHE_TYPES[installed.kv_cache_dtype], largest)
 
 
 def _llama_contended(installed: Installed, largest: int) -> Contender:

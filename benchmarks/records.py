@@ -15,7 +15,7 @@ DECODE_TOKENS = 128
 INPUT_LEN, OUTPUT_LEN = 128, 64  # of each sequence, offline and over HTTP
 OFFLINE_SEQUENCES = 32
 CONTEXT_DECODE_TOKENS = 32  # after a long prompt
-DEPTH_DECODE_TOKENS = 16  # behind a long context
+DEPTH_PROMPT_TOKENS, DEPTH_DECODE_TOKENS = 128, 16  # behind a long context
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def has_warm_up(self) -> bool:
-        """A long prompt is its own, and a peer that computes its context takes long for it."""
+        """A long prompt is its own, and one more turn behind a long context is minutes of a peer."""
         return self.kind not in ("context", "depth")
 
 
@@ -67,7 +67,7 @@ CAPTION = (
     f"decode: {DECODE_TOKENS} tokens at batch 1. prefill: {PREFILL_TOKENS} tokens. offline: {OFFLINE_SEQUENCES} "
     f"sequences at once, http N: N connections; {INPUT_LEN} in, {OUTPUT_LEN} out. Of TTFT and TPOT less is better. "
     f"embed: {NUM_TEXTS} texts. context N: a prompt of N tokens, then {CONTEXT_DECODE_TOKENS} more. "
-    f"depth N: {PREFILL_TOKENS} tokens behind N, then {DEPTH_DECODE_TOKENS} more. "
+    f"depth N: {DEPTH_PROMPT_TOKENS} tokens behind N, then {DEPTH_DECODE_TOKENS} more. "
     "contention: decode beside a busy process on each CPU, and how much that is of decode without."
 )
 

@@ -17,7 +17,7 @@ import pytest
 from benchmarks import servers
 from benchmarks.contention import Contended, busy_cpus
 from benchmarks.engine_worker import figures
-from benchmarks.llama_cpp import LlamaBench, LlamaContext, LlamaDepth, parse, parse_context
+from benchmarks.llama_cpp import LlamaBench, LlamaContext, parse, parse_context
 from benchmarks.process import Process, wait_for_url
 from benchmarks.records import BenchmarkError, Case
 from benchmarks.worker import WorkerContender
@@ -129,20 +129,6 @@ def test_llama_cpp_has_a_long_prompt_and_what_follows_in_one_call(tmp_path: Path
         parse_context('{"pp": 8, "tg": 1, "speed_pp": 1, "speed_tg": 1}', 512)
     with pytest.raises(BenchmarkError, match="speed_pp is missing"):
         parse_context('{"pp": 512, "tg": 1}', 512)
-
-
-def test_llama_cpp_measures_both_phases_behind_one_context_in_one_call(tmp_path: Path) -> None:
-    program, model = tmp_path / "llama-bench", tmp_path / "m.gguf"
-    model.touch()
-    program.write_text(
-        f"#!{sys.executable}\nimport json, sys\na = sys.argv\nof = lambda flag: int(a[a.index(flag) + 1])\n"
-        "assert of('-d') == 8192 and a[a.index('-fa') + 1] == 'on' and a[a.index('-ctk') + 1] == 'q8_0'\n"
-        "prefill = {'n_prompt': of('-p'), 'n_gen': 0, 'avg_ts': 9.5}\n"
-        "print(json.dumps([prefill, {'n_prompt': 0, 'n_gen': of('-n'), 'avg_ts': 2.5}]))\n"
-    )
-    program.chmod(0o755)
-    bench = LlamaDepth(program, model, 2, "q8_0")
-    assert bench.measure(Case("depth", 8192), 0) == {"prefill_tokens_per_s": 9.5, "decode_tokens_per_s": 2.5}
 
 
 def test_a_gguf_file_that_is_not_there_is_named(tmp_path: Path) -> None:
