@@ -258,6 +258,14 @@ def test_each_part_gets_its_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert (api.model_names, api.model_path, api.tokenizer_path) == (("/m",), Path("/m"), Path("/t"))
 
 
+def test_a_user_of_no_account_has_the_caches_of_a_home_that_is_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docker run --user 12345` has HOME, which a unit of systemd has not."""
+    for variable in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
+    assert load("/m").engine_config(Path("/m")).kernel_cache_dir == "/.cache/neuronserve/kernels"
+
+
 def test_groups_of_int4_are_named_by_size_and_symmetry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load("/m", "--quantization", "int4").requested_formats.groups is None
     monkeypatch.setenv("NEURONSERVE_QUANTIZATION_GROUP_SIZE", "128")

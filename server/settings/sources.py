@@ -211,7 +211,10 @@ def process_environment() -> dict[str, str]:
 
 def cache_home() -> Path:
     """Where this user's caches are (XDG base directory specification)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user id of no account, without HOME: container runtimes say "/" then
+        return Path("/.cache")
 
 
 def default_kernel_cache() -> str:
