@@ -188,7 +188,7 @@ def invalid_body(error: ValidationError | RequestValidationError) -> InvalidRequ
 def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = ()) -> None:
     """Register handlers that answer every error of `app` with an OpenAI error object.
 
-    `offered` are the paths that a client is told of that asks for another one under /v1. A 405 lists the
+    `offered` are the paths under /v1 that a client is told of that asks for none of them. A 405 lists the
     methods of all `routes` with its path.
     """
 
@@ -227,7 +227,9 @@ def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
 def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str]) -> _WrongRoute:
     path = request.url.path
     text, code = f"{error.detail}: {request.method} {path[:200]}", "not_found"
-    if error.status_code == 404 and path.startswith("/v1/"):
+    if error.status_code == 404 and (meant := _meant(path, offered)):
+        text = f"{text}. The path is {meant}."
+    elif error.status_code == 404 and path.startswith("/v1/"):
         kind = next((kind for prefix, kind in NOT_OFFERED.items() if path.startswith(prefix)), None)
         if kind is not None:
             text, code = f"This server generates text and has no {kind}: {request.method} {path[:200]}", "not_supported"
@@ -235,6 +237,16 @@ def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str])
     wrong = _WrongRoute(text, code=code)
     wrong.status = error.status_code
     return wrong
+
+
+def _meant(path: str, offered: Sequence[str]) -> str | None:
+    """What ends as `path` does, the longest: of a client whose base URL has no /v1, two of them or another prefix."""
+    asked = "/" + "/".join(part for part in path.split("/") if part)
+    found = [each for each in offered if asked.endswith(each.removeprefix("/v1"))]
+    meant = max(found, key=len, default=None)
+    if meant is not None and re.match("/v1/(?!v1/)", asked + "/") and asked != meant:
+        return None  # something of OpenAI's own, as /v1/threads/{id}/messages
+    return meant
 
 
 def _path(loc: Sequence[int | str]) -> list[int | str]:

@@ -21,7 +21,7 @@ class _Document(msgspec.Struct):
 def read_documents(path: Path) -> list[str]:
     """Read the `text` of every line of a .jsonl file, or the whole of any other file. Raises SettingsError."""
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise SettingsError(f"--text: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

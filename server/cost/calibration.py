@@ -221,7 +221,7 @@ def default_calibration() -> Calibration:
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file. Raises SettingsError when it cannot be read or holds none of this version."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(f"calibration {str(path)!r} cannot be read: {reason}") from error

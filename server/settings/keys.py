@@ -53,7 +53,7 @@ class KeySettings(Settings):
         if self.api_key_file is None:
             return ()
         try:
-            lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
+            lines = self.api_key_file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"--api-key-file: cannot read {str(self.api_key_file)!r}: {error}") from error
         if keys := tuple(line.strip() for line in lines if line.strip()):

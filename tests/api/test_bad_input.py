@@ -204,6 +204,37 @@ def test_unknown_paths_and_methods_have_error_objects_too(http: httpx.Client) ->
     assert http.get(CHAT).status_code == 405
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),  # of clients whose base URL lacks the /v1
+        ("/completions", TEXT),
+        ("/v1/v1/chat/completions", CHAT),  # and of those that add one
+        ("/v1//chat/completions", CHAT),
+        ("/openai/deployments/fake/chat/completions", CHAT),
+        ("/v1/threads/thread_1/messages", None),
+        ("/v1/vector_stores/1/files", None),
+        ("/xcompletions", None),
+    ],
+)
+def test_who_asks_beside_an_endpoint_is_told_its_path(http: httpx.Client, path: str, meant: str | None) -> None:
+    response = http.post(path, json={})
+    assert response.status_code == 404
+    message = response.json()["error"]["message"]
+    assert message.startswith(f"Not Found: POST {path}")
+    assert (f". The path is {meant}." in message) == (meant is not None)
+    assert ("The path is" in message) == (meant is not None)
+
+
+def test_a_body_may_begin_with_a_byte_order_mark(http: httpx.Client) -> None:
+    """As programs of Windows write UTF-8."""
+    body = json.dumps({"prompt": "hello", "max_tokens": 3, "temperature": 0}).encode()
+    marked = http.post(TEXT, content=b"\xef\xbb\xbf" + body, headers={"Content-Type": "application/json"})
+    plain = http.post(TEXT, content=body, headers={"Content-Type": "application/json"})
+    assert marked.status_code == 200
+    assert marked.json()["choices"] == plain.json()["choices"]
+
+
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/files/a", "/v1/responses/a", "/v1/batches", "/v1/models", CHAT])
 def test_a_wrong_method_is_told_all_that_there_are(http: httpx.Client, pages: dict[str, Any], path: str) -> None:
     shown = re.sub("/(files|response)(s?)/a", r"/\1\2/{\1_id}", path).replace("files_id", "file_id")

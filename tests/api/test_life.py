@@ -152,7 +152,7 @@ def test_keys_guard_all_but_probes(checkpoint: Path) -> None:
 
 def test_keys_of_a_file_are_keys_too(checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("second\n\n third \n")
+    file.write_text("\N{BOM}second\n\n third \n")  # as editors of Windows write it
     with running_server(checkpoint, "--api-key", "first", "--api-key-file", str(file)) as server:
         for key, code in {"first": 200, "second": 200, "third": 200, "fourth": 401}.items():
             header = {"Authorization": f"Bearer {key}"}

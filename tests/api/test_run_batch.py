@@ -14,7 +14,7 @@ from tests.api.test_batches import line_of, text_of
 
 
 def written(path: Path, lines: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("\N{BOM}" + "".join(json.dumps(line) + "\r\n" for line in lines))  # as programs of Windows do
     return path
 
 

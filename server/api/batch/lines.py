@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,7 @@ class LineRules:
             message = f"It has {len(data)} bytes; --max-body-bytes is {self.max_bytes}."
             return LineError("line_too_long", message, number)
         try:
-            line = msgspec.json.decode(data, type=_Line)
+            line = msgspec.json.decode(data.removeprefix(BOM_UTF8), type=_Line)
         except msgspec.ValidationError as error:
             problem, _, place = str(error).partition(" - at `$.")
             return LineError("invalid_request", f"{problem}.", number, place.removesuffix("`") or None)

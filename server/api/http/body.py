@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8  # what programs of Windows begin files with, and so bodies
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -38,6 +39,6 @@ def content_type(request: Request, *known: str) -> str:
 def parse(model: type[M], data: bytes) -> M:
     """Parse `data` as `model`. Raises InvalidRequest with the offending field in `param`."""
     try:
-        return model.model_validate_json(data)
+        return model.model_validate_json(data.removeprefix(BOM_UTF8))
     except ValidationError as error:
         raise invalid_body(error) from error

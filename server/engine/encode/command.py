@@ -60,7 +60,7 @@ def _texts(options: EmbedOptions) -> tuple[str, ...]:
     if options.file is None:
         return options.texts
     try:
-        text = sys.stdin.read() if options.file == Path("-") else options.file.read_text(encoding="utf-8")
+        text = sys.stdin.read() if options.file == Path("-") else options.file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise SettingsError(f"file {options.file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
