@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -217,5 +218,8 @@ def test_limits_of_files(checkpoint: Path, tmp_path: Path) -> None:
             client.files.create(file=("a", b"x" * 2000), purpose="batch")
         assert len(client.files.list().data) == 1
         assert len([*(tmp_path / "files").iterdir()]) == 1
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            sqlite3.connect(tmp_path / "neuronserve.sqlite3", 0.1).execute("SELECT * FROM files")
+        with (
+            closing(sqlite3.connect(tmp_path / "neuronserve.sqlite3", timeout=0.1)) as beside,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            beside.execute("SELECT * FROM files")

@@ -146,7 +146,17 @@ class StoreLock:
 
 
 def _opened(path: Path | None, tables: Sequence[Table[Any]], is_shared: bool) -> sqlite3.Connection:
-    db = sqlite3.connect(path or ":memory:", LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        _begin(db, tables, is_shared)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _begin(db: sqlite3.Connection, tables: Sequence[Table[Any]], is_shared: bool) -> None:
+    """Make the tables, or bring those of an older server up to date."""
     db.execute(f"PRAGMA locking_mode = {'NORMAL' if is_shared else 'EXCLUSIVE'}")
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
@@ -160,4 +170,3 @@ def _opened(path: Path | None, tables: Sequence[Table[Any]], is_shared: bool) ->
             table.add_columns(db)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     db.execute("COMMIT")
-    return db
