@@ -8,7 +8,7 @@ WORKERS ?= 2
 PACE ?= device
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
+.PHONY: serve test test-all oldest-test ui-test arm-test isa-test client-test chaos soak fuzz overload check audit docs-check format load helm-test helm-golden image-test lock clean
 
 serve: $(VENV)/.serve
 	$(BIN)/neuronserve serve --device inf2.xlarge --port $(PORT)
@@ -24,6 +24,10 @@ test: $(VENV)/.test $(VENV)/.fuzz
 # real models beside transformers.
 test-all: test $(VENV)/.real
 	$(PYTEST) -m "(thorough or hypothesis) and not chaos" --hypothesis-profile thorough
+
+# `test` with the oldest packages that pyproject.toml allows, in an environment of its own. PYTHON: also another Python's.
+oldest-test: $(VENV)/.oldest
+	$(VENV)/oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Faults again and again under load, one after the other, with what clients noticed of them.
 chaos: $(VENV)/.test
@@ -119,6 +123,12 @@ $(VENV)/.deploy: tests/deploy/fetch_helm.py tests/deploy/requirements.txt | $(VE
 $(VENV)/.fuzz: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/fuzz
 	$(VENV)/fuzz/bin/python -m pip install --quiet --disable-pip-version-check 'schemathesis>=4.32,<5'
+	@touch $@
+
+$(VENV)/.oldest: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/oldest
+	$(VENV)/oldest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/oldest/bin/uv pip install --quiet --python $(VENV)/oldest/bin/python --resolution lowest-direct -e '.[test]'
 	@touch $@
 
 $(VENV)/bin/python:
