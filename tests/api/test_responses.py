@@ -277,6 +277,8 @@ def test_calls_and_their_results(client: openai.OpenAI) -> None:
     assert in_short(events) == CALL_EVENTS
     deltas = "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
     assert deltas == events[-1].response.output[0].arguments == call.arguments
+    done = next(event for event in events if event.type == "response.function_call_arguments.done")
+    assert done.to_dict()["name"] == "get_weather"
     named = ask(client, question, **(options | {"tool_choice": {"type": "function", "name": "get_weather"}}))
     assert named.output[0].name == "get_weather"
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}

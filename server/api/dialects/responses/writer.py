@@ -173,7 +173,8 @@ class ResponseWriter:
         item.status = status
         place = {"item_id": item.id, "output_index": self._index}
         if isinstance(item, FunctionCallItem):
-            yield self._event("response.function_call_arguments.done", **place, arguments=item.arguments)
+            called = {"name": item.name, "arguments": item.arguments}
+            yield self._event("response.function_call_arguments.done", **place, **called)
         else:
             part = item.content[-1]
             place_of_part = {**place, "content_index": 0}
