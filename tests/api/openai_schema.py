@@ -39,7 +39,7 @@ EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
     | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice", "store"}
 )
-# What events had in the package's types when they were new: its releases up to 3.5 demand it, later ones lack it.
+# What events had in the package's types when they were new: its releases up to 3.5 demand it, 3.10 lacks it.
 EARLIER = {"response.function_call_arguments.done": {"name"}}
 TRANSPORTS = [importlib.import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations", "/v1/responses")

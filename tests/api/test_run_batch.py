@@ -14,7 +14,7 @@ from tests.api.test_batches import line_of, text_of
 
 
 def written(path: Path, lines: list[Any]) -> Path:
-    path.write_text("\N{BOM}" + "".join(json.dumps(line) + "\r\n" for line in lines))  # as programs of Windows do
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
@@ -22,6 +22,7 @@ def test_a_file_is_answered_as_a_server_would(checkpoint: Path, server: Server, 
     lines = [line_of(f"line {i}") for i in range(4)] + [line_of("text", "/v1/completions")]
     lines += [line_of("bad", temperature=9)]
     source, target = written(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    source.write_text("\N{BOM}" + source.read_text().replace("\n", "\r\n"))  # as programs of Windows write it
     before = {"id": "batch_req_1", "custom_id": "line 0", "response": None, "error": None}
     cut = json.dumps(before) + '\n{"custom_id": "line 1", "resp'  # by kill -9
     (tmp_path / "out.jsonl.part").write_text(cut)

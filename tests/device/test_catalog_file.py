@@ -217,7 +217,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_sheet_is_put_in_force_or_nothing_changes(tmp_path: Path) -> None:
     file = tmp_path / "catalog.toml"
-    file.write_text(NEW_CHIP + NEW_INSTANCE)
+    file.write_text("\N{BOM}" + NEW_CHIP + NEW_INSTANCE)  # as editors of Windows write it
     try:
         use_catalog(CatalogConfig(str(file)))
         assert isinstance(instance("inf9.xlarge"), Instance)

@@ -42,7 +42,7 @@ def test_mlperf_runs_for_600_seconds() -> None:
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    file.write_text('name = "mine"\n[dataset]\nnum_prompts = 7\nrandom_input_len = 9\n[slo]\nttft_ms = 5.0\n')
+    file.write_text('\N{BOM}name = "mine"\n[dataset]\nnum_prompts = 7\nrandom_input_len = 9\n[slo]\nttft_ms = 5.0\n')
     scenario = load_scenario(str(file), parse("--num-prompts", "3", "--goodput", "tpot:50"))
     assert (scenario.dataset.num_prompts, scenario.dataset.random_input_len) == (3, 9)
     assert (scenario.slo.ttft_ms, scenario.slo.tpot_ms) == (5.0, 50.0)
