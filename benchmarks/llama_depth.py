@@ -48,20 +48,22 @@ class LlamaDepth(Hosted):
         self._command += ["-t", str(threads), "-tb", str(threads), "-fa", "on", "-ctk", cache_type, "-ctv", cache_type]
         self._about = {"threads": str(threads), "model": model.name, "cache": cache_type}
         self._context: list[int] = []  # what the slot holds
-        self._url = f"http://127.0.0.1:{free_port()}"
+        self._url = ""
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of slots
 
     def start(self) -> None:
         if not self._model.is_file():
             raise BenchmarkError(f"there is no file {self._model}")
         self._folder = tempfile.TemporaryDirectory(prefix="benchmark-")
-        host, port = self._url.removeprefix("http://").split(":")
-        address = ["--host", host, "--port", port, "--slot-save-path", f"{self._folder.name}/"]
+        port = free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        address = ["--host", "127.0.0.1", "--port", str(port), "--slot-save-path", f"{self._folder.name}/"]
         self._process = Process([*self._command, *address])
         wait_for_url(self._process, f"{self._url}/health")
 
     def stop(self) -> None:
         super().stop()
-        if hasattr(self, "_folder"):
+        if self._folder is not None:
             self._folder.cleanup()
 
     def measure(self, case: Case, seed: int) -> Figures:
@@ -78,6 +80,7 @@ class LlamaDepth(Hosted):
 
     def _restore(self, num_tokens: int) -> None:
         """Let the slot hold so many tokens, which are those of a short prompt again and again."""
+        assert self._folder is not None
         folder = Path(self._folder.name)
         words = [_WORDS[at % len(_WORDS)] for at in range(min(_SAVED_TOKENS, num_tokens))]
         self._complete(words, 1)
