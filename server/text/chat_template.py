@@ -128,7 +128,7 @@ def _read_template(path: Path) -> str:
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise CheckpointError(path.name, f"is larger than the limit of {MAX_CONFIG_BYTES} bytes")
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(path.name, f"is not UTF-8: {error.reason} at byte {error.start}") from error
 
