@@ -25,7 +25,7 @@ test: $(VENV)/.test $(VENV)/.fuzz
 test-all: test $(VENV)/.real
 	$(PYTEST) -m "(thorough or hypothesis) and not chaos" --hypothesis-profile thorough
 
-# `test` with the oldest packages that pyproject.toml allows, in an environment of its own. PYTHON: also another Python's.
+# `test` with the oldest packages that pyproject.toml allows, in an environment of its own.
 oldest-test: $(VENV)/.oldest
 	$(VENV)/oldest/bin/python -m pytest -n $(WORKERS) --dist loadfile
 
