@@ -39,7 +39,8 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatCompletion, ChatRequest
 from server.api.wire.completions import Completion, CompletionRequest
-from server.api.wire.messages import CountTokensRequest, MessageAnswer, MessagesRequest
+from server.api.wire.message import MessageAnswer
+from server.api.wire.messages import CountTokensRequest, MessagesRequest
 from server.api.wire.pooling import (
     ClassifyList,
     ClassifyRequest,

@@ -15,23 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 
+from server.api.anthropic_error import anthropic_error_bytes
 from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestError
 
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
 NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "video", "/v1/moderations": "moderations"}
 ANTHROPIC_PATH = "/v1/messages"
-ANTHROPIC_KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    413: "request_too_large",
-    415: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
 
@@ -132,12 +122,6 @@ def error_object(error: RequestError) -> dict[str, Any]:
 def error_bytes(error: RequestError) -> bytes:
     """`error_object` as JSON; characters that UTF-8 cannot hold are escaped."""
     return json.dumps(error_object(error)).encode()
-
-
-def anthropic_error_bytes(error: RequestError) -> bytes:
-    """The error as Anthropic has it."""
-    kind = ANTHROPIC_KINDS.get(error.status, "api_error")
-    return json.dumps({"type": "error", "error": {"type": kind, "message": error.message}}).encode()
 
 
 def error_response(error: RequestError, path: str = "") -> Response:

@@ -7,7 +7,8 @@ import json
 
 from starlette.types import Message, Scope, Send
 
-from server.api.errors import ANTHROPIC_PATH, GenerationFailed, anthropic_error_bytes, error_bytes
+from server.api.anthropic_error import anthropic_error_bytes
+from server.api.errors import ANTHROPIC_PATH, GenerationFailed, error_bytes
 from server.api.faults.rules import Cut, ErrorEvent, Injection, Latency, MalformedChunk, Slow, TruncatedJson
 from server.api.faults.sse import EventSplitter, has_output, is_comment
 from server.api.http.connection_end import end_connection

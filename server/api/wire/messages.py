@@ -1,40 +1,78 @@
-"""/v1/messages on the wire, in Anthropic's shapes."""
+"""Requests of /v1/messages on the wire, in Anthropic's shapes."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from server.api.config import MAX_STOP_STRINGS
 from server.api.wire.generation import INT32, StopString, listed, needing
 from server.api.wire.model import WireModel
 from server.api.wire.tools import MAX_TOOLS, FunctionName
-from server.api.wire.usage import optional
 
-TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT = BLOCK_TYPES = (
+TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT, DOCUMENT, SEARCH_RESULT, TOOL_REFERENCE = BLOCK_TYPES = (
     "text",
     "thinking",
     "redacted_thinking",
     "tool_use",
     "tool_result",
+    "document",
+    "search_result",
+    "tool_reference",
 )
-OF_CLIENTS = "custom"  # type of a tool that the client runs itself
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+CUSTOM = "custom"  # type of a tool whose schema the client gives
+CLEAR_THINKING = "clear_thinking_20251015"
+KEPT = {  # turns of the assistant whose thinking stays: all of them, or so many of the last
+    "anyOf": [
+        {"enum": ["all", {"type": "all"}, None]},
+        {
+            "type": "object",
+            "properties": {"type": {"const": "thinking_turns"}, "value": {"type": "integer", "minimum": 1}},
+            "required": ["type", "value"],
+        },
+    ]
+}
+MAX_EDITS = 16  # of `context_management`
+
+
+class Citations(WireModel):
+    """Whether the answer is to cite the block. No model here does."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    enabled: Literal[False] | None = None
+
+
+class DocumentSource(WireModel):
+    """Source of a document: plain text, or content blocks. PDFs, URLs and files have other types."""
+
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type"))
+
+    type: Annotated[str, listed("text", "content")]
+    data: str | None = None
+    content: str | Annotated[list["TextParam"], Field(fail_fast=True)] | None = None
 
 
 class Block(WireModel):
-    """Any content block of a request; which of the fields there must be depends on its type."""
+    """Any content block of a request; which fields it must have depends on its type."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Annotated[str, listed(*BLOCK_TYPES)]
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: str | Annotated[list["Block"], Field(fail_fast=True)] | None = None
     is_error: bool | None = None
+    title: str | None = None
+    context: str | None = None
+    source: DocumentSource | str | None = None
+    citations: Citations | None = None
+    tool_name: str | None = None
 
 
 class TextParam(Block):
@@ -58,15 +96,56 @@ class MessageParam(WireModel):
 
 
 class ToolParam(WireModel):
-    """A tool of the client's. Those that a server would run have another `type` and no schema."""
+    """A tool of the client. Tools that a server would run have another `type` and no schema."""
 
     model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("name", "input_schema"))
 
-    type: Annotated[str, listed(OF_CLIENTS)] | None = None
+    type: Annotated[str, listed(CUSTOM)] | None = None
     name: FunctionName
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+    defer_loading: bool | None = None  # it is offered once a result refers to it
+
+
+class ClientToolParam(WireModel):
+    """A tool that Anthropic has defined and the client runs, by its type; its schema is the server's."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal[
+        "bash_20241022",
+        "bash_20250124",
+        "text_editor_20241022",
+        "text_editor_20250124",
+        "text_editor_20250429",
+        "text_editor_20250728",
+        "memory_20250818",
+        "computer_20241022",
+        "computer_20250124",
+        "computer_20251124",
+    ]
+    name: FunctionName
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    max_characters: int | None = Field(None, ge=1, le=INT32)
+    display_width_px: int | None = Field(None, ge=1, le=INT32)
+    display_height_px: int | None = Field(None, ge=1, le=INT32)
+
+
+CLIENT_TOOLS = re.compile(r"(bash|text_editor|memory|computer)_\d+")
+
+
+def _kind_of_tool(value: Any) -> str:
+    """The kind of a tool, so that validation errors concern that one alone."""
+    given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "a client tool" if isinstance(given, str) and CLIENT_TOOLS.fullmatch(given) else "a custom tool"
+
+
+AnyTool = Annotated[
+    Annotated[ToolParam, Tag("a custom tool")] | Annotated[ClientToolParam, Tag("a client tool")],
+    Discriminator(_kind_of_tool),
+]
 
 
 class ToolChoiceParam(WireModel):
@@ -82,6 +161,7 @@ class ThinkingParam(WireModel):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1, le=INT32)
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class FormatParam(WireModel):
@@ -98,18 +178,35 @@ class OutputParam(WireModel):
     format: FormatParam | None = None
 
 
+class EditParam(WireModel):
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=needing("type"))
+
+    type: Annotated[str, listed(CLEAR_THINKING)]
+    keep: Annotated[Any, WithJsonSchema(KEPT)] = None
+
+
+class ContextParam(WireModel):
+    """What of the conversation is left out of the prompt."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    edits: Annotated[list[EditParam], Field(fail_fast=True, max_length=MAX_EDITS)] | None = None
+
+
 class CountTokensRequest(WireModel):
-    """What of a request makes its prompt."""
+    """The part of a request that makes its prompt."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
     model: str = Field(max_length=4096)
     messages: Annotated[list[MessageParam], Field(fail_fast=True, min_length=1)]
     system: TextContent | None = None
-    tools: Annotated[list[ToolParam], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputParam | None = None
+    output_format: FormatParam | None = None  # as earlier clients have it
+    context_management: ContextParam | None = None
 
 
 class MessagesRequest(CountTokensRequest):
@@ -119,101 +216,3 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=INT32)
-
-
-class TextBlock(WireModel):
-    type: Literal["text"] = "text"
-    text: str = ""
-
-
-class ThinkingBlock(WireModel):
-    type: Literal["thinking"] = "thinking"
-    thinking: str = ""
-    signature: str = ""  # there is nothing to verify
-
-
-class ToolUseBlock(WireModel):
-    type: Literal["tool_use"] = "tool_use"
-    id: str
-    name: str
-    input: dict[str, Any] = Field({})
-
-
-AnyBlock = TextBlock | ThinkingBlock | ToolUseBlock
-
-
-class MessagesUsage(WireModel):
-    """All tokens of the prompt are the sum of its three counts."""
-
-    input_tokens: int
-    cache_creation_input_tokens: int = 0
-    cache_read_input_tokens: int
-    output_tokens: int
-
-
-class MessageAnswer(WireModel):
-    id: str
-    type: Literal["message"] = "message"
-    role: Literal["assistant"] = "assistant"
-    model: str
-    content: list[AnyBlock]
-    stop_reason: StopReason | None = None
-    stop_sequence: str | None = None
-    usage: MessagesUsage
-
-
-class MessageStart(WireModel):
-    type: Literal["message_start"] = "message_start"
-    message: MessageAnswer
-
-
-class Ping(WireModel):
-    type: Literal["ping"] = "ping"
-
-
-class BlockStart(WireModel):
-    type: Literal["content_block_start"] = "content_block_start"
-    index: int
-    content_block: AnyBlock
-
-
-class BlockPiece(WireModel):
-    """A piece of one block, in the field that its type has."""
-
-    type: Literal["text_delta", "thinking_delta", "input_json_delta"]
-    text: str | None = optional()
-    thinking: str | None = optional()
-    partial_json: str | None = optional()
-
-
-class BlockDelta(WireModel):
-    type: Literal["content_block_delta"] = "content_block_delta"
-    index: int
-    delta: BlockPiece
-
-
-class BlockStop(WireModel):
-    type: Literal["content_block_stop"] = "content_block_stop"
-    index: int
-
-
-class Stop(WireModel):
-    stop_reason: StopReason
-    stop_sequence: str | None
-
-
-class MessageDelta(WireModel):
-    type: Literal["message_delta"] = "message_delta"
-    delta: Stop
-    usage: MessagesUsage
-
-
-class MessageStop(WireModel):
-    type: Literal["message_stop"] = "message_stop"
-
-
-Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
-
-
-class TokenCount(WireModel):
-    input_tokens: int

@@ -8,133 +8,209 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from server.api.anthropic_error import THREAD_UNSUPPORTED
+from server.api.dialects.messages.blocks import UNSUPPORTED, part_of, required, text_of, thought_of
+from server.api.dialects.messages.client_tools import function_of
+from server.api.dialects.terms import Terms
 from server.api.errors import invalid_body
 from server.api.wire import messages
 from server.api.wire.chat import ChatRequest
-from server.api.wire.messages import Block, CountTokensRequest, MessageParam, MessagesRequest, ToolChoiceParam
+from server.api.wire.messages import (
+    AnyTool,
+    Block,
+    ClientToolParam,
+    CountTokensRequest,
+    MessageParam,
+    MessagesRequest,
+    ToolChoiceParam,
+)
 from server.errors import InvalidRequest
 
-REFUSED = ("container", "mcp_servers", "context_management")
+REFUSED = ("container", "mcp_servers", "compaction")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 SAME = ("temperature", "top_p", "top_k", "stream", "max_tokens")  # fields that both have
+DIRECT = "direct"  # how a tool is called here
+NAMES = (
+    (r"max_completion_tokens", "max_tokens"),
+    (r"stop", "stop_sequences"),
+    (r"response_format\.json_schema", "output_config.format"),
+    (r"response_format", "output_config.format"),
+    (r"reasoning_effort", "output_config.effort"),
+    (r"thinking_token_budget", "thinking.budget_tokens"),
+    (r"tool_choice\.function", "tool_choice"),
+    (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+)
+TOOL_NAMES = ((r"\.function\.parameters", ".input_schema"), (r"\.function", ""))
 
 
-def chat_request(body: CountTokensRequest) -> ChatRequest:
+def chat_request(body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
     """The chat request of `body`, which has what is generated only where it is a MessagesRequest.
 
-    Raises InvalidRequest with the field of `body`.
+    Errors of that request are put into the terms of `body` by the second. Raises InvalidRequest.
     """
-    for name in REFUSED:
-        if (body.model_extra or {}).get(name):
-            raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
-    fields: dict[str, Any] = {"model": body.model, "messages": _messages(body), **_tools(body), **_output(body)}
+    _refuse(body.model_extra or {})
+    terms = Terms(NAMES, TOOL_NAMES)
+    fields: dict[str, Any] = {"model": body.model, "messages": _messages(body, terms), **_tools(body, terms)}
+    fields |= _output(body)
     if isinstance(body, MessagesRequest):
         fields |= {name: getattr(body, name) for name in SAME}
         fields["stop"] = body.stop_sequences or None
     if body.messages[-1].role == "assistant":  # the answer goes on with it
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
     try:
-        return ChatRequest.model_validate(fields)
+        return ChatRequest.model_validate(fields), terms
     except ValidationError as error:
-        raise invalid_body(error) from error
+        raise terms.own(invalid_body(error)) from error
 
 
-def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
-    system = [] if body.system is None else [{"role": "system", "content": _text(body.system, "system")}]
-    return [*system, *(made for i, each in enumerate(body.messages) for made in _turn(each, f"messages[{i}].content"))]
+def _refuse(extra: dict[str, Any]) -> None:
+    """Raise InvalidRequest for fields of Anthropic's that would change the answer and are not here."""
+    for name in REFUSED:
+        if extra.get(name):
+            raise InvalidRequest(f"{name} is not supported by this server.", name, UNSUPPORTED)
+    if extra.get("thread"):
+        raise InvalidRequest(
+            "thread: this server holds no conversations; send all messages without it.", "thread", THREAD_UNSUPPORTED
+        )
 
 
-def _turn(message: MessageParam, param: str) -> Iterable[dict[str, Any]]:
+def _messages(body: CountTokensRequest, terms: Terms) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    if body.system is not None:
+        made.append({"role": "system", "content": text_of(body.system, "system")})
+        terms.messages.append("system")
+    thoughtless = _thoughtless(body)
+    for index, message in enumerate(body.messages):
+        param = f"messages[{index}]"
+        turn = _turn(message, f"{param}.content", index in thoughtless)
+        made += turn
+        terms.messages += [param] * len(turn)
+    return made
+
+
+def _thoughtless(body: CountTokensRequest) -> set[int]:
+    """Places of the messages whose thinking `context_management` leaves out. Raises InvalidRequest for other edits."""
+    edits = body.context_management.edits if body.context_management else None
+    thinking = [
+        index
+        for index, message in enumerate(body.messages)
+        if not isinstance(message.content, str) and any(block.type == messages.THINKING for block in message.content)
+    ]
+    kept: int | None = None
+    for index, edit in enumerate(edits or ()):
+        param = f"context_management.edits[{index}]"
+        if edit.type != messages.CLEAR_THINKING:
+            raise InvalidRequest(
+                f"{param}.type is {edit.type[:60]!r}; this server has {messages.CLEAR_THINKING!r} alone.",
+                f"{param}.type",
+                UNSUPPORTED,
+            )
+        kept = _num_kept(edit.keep, f"{param}.keep")
+    return set() if kept is None else set(thinking[: max(0, len(thinking) - kept)])
+
+
+def _num_kept(keep: Any, param: str) -> int | None:
+    """The turns that keep their thinking, by default the last; None = all. Raises InvalidRequest."""
+    if keep is None:
+        return 1
+    if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
+        return None
+    value = keep.get("value") if isinstance(keep, dict) and keep.get("type") == "thinking_turns" else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRequest(f"{param}: must be 'all', or of the type 'thinking_turns' with a value from 1.", param)
+    return value
+
+
+def _turn(message: MessageParam, param: str, is_thoughtless: bool) -> list[dict[str, Any]]:
     """One message, or several where it has results of tools, each of which is a message of its own in chats."""
     if isinstance(message.content, str):
         return [{"role": message.role, "content": message.content}]
     if message.role == "assistant":
-        return [_answer(message.content, param)]
+        return [_answer(message.content, param, is_thoughtless)]
     turns: list[dict[str, Any]] = []
     for i, block in enumerate(message.content):
         if block.type == messages.TOOL_RESULT:
             turns.append(_result(block, f"{param}[{i}]"))
         elif turns and turns[-1]["role"] == message.role:
-            turns[-1]["content"].append(_part(block, f"{param}[{i}]"))
+            turns[-1]["content"].append(part_of(block, f"{param}[{i}]"))
         else:
-            turns.append({"role": message.role, "content": [_part(block, f"{param}[{i}]")]})
+            turns.append({"role": message.role, "content": [part_of(block, f"{param}[{i}]")]})
     return turns or [{"role": message.role, "content": ""}]
 
 
-def _answer(blocks: Sequence[Block], param: str) -> dict[str, Any]:
-    """A message of the assistant: its text, what it thought, and its calls."""
+def _answer(blocks: Sequence[Block], param: str, is_thoughtless: bool) -> dict[str, Any]:
+    """A message of the assistant: its text, its thinking, and its calls."""
     parts, calls, thoughts = [], [], []
     for i, block in enumerate(blocks):
         match block.type:
             case messages.TOOL_USE:
                 calls.append(_call(block, f"{param}[{i}]"))
             case messages.THINKING:
-                thoughts.append(block.thinking or "")
+                thoughts.append(thought_of(block))
             case messages.REDACTED:
-                pass  # nobody here wrote it, so nobody can read it
+                pass  # it was encrypted elsewhere and cannot be read
             case _:
-                parts.append(_part(block, f"{param}[{i}]"))
+                parts.append(part_of(block, f"{param}[{i}]"))
     message: dict[str, Any] = {"role": "assistant", "content": parts or ""}
-    if thoughts:
+    if any(thoughts) and not is_thoughtless:
         message["reasoning_content"] = "\n".join(thoughts)
     return message | ({"tool_calls": calls} if calls else {})
 
 
 def _call(block: Block, param: str) -> dict[str, Any]:
-    arguments = json.dumps(_given(block.input, f"{param}.input"), ensure_ascii=False)
-    function = {"name": _given(block.name, f"{param}.name"), "arguments": arguments}
-    return {"id": _given(block.id, f"{param}.id"), "type": "function", "function": function}
+    arguments = json.dumps(required(block.input, f"{param}.input"), ensure_ascii=False)
+    function = {"name": required(block.name, f"{param}.name"), "arguments": arguments}
+    return {"id": required(block.id, f"{param}.id"), "type": "function", "function": function}
 
 
 def _result(block: Block, param: str) -> dict[str, Any]:
-    text = _text(block.content or "", f"{param}.content")
-    call_id = _given(block.tool_use_id, f"{param}.tool_use_id")
+    text = text_of(block.content or "", f"{param}.content")
+    call_id = required(block.tool_use_id, f"{param}.tool_use_id")
     return {"role": "tool", "tool_call_id": call_id, "content": f"Error: {text}" if block.is_error else text}
 
 
-def _part(block: Block, param: str) -> dict[str, Any]:
-    """A text part of a chat message. Raises InvalidRequest for blocks of other types."""
-    if block.type != messages.TEXT:
-        field = f"{param}.type"
-        raise InvalidRequest(
-            f"{field}: this server takes only text; blocks of type {block.type[:40]!r} are not possible here.",
-            field,
-            "unsupported_parameter",
-        )
-    return {"type": "text", "text": _given(block.text, f"{param}.text")}
-
-
-def _text(content: str | Sequence[Block], param: str) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(_part(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
-
-
-def _given(value: Any, param: str) -> Any:
-    if value is None:
-        raise InvalidRequest(f"{param} is required.", param)
-    return value
-
-
-def _tools(body: CountTokensRequest) -> dict[str, Any]:
+def _tools(body: CountTokensRequest, terms: Terms) -> dict[str, Any]:
+    referred = {block.tool_name for block in _blocks(body) if block.type == messages.TOOL_REFERENCE}
+    referred.add(body.tool_choice.name if body.tool_choice else None)
     tools = []
     for i, tool in enumerate(body.tools or ()):
-        if tool.type not in (None, messages.OF_CLIENTS):
-            raise InvalidRequest(
-                f"tools[{i}].type: {tool.type[:60]!r} runs on Anthropic's servers; here are only tools of the client.",
-                f"tools[{i}].type",
-                "unsupported_parameter",
-            )
-        function = {"name": tool.name, "description": tool.description, "strict": tool.strict}
-        function["parameters"] = _given(tool.input_schema, f"tools[{i}].input_schema")
-        tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
+        function = _function(tool, f"tools[{i}]")
+        if not tool.defer_loading or tool.name in referred:
+            tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
+            terms.tools.append(f"tools[{i}]")
     fields: dict[str, Any] = {"tools": tools} if tools else {}
     return fields if body.tool_choice is None else fields | _choice(body.tool_choice)
 
 
+def _blocks(body: CountTokensRequest) -> Iterable[Block]:
+    """All blocks of results of tools."""
+    for message in body.messages:
+        for block in message.content if not isinstance(message.content, str) else ():
+            if block.type == messages.TOOL_RESULT and not isinstance(block.content, str):
+                yield from block.content or ()
+
+
+def _function(tool: AnyTool, param: str) -> dict[str, Any]:
+    """The function of chat that a tool is. Raises InvalidRequest for a tool that the server would run."""
+    callers = (tool.model_extra or {}).get("allowed_callers")
+    if isinstance(callers, list) and callers and DIRECT not in callers:
+        field = f"{param}.allowed_callers"
+        raise InvalidRequest(f"{field}: a model calls tools here itself; {DIRECT!r} is not among them.", field)
+    if isinstance(tool, ClientToolParam):
+        return {**function_of(tool), "strict": tool.strict}
+    if tool.type not in (None, messages.CUSTOM):
+        raise InvalidRequest(
+            f"{param}.type: {tool.type[:60]!r} runs on Anthropic's servers; here are only tools of the client.",
+            f"{param}.type",
+            UNSUPPORTED,
+        )
+    parameters = required(tool.input_schema, f"{param}.input_schema")
+    return {"name": tool.name, "description": tool.description, "parameters": parameters, "strict": tool.strict}
+
+
 def _choice(choice: ToolChoiceParam) -> dict[str, Any]:
     if choice.type == "tool":
-        name = _given(choice.name, "tool_choice.name")
+        name = required(choice.name, "tool_choice.name")
         return {"tool_choice": {"type": "function", "function": {"name": name}}}
     is_parallel = None if choice.disable_parallel_tool_use is None else not choice.disable_parallel_tool_use
     return {"tool_choice": CHOICES[choice.type], "parallel_tool_calls": is_parallel}
@@ -147,7 +223,7 @@ def _output(body: CountTokensRequest) -> dict[str, Any]:
     if thinking is not None and thinking.type != "adaptive":
         fields["chat_template_kwargs"] = {"enable_thinking": thinking.type == "enabled"}
     if thinking is not None and thinking.type == "enabled":
-        budget = _given(thinking.budget_tokens, "thinking.budget_tokens")
+        budget = required(thinking.budget_tokens, "thinking.budget_tokens")
         if isinstance(body, MessagesRequest) and budget >= body.max_tokens:
             raise InvalidRequest(
                 f"thinking.budget_tokens is {budget}; it must be less than max_tokens, which is {body.max_tokens}.",
@@ -156,7 +232,8 @@ def _output(body: CountTokensRequest) -> dict[str, Any]:
         fields["thinking_token_budget"] = budget
     if output is not None and output.effort:
         fields["reasoning_effort"] = output.effort
-    if output is not None and output.format is not None:
-        schema = {"name": "output", "schema": output.format.schema_}
+    wanted = (output.format if output else None) or body.output_format
+    if wanted is not None:
+        schema = {"name": "output", "schema": wanted.schema_}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     return fields

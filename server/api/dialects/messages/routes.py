@@ -6,22 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.dialects.chat import prepare_conversation, template_fields
-from server.api.dialects.messages.conversation import chat_request
+from server.api.anthropic_error import anthropic_error_bytes
+from server.api.dialects.messages.run import count, prepare
 from server.api.dialects.messages.writer import MessageWriter
-from server.api.errors import anthropic_error_bytes, as_request_error
+from server.api.errors import as_request_error
 from server.api.http.body import body_of
 from server.api.http.event_stream import EventStream, ShortWay, until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, anthropic_errors_of, documented
 from server.api.http.origin import origin_of
-from server.api.pipeline.prompts import chat_prompt, template_source
 from server.api.pipeline.respond import frames_of, whole_answer
-from server.api.pipeline.validate import validate
-from server.api.service import Service, ServiceOf
-from server.api.tools.chosen import chosen_parsers
-from server.api.tools.plan import tool_plan
-from server.api.wire.chat import ChatRequest
-from server.api.wire.messages import CountTokensRequest, MessageAnswer, MessagesRequest, TokenCount
+from server.api.service import ServiceOf
+from server.api.wire.message import MessageAnswer, TokenCount
+from server.api.wire.messages import CountTokensRequest, MessagesRequest
 
 router = APIRouter()
 
@@ -35,9 +31,7 @@ async def create_message(
     request: Request, body: Annotated[MessagesRequest, Depends(body_of(MessagesRequest))], service: ServiceOf
 ) -> Response:
     """Answer a conversation, whole or as a stream."""
-    origin = origin_of(request)
-    conversation = await prepare_conversation(origin, _chat(service, body), service, clips=True)  # it says so
-    writer = MessageWriter(conversation, body, f"msg_{origin.request_id}")
+    writer = await prepare(origin_of(request), body, service)
     if body.stream:
         way = ShortWay()
         return EventStream(_events(writer, way), b"", way)
@@ -54,18 +48,7 @@ async def count_tokens(
     body: Annotated[CountTokensRequest, Depends(body_of(CountTokensRequest))], service: ServiceOf
 ) -> TokenCount:
     """Number of tokens that the prompt of such a message has."""
-    chat = _chat(service, body)
-    validate(service, chat)
-    tools = tool_plan(service.model, service.config, chat)
-    prompt = await chat_prompt(service.model, chat, template_fields(chat), list(tools.offered))
-    return TokenCount(input_tokens=len(prompt.token_ids))
-
-
-def _chat(service: Service, body: CountTokensRequest) -> ChatRequest:
-    """The chat request. A budget of thinking binds nothing where the model does not think."""
-    chat = chat_request(body)
-    _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
-    return chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat
+    return TokenCount(input_tokens=await count(body, service))
 
 
 async def _events(writer: MessageWriter, way: ShortWay) -> AsyncGenerator[bytes, None]:

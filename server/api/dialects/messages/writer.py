@@ -8,10 +8,11 @@ from typing import Any
 from pydantic_core import from_json
 
 from server.api.dialects.chat import Conversation
+from server.api.dialects.messages.blocks import signature_of
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 from server.api.tools.message import MessagePart, MessageReader
-from server.api.wire.messages import (
+from server.api.wire.message import (
     AnyBlock,
     BlockDelta,
     BlockPiece,
@@ -20,7 +21,6 @@ from server.api.wire.messages import (
     Event,
     MessageAnswer,
     MessageDelta,
-    MessagesRequest,
     MessageStart,
     MessageStop,
     MessagesUsage,
@@ -31,6 +31,7 @@ from server.api.wire.messages import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from server.api.wire.messages import MessagesRequest
 from server.api.wire.tools import ToolCallDelta
 
 
@@ -42,9 +43,15 @@ def event(made: Event) -> bytes:
 class MessageWriter:
     """Puts the deltas of one choice into Anthropic's shapes."""
 
-    def __init__(self, conversation: Conversation, body: MessagesRequest, answer_id: str) -> None:
+    def __init__(
+        self, conversation: Conversation, body: MessagesRequest, answer_id: str, cached_in: int | None = None
+    ) -> None:
+        """`cached_in`: tokens of a block of the prefix cache, where the client marks what is to be cached."""
         self.generation: AnyGeneration = conversation.generation
         self._max_tokens = body.max_tokens
+        self._is_hidden = body.thinking is not None and body.thinking.display == "omitted"
+        self._hidden = ""  # thinking of the open block
+        self._cached_in = cached_in
         self._id, self._model = answer_id, conversation.name
         self._reader = MessageReader(conversation.plan.parser(self.generation.prompts[0].text or ""))
         self._stop: Stop | None = None
@@ -55,7 +62,7 @@ class MessageWriter:
     def whole(self, deltas: list[Delta]) -> MessageAnswer:
         """The answer to a client that does not stream."""
         part = self._reader.read(deltas[0].text, is_last=True)
-        return self._answer(list(_blocks(part)), self._stop_of(deltas[0]))
+        return self._answer(list(_blocks(part, self._is_hidden)), self._stop_of(deltas[0]))
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
         """Events for the next deltas."""
@@ -78,7 +85,9 @@ class MessageWriter:
 
     def _pieces(self, part: MessagePart) -> Iterable[bytes]:
         if part.reasoning:
-            yield from self._piece(("thinking", 0), ThinkingBlock(), thinking=part.reasoning)
+            self._hidden += part.reasoning if self._is_hidden else ""
+            shown = "" if self._is_hidden else part.reasoning
+            yield from self._piece(("thinking", 0), ThinkingBlock(), thinking=shown)
         if part.content:
             yield from self._piece(("text", 0), TextBlock(), text=part.content)
         for call in part.calls:
@@ -97,6 +106,10 @@ class MessageWriter:
             yield event(BlockDelta(index=self._index, delta=piece))
 
     def _close(self) -> Iterable[bytes]:
+        if self._hidden:
+            piece = BlockPiece(type="signature_delta", signature=signature_of(self._hidden))
+            yield event(BlockDelta(index=self._index, delta=piece))
+            self._hidden = ""
         if self._open is not None:
             self._open = None
             yield event(BlockStop(index=self._index))
@@ -126,17 +139,23 @@ class MessageWriter:
 
     def _usage(self, has_output: bool = True) -> MessagesUsage:
         usage = self.generation.usage(has_output)
-        cached = usage.prompt_tokens_details.cached_tokens
+        total, cached = usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens
+        created = 0 if self._cached_in is None else max(0, total // self._cached_in * self._cached_in - cached)
         return MessagesUsage(
-            input_tokens=usage.prompt_tokens - cached,
+            input_tokens=total - cached - created,
+            cache_creation_input_tokens=created,
             cache_read_input_tokens=cached,
             output_tokens=usage.completion_tokens,
         )
 
 
-def _blocks(part: MessagePart) -> Iterable[AnyBlock]:
+def _blocks(part: MessagePart, is_hidden: bool) -> Iterable[AnyBlock]:
     if part.reasoning:
-        yield ThinkingBlock(thinking=part.reasoning)
+        yield (
+            ThinkingBlock(signature=signature_of(part.reasoning))
+            if is_hidden
+            else ThinkingBlock(thinking=part.reasoning)
+        )
     if part.content:
         yield TextBlock(text=part.content)
     for call in part.calls:

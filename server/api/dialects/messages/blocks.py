@@ -1,0 +1,90 @@
+"""Content blocks of Anthropic's messages as the text of chat's. Blocks of other media are refused by their type."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+from server.api.wire import messages
+from server.api.wire.messages import Block, DocumentSource
+from server.errors import InvalidRequest
+
+UNSUPPORTED = "unsupported_parameter"
+SIGNED = "neuronserve:"  # before thinking that a signature carries
+
+
+def text_of(content: str | Sequence[Block], param: str) -> str:
+    """The text of a message, a result or a system prompt. Raises InvalidRequest for blocks without any."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part_of(block, f"{param}[{i}]")["text"] for i, block in enumerate(content))
+
+
+def part_of(block: Block, param: str) -> dict[str, Any]:
+    """A text part of a chat message. Raises InvalidRequest for blocks of other types."""
+    match block.type:
+        case messages.TEXT:
+            text = required(block.text, f"{param}.text")
+        case messages.DOCUMENT:
+            text = _document(block, param)
+        case messages.SEARCH_RESULT:
+            content = text_of(required(block.content, f"{param}.content"), f"{param}.content")
+            source = required(block.source if isinstance(block.source, str) else None, f"{param}.source")
+            text = _titled("search_result", content, source=source, title=block.title)
+        case messages.TOOL_REFERENCE:
+            text = f"The tool {required(block.tool_name, f'{param}.tool_name')} can be called from here on."
+        case _:
+            field = f"{param}.type"
+            raise InvalidRequest(
+                f"{field}: this server takes only text; blocks of type {block.type[:40]!r} are not possible here.",
+                field,
+                UNSUPPORTED,
+            )
+    return {"type": "text", "text": text}
+
+
+def thought_of(block: Block) -> str:
+    """The text of a thinking block, which its signature has where the text was not to be displayed."""
+    if not block.thinking and block.signature and block.signature.startswith(SIGNED):
+        try:
+            return base64.b64decode(block.signature.removeprefix(SIGNED), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""  # it was changed; nothing but the text depends on it
+    return block.thinking or ""
+
+
+def signature_of(thought: str) -> str:
+    """A signature that carries a text of thinking."""
+    return SIGNED + base64.b64encode(thought.encode()).decode()
+
+
+def required(value: Any, param: str) -> Any:
+    """`value`. Raises InvalidRequest where there is none."""
+    if value is None:
+        raise InvalidRequest(f"{param} is required.", param)
+    return value
+
+
+def _document(block: Block, param: str) -> str:
+    source = required(block.source if isinstance(block.source, DocumentSource) else None, f"{param}.source")
+    if source.type not in ("text", "content"):
+        field = f"{param}.source.type"
+        raise InvalidRequest(
+            f"{field}: this server reads documents of text alone ('text' or 'content'), not of type "
+            f"{source.type[:40]!r}.",
+            field,
+            UNSUPPORTED,
+        )
+    if source.type == "text":
+        text = required(source.data, f"{param}.source.data")
+    else:
+        text = text_of(required(source.content, f"{param}.source.content"), f"{param}.source.content")
+    return _titled("document", text, title=block.title, context=block.context)
+
+
+def _titled(tag: str, text: str, **fields: str | None) -> str:
+    """Text of a source between marks that tell it from the rest of the message, below what is known of it."""
+    known = "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
+    return f"<{tag}>\n{known}{text}\n</{tag}>"

@@ -1,0 +1,66 @@
+"""One message of Anthropic's, from its request to what writes it; and the tokens of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+
+from server.api.dialects.chat import prepare_conversation, template_fields
+from server.api.dialects.messages.conversation import chat_request
+from server.api.dialects.messages.writer import MessageWriter
+from server.api.dialects.terms import Terms
+from server.api.http.origin import Origin
+from server.api.pipeline.prompts import chat_prompt, template_source
+from server.api.pipeline.validate import validate
+from server.api.service import Service
+from server.api.tools.chosen import chosen_parsers
+from server.api.tools.plan import tool_plan
+from server.api.wire.chat import ChatRequest
+from server.api.wire.messages import CountTokensRequest, MessagesRequest
+from server.errors import InvalidRequest
+
+
+async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
+    """Check and render a request. Raises RequestError in the terms of `body`."""
+    chat, terms = _chat(service, body)
+    try:  # `max_tokens` beyond the context is cut, and the message says so
+        conversation = await prepare_conversation(origin, chat, service, clips=True)
+    except InvalidRequest as error:
+        raise terms.own(error) from error
+    cache = service.model.info.cache
+    cached_in = cache.block_size if cache.enable_prefix_caching and has_cache_control(body) else None
+    return MessageWriter(conversation, body, f"msg_{origin.request_id}", cached_in)
+
+
+async def count(body: CountTokensRequest, service: Service) -> int:
+    """Number of tokens that the prompt of such a message has. Raises RequestError."""
+    chat, terms = _chat(service, body)
+    try:
+        validate(service, chat)
+        tools = tool_plan(service.model, service.config, chat)
+        prompt = await chat_prompt(service.model, chat, template_fields(chat), list(tools.offered))
+    except InvalidRequest as error:
+        raise terms.own(error) from error
+    return len(prompt.token_ids)
+
+
+def has_cache_control(body: CountTokensRequest) -> bool:
+    """Whether the client marks any part of its prompt to be cached."""
+    return any("cache_control" in (part.model_extra or {}) for part in _parts(body))
+
+
+def _chat(service: Service, body: CountTokensRequest) -> tuple[ChatRequest, Terms]:
+    """The chat request. A budget of thinking binds nothing where the model does not think."""
+    chat, terms = chat_request(body)
+    _, reasoning = chosen_parsers(service.config, template_source(service.model, chat))
+    return (chat.model_copy(update={"thinking_token_budget": None}) if reasoning == "none" else chat), terms
+
+
+def _parts(body: CountTokensRequest) -> Iterable[BaseModel]:
+    yield body
+    yield from body.tools or ()
+    contents: list[Any] = [body.system, *(message.content for message in body.messages)]
+    for content in contents:
+        yield from content if isinstance(content, list) else ()
