@@ -11,6 +11,7 @@ from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
 from server.api.dialects.messages import routes as messages
+from server.api.dialects.responses import conversations
 from server.api.dialects.responses import routes as responses
 from server.api.dialects.responses.background import Background
 from server.api.endpoints import (
@@ -53,13 +54,19 @@ from server.api.wire.pooling import (
     ScoreRequest,
     TextPoolingRequest,
 )
-from server.api.wire.response import Response
-from server.api.wire.responses import ResponsesRequest
+from server.api.wire.response import Compaction, Response
+from server.api.wire.responses import (
+    CompactRequest,
+    ConversationRequest,
+    ItemsRequest,
+    MetadataRequest,
+    ResponsesRequest,
+)
 
 RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
-GENERATING = (chat, completions, responses, messages, sagemaker)
+GENERATING = (chat, completions, responses, conversations, messages, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
@@ -67,6 +74,10 @@ BODIES = (
     ChatRequest,
     CompletionRequest,
     ResponsesRequest,
+    CompactRequest,
+    ConversationRequest,
+    ItemsRequest,
+    MetadataRequest,
     MessagesRequest,
     CountTokensRequest,
     BatchRequest,
@@ -87,6 +98,7 @@ ANSWERS = (
     Completion,
     MessageAnswer,
     Response,
+    Compaction,
     EmbeddingList,
     PoolingList,
     ClassifyList,

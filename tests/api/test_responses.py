@@ -197,7 +197,7 @@ def test_log_probabilities_are_included_when_asked_for(fake: openai.OpenAI) -> N
     events = events_of(fake, include=include, top_logprobs=2, max_output_tokens=4)
     streamed = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
     assert [entry.logprob for entry in streamed] == [entry.logprob for entry in part.logprobs]
-    assert ask(fake).output[0].content[0].logprobs is None
+    assert ask(fake).output[0].content[0].logprobs == []
 
 
 def ended(client: openai.OpenAI, response_id: str) -> Any:

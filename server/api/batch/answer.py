@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from server.api.batch.lines import BatchLine
 from server.api.dialects import chat, completions, embeddings
-from server.api.dialects.responses import run as responses
+from server.api.dialects.responses import prepare as responses
 from server.api.errors import as_request_error, error_object
 from server.api.http.body import parse
 from server.api.http.origin import Origin

@@ -85,6 +85,14 @@ async def prepare_conversation(
     return Conversation(name, generation_of(service, origin, body, sampling, ([prompt], most, grammar)), plan)
 
 
+async def num_prompt_tokens(service: Service, body: ChatRequest) -> int:
+    """Number of tokens that the prompt of a conversation has. Raises RequestError."""
+    validate(service, body)
+    tools = tool_plan(service.model, service.config, body)
+    prompt = await chat_prompt(service.model, body, template_fields(body), list(tools.offered))
+    return len(prompt.token_ids)
+
+
 def template_fields(body: ChatRequest) -> dict[str, Any]:
     """The fields of a request that its chat template may know."""
     return {name: value for name in TEMPLATE_FIELDS if (value := getattr(body, name))}

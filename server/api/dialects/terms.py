@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from server.errors import InvalidRequest
@@ -19,6 +20,14 @@ class Terms:
     tool_names: Names  # of fields of a tool, behind its place
     messages: list[str] = field(default_factory=list)
     tools: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """While the chat request is worked on: its errors have the names of what the client has sent."""
+        try:
+            yield
+        except InvalidRequest as error:
+            raise self.own(error) from error
 
     def own(self, error: InvalidRequest) -> InvalidRequest:
         """The error with the names of what the client has sent."""

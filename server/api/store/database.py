@@ -23,7 +23,7 @@ from server.errors import SettingsError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 LOCK_TIMEOUT_S = 10.0  # in which the server before this one may still end
 _COLUMNS = {"str": "TEXT", "int": "INTEGER", "float": "REAL", "bytes": "BLOB", "bool": "INTEGER"}
 

@@ -24,6 +24,20 @@ class StoredResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """A conversation of /v1/conversations, to which responses add their items."""
+
+    id: str
+    created_at: float
+    used_at: float
+    num_bytes: int  # of `metadata` and `items`
+    metadata: bytes  # JSON
+    items: bytes  # JSON list
+    num_made: int = 0  # ids of items that it has given
+    owner: str = ""  # name of the API key that made it
+
+
+@dataclass(frozen=True, slots=True)
 class StoredFile:
     """A file; its content is in the data directory under its id."""
 
@@ -81,7 +95,8 @@ class LineResult:
 
 
 RESPONSES = Table("responses", StoredResponse)
+CONVERSATIONS = Table("conversations", StoredConversation)
 FILES = Table("files", StoredFile)
 BATCHES = Table("batches", StoredBatch)
 RESULTS = Table("results", LineResult, num_keys=2)
-TABLES = (RESPONSES, FILES, BATCHES, RESULTS)
+TABLES = (RESPONSES, CONVERSATIONS, FILES, BATCHES, RESULTS)

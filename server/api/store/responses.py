@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from server.api.config import StoreConfig
 from server.api.errors import NotFound
+from server.api.store.bounds import evict, oldest
 from server.api.store.database import Database
 from server.api.store.records import RESPONSES, StoredResponse
 
-DAY_S = 86400.0
 RUNNING = ("queued", "in_progress")
 INTERRUPTED = {"code": "server_error", "message": "The server has ended while it generated this response."}
 MAX_CHAIN = 1000  # responses that follow each other
@@ -31,7 +31,7 @@ class ResponseStore:
 
         def work(db: sqlite3.Connection) -> None:
             RESPONSES.put(db, response)
-            self._evict(db)
+            evict(db, RESPONSES, self._limits, f"status NOT IN {RUNNING}")
 
         await self._database.run(work)
 
@@ -39,11 +39,12 @@ class ResponseStore:
         """Raises NotFound."""
         return (await self.chain(response_id, sees, "response_id"))[-1]
 
-    async def require(self, response_id: str, sees: str | None) -> None:
-        """Raises NotFound, whatever has become of those before it."""
+    async def require(self, response_id: str, sees: str | None) -> StoredResponse:
+        """The response alone, whatever has become of those before it. Raises NotFound."""
         response = await self._database.run(lambda db: RESPONSES.get(db, response_id))
         if response is None or sees not in (None, response.owner):
             raise _missing(response_id, response_id, "response_id")
+        return response
 
     async def chain(self, response_id: str, sees: str | None, param: str) -> list[StoredResponse]:
         """The response and those that it follows, oldest first; all count as used now. Raises NotFound."""
@@ -82,20 +83,7 @@ class ResponseStore:
 
     @property
     def _oldest(self) -> float:
-        return time.time() - self._limits.stored_response_days * DAY_S
-
-    def _evict(self, db: sqlite3.Connection) -> None:
-        RESPONSES.delete(db, "WHERE created_at < ? AND status NOT IN (?, ?)", self._oldest, *RUNNING)
-        count, size = db.execute("SELECT count(*), coalesce(sum(num_bytes), 0) FROM responses").fetchone()
-        most = self._limits.max_stored_responses, self._limits.max_stored_response_bytes
-        if count <= most[0] and size <= most[1]:
-            return
-        clause = "SELECT id, num_bytes FROM responses WHERE status NOT IN (?, ?) ORDER BY used_at"
-        for response_id, num_bytes in db.execute(clause, RUNNING).fetchall():
-            RESPONSES.delete(db, "WHERE id = ?", response_id)
-            count, size = count - 1, size - num_bytes
-            if count <= most[0] and size <= most[1]:
-                return
+        return oldest(self._limits)
 
 
 def _missing(response_id: str, missing_id: str, param: str) -> NotFound:

@@ -8,6 +8,7 @@ import logging
 from server.api.config import StoreConfig
 from server.api.errors import StorageFull
 from server.api.store.batches import BatchStore
+from server.api.store.conversations import ConversationStore
 from server.api.store.database import Database
 from server.api.store.files import FileStore
 from server.api.store.records import TABLES
@@ -33,6 +34,7 @@ class Store:
         self.limits = config
         self._database = Database(path, TABLES, config.is_shared)
         self.responses = ResponseStore(self._database, config)
+        self.conversations = ConversationStore(self._database, config)
         self._files = FileStore(self._database, path.with_name("files"), config) if path else None
         self._batches = BatchStore(self._database)
 

@@ -16,7 +16,7 @@ class OutputText(WireModel):
     type: Literal["output_text"] = "output_text"
     text: str = ""
     annotations: list[Any] = Field([])
-    logprobs: list[TokenLogprob] | None = optional()
+    logprobs: list[TokenLogprob] = Field([])
 
 
 class ReasoningText(WireModel):
@@ -38,6 +38,7 @@ class ReasoningItem(WireModel):
     status: ItemStatus = "in_progress"
     summary: list[Any] = Field([])  # none is written
     content: list[ReasoningText] = Field([])
+    encrypted_content: str | None = optional()
 
 
 class FunctionCallItem(WireModel):
@@ -45,11 +46,22 @@ class FunctionCallItem(WireModel):
     id: str
     call_id: str
     name: str
+    namespace: str | None = optional()
     arguments: str = ""
     status: ItemStatus = "in_progress"
 
 
-OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+class CustomCallItem(WireModel):
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    id: str
+    call_id: str
+    name: str
+    namespace: str | None = optional()
+    input: str = ""
+    status: ItemStatus = "in_progress"
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem
 
 
 class InputTokensDetails(WireModel):
@@ -79,6 +91,10 @@ class IncompleteDetails(WireModel):
     reason: Literal["max_output_tokens"]
 
 
+class ConversationId(WireModel):
+    id: str
+
+
 class Response(WireModel):
     id: str
     object: Literal["response"] = "response"
@@ -86,6 +102,7 @@ class Response(WireModel):
     completed_at: int | None = None
     status: ResponseStatus
     background: bool
+    conversation: ConversationId | None = optional()
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
@@ -108,8 +125,8 @@ class Response(WireModel):
     top_logprobs: int
     top_p: float
     truncation: Literal["auto", "disabled"]
-    usage: ResponseUsage | None = None
-    user: str | None
+    usage: ResponseUsage | None = optional()
+    user: str | None = optional()
 
 
 class DeletedResponse(WireModel):
@@ -118,8 +135,36 @@ class DeletedResponse(WireModel):
     deleted: Literal[True] = True
 
 
+class InputTokens(WireModel):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class Compaction(WireModel):
+    """A conversation in short: the messages of its user, and an item that stands for the rest."""
+
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: ResponseUsage
+
+
+class Conversation(WireModel):
+    id: str
+    object: Literal["conversation"] = "conversation"
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(WireModel):
+    id: str
+    object: Literal["conversation.deleted"] = "conversation.deleted"
+    deleted: Literal[True] = True
+
+
 class ItemList(WireModel):
-    """The input items of a response; without any, both ids are empty."""
+    """Items of a response's input or of a conversation; without any, both ids are empty."""
 
     object: Literal["list"] = "list"
     data: list[dict[str, Any]]

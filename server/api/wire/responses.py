@@ -13,10 +13,21 @@ MAX_ITEMS = 4096  # of the input of one request
 MAX_METADATA = 16
 TEXT_PARTS = ("input_text", "output_text", "text")
 REFUSAL = "refusal"
-FUNCTION, ALLOWED_TOOLS = "function", "allowed_tools"
-ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output")
+FUNCTION, CUSTOM, NAMESPACE, WEB_SEARCH, ALLOWED_TOOLS = (
+    "function",
+    "custom",
+    "namespace",
+    "web_search",
+    "allowed_tools",
+)
+REFERENCE = "item_reference"
+ITEM_TYPES = (
+    *("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+    *("compaction", REFERENCE),
+)
+MAX_ADDED = 20  # items that are added to a conversation at a time
 NotOffered = Annotated[Any, WithJsonSchema({"type": "null"})]
-Summary = Annotated[Literal["auto", "concise", "detailed"], listed("auto")]  # none is written
+Summary = Literal["auto", "concise", "detailed"]  # a hint: none is written, since items have the reasoning itself
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -56,35 +67,59 @@ class InputItem(_Strict):
     content: Content | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
+    input: str | None = None
+    encrypted_content: str | None = None
     output: Content | None = None
     summary: list[Part] | None = None
 
 
-class ResponseTool(_Strict):
-    """A function of the client. Tools that a server would run have another `type`, and some of them no name."""
+class ToolFormat(_Strict):
+    """The texts that a custom tool takes: any, or those of a grammar."""
+
+    type: Literal["text", "grammar"]
+    syntax: Annotated[Literal["regex", "lark"], listed("regex")] | None = None
+    definition: str | None = None
+
+
+class InnerTool(_Strict):
+    """A tool that the client runs."""
 
     model_config = ConfigDict(json_schema_extra=needing("type", "name"))
 
-    type: Annotated[str, listed(FUNCTION)]
+    type: Annotated[str, listed(FUNCTION, CUSTOM)]
     name: FunctionName | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: ToolFormat | None = None
+
+
+class ResponseTool(InnerTool):
+    """A function or a custom tool, or a namespace of them. Tools that a server would run have another `type`."""
+
+    model_config = ConfigDict(json_schema_extra=needing("type", "name"))
+
+    type: Annotated[str, listed(FUNCTION, CUSTOM, NAMESPACE)]
+    tools: Annotated[list[InnerTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    external_web_access: bool | None = None
 
 
 class NamedTool(_Strict):
     model_config = ConfigDict(json_schema_extra=needing("type", "name"))
 
-    type: Annotated[str, listed(FUNCTION)]
+    type: Annotated[str, listed(FUNCTION, CUSTOM)]
     name: str | None = None
+    namespace: str | None = None
 
 
 class ResponseToolChoice(_Strict):
-    """A function by its name, or with the type `allowed_tools` several."""
+    """A tool by its name, or with the type `allowed_tools` several."""
 
-    type: Annotated[str, listed(FUNCTION, ALLOWED_TOOLS)]
+    type: Annotated[str, listed(FUNCTION, CUSTOM, ALLOWED_TOOLS)]
     name: str | None = None
+    namespace: str | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)] | None = None
 
@@ -113,6 +148,10 @@ class ReasoningOptions(_Strict):
     generate_summary: Summary | None = None
 
 
+class ConversationRef(_Strict):
+    id: str = Field(max_length=256)
+
+
 class ResponsesRequest(WireModel):
     """Body of POST /v1/responses. A null field is an absent one; `input` may be, after a stored response."""
 
@@ -128,8 +167,10 @@ class ResponsesRequest(WireModel):
     input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(None, max_length=256)
-    conversation: NotOffered = None
+    conversation: Annotated[str, Field(max_length=256)] | ConversationRef | None = None
     prompt: NotOffered = None
+    context_management: NotOffered = None
+    moderation: NotOffered = None
     background: bool | None = None
     include: list[Includable] | None = None
     max_output_tokens: int | None = Field(None, ge=1, le=INT32)
@@ -155,3 +196,46 @@ class ResponsesRequest(WireModel):
     @property
     def is_stored(self) -> bool:
         return self.store is not False
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
+
+
+class CompactRequest(WireModel):
+    """Body of POST /v1/responses/compact."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), json_schema_extra=needing("input"))
+
+    model: str | None = Field(None, max_length=4096)
+    input: str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, max_length=256)
+
+
+Items = Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_ADDED)]
+
+
+class ConversationRequest(WireModel):
+    """Body of POST /v1/conversations."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    metadata: Metadata | None = None
+    items: Items | None = None
+
+
+class MetadataRequest(WireModel):
+    """Body of POST /v1/conversations/{id}."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    metadata: Metadata | None
+
+
+class ItemsRequest(WireModel):
+    """Body of POST /v1/conversations/{id}/items."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    items: Items

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
+from server.api.dialects.sealed import unseal
 from server.api.wire import messages
 from server.api.wire.messages import Block, DocumentSource
 from server.errors import InvalidRequest
 
 UNSUPPORTED = "unsupported_parameter"
-SIGNED = "neuronserve:"  # before thinking that a signature carries
 
 
 def text_of(content: str | Sequence[Block], param: str) -> str:
@@ -47,17 +45,7 @@ def part_of(block: Block, param: str) -> dict[str, Any]:
 
 def thought_of(block: Block) -> str:
     """The text of a thinking block, which its signature has where the text was not to be displayed."""
-    if not block.thinking and block.signature and block.signature.startswith(SIGNED):
-        try:
-            return base64.b64decode(block.signature.removeprefix(SIGNED), validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            return ""  # it was changed; nothing but the text depends on it
-    return block.thinking or ""
-
-
-def signature_of(thought: str) -> str:
-    """A signature that carries a text of thinking."""
-    return SIGNED + base64.b64encode(thought.encode()).decode()
+    return block.thinking or unseal(block.signature)
 
 
 def required(value: Any, param: str) -> Any:

@@ -7,28 +7,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.api.dialects.chat import prepare_conversation, template_fields
+from server.api.dialects.chat import num_prompt_tokens, prepare_conversation
 from server.api.dialects.messages.conversation import chat_request
 from server.api.dialects.messages.writer import MessageWriter
 from server.api.dialects.terms import Terms
 from server.api.http.origin import Origin
-from server.api.pipeline.prompts import chat_prompt, template_source
-from server.api.pipeline.validate import validate
+from server.api.pipeline.prompts import template_source
 from server.api.service import Service
 from server.api.tools.chosen import chosen_parsers
-from server.api.tools.plan import tool_plan
 from server.api.wire.chat import ChatRequest
 from server.api.wire.messages import CountTokensRequest, MessagesRequest
-from server.errors import InvalidRequest
 
 
 async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> MessageWriter:
     """Check and render a request. Raises RequestError in the terms of `body`."""
     chat, terms = _chat(service, body)
-    try:  # `max_tokens` beyond the context is cut, and the message says so
+    with terms.applied():  # `max_tokens` beyond the context is cut, and the message says so
         conversation = await prepare_conversation(origin, chat, service, clips=True)
-    except InvalidRequest as error:
-        raise terms.own(error) from error
     cache = service.model.info.cache
     cached_in = cache.block_size if cache.enable_prefix_caching and has_cache_control(body) else None
     return MessageWriter(conversation, body, f"msg_{origin.request_id}", cached_in)
@@ -37,13 +32,8 @@ async def prepare(origin: Origin, body: MessagesRequest, service: Service) -> Me
 async def count(body: CountTokensRequest, service: Service) -> int:
     """Number of tokens that the prompt of such a message has. Raises RequestError."""
     chat, terms = _chat(service, body)
-    try:
-        validate(service, chat)
-        tools = tool_plan(service.model, service.config, chat)
-        prompt = await chat_prompt(service.model, chat, template_fields(chat), list(tools.offered))
-    except InvalidRequest as error:
-        raise terms.own(error) from error
-    return len(prompt.token_ids)
+    with terms.applied():
+        return await num_prompt_tokens(service, chat)
 
 
 def has_cache_control(body: CountTokensRequest) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from server.api.dialects.chat import Conversation
-from server.api.dialects.messages.blocks import signature_of
+from server.api.dialects.sealed import seal
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.generation import AnyGeneration
 from server.api.tools.message import MessagePart, MessageReader
@@ -107,7 +107,7 @@ class MessageWriter:
 
     def _close(self) -> Iterable[bytes]:
         if self._hidden:
-            piece = BlockPiece(type="signature_delta", signature=signature_of(self._hidden))
+            piece = BlockPiece(type="signature_delta", signature=seal(self._hidden))
             yield event(BlockDelta(index=self._index, delta=piece))
             self._hidden = ""
         if self._open is not None:
@@ -151,11 +151,7 @@ class MessageWriter:
 
 def _blocks(part: MessagePart, is_hidden: bool) -> Iterable[AnyBlock]:
     if part.reasoning:
-        yield (
-            ThinkingBlock(signature=signature_of(part.reasoning))
-            if is_hidden
-            else ThinkingBlock(thinking=part.reasoning)
-        )
+        yield (ThinkingBlock(signature=seal(part.reasoning)) if is_hidden else ThinkingBlock(thinking=part.reasoning))
     if part.content:
         yield TextBlock(text=part.content)
     for call in part.calls:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
+from server.api.dialects.responses.tools import UNSUPPORTED, Tools, chat_name
+from server.api.dialects.sealed import unseal
+from server.api.dialects.terms import Terms
 from server.api.errors import invalid_body
 from server.api.wire.chat import ChatRequest
 from server.api.wire.responses import (
-    ALLOWED_TOOLS,
-    FUNCTION,
     ITEM_TYPES,
     REFUSAL,
     TEXT_PARTS,
+    CompactRequest,
     Content,
     InputItem,
-    NamedTool,
     PlainFormat,
     ResponsesRequest,
-    ResponseTool,
-    ResponseToolChoice,
 )
 from server.errors import InvalidRequest
 
-UNSUPPORTED = "unsupported_parameter"
+Asking = ResponsesRequest | CompactRequest
 LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
 ELSEWHERE = {  # chat's names of what has another here
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -41,18 +40,19 @@ ELSEWHERE = {  # chat's names of what has another here
     "echo": "no echo",
     "return_token_ids": "no token ids",
 }
-_PARAMS = (  # of chat, and what it is here
+NAMES = (  # chat's, and what they are here
     (r"max_(completion_)?tokens", "max_output_tokens"),
     (r"response_format\.json_schema", "text.format"),
     (r"response_format", "text.format"),
-    (r"tools\[(\d+)\]\.function", r"tools[\1]"),
-    (r"tool_choice\.allowed_tools\.tools\[(\d+)\]\.function", r"tool_choice.tools[\1]"),
+    (r"tool_choice\.allowed_tools\.tools\[(\d+)\]\.(function|custom)", r"tool_choice.tools[\1]"),
     (r"tool_choice\.allowed_tools", "tool_choice"),
-    (r"tool_choice\.function", "tool_choice"),
+    (r"tool_choice\.(function|custom)", "tool_choice"),
     (r"reasoning_effort", "reasoning.effort"),
     (r"verbosity", "text.verbosity"),
     (r"messages", "input"),
 )
+TOOL_NAMES = ((r"\.custom\.format\.grammar", ".format"), (r"\.(function|custom)", ""))
+SUMMARY = "The conversation before this, in short:\n"
 
 
 @dataclass(slots=True)
@@ -65,22 +65,26 @@ class Messages:
 
     def add(self, item: InputItem, param: str) -> None:
         """Add one item. Raises InvalidRequest for what is no text and no call."""
-        if item.type == "message":
-            self._add_message(item, param)
-        elif item.type == "reasoning":
-            parts = item.content if isinstance(item.content, list) else item.summary or []
-            self._reasoning = "\n".join(part.text or "" for part in parts)
-        elif item.type == "function_call":
-            self._add_call(item, param)
-        elif item.type == "function_call_output":
-            content = _text(item.output, f"{param}.output")
-            self._append({"role": "tool", "tool_call_id": _required(item, "call_id", param), "content": content}, param)
-        else:
-            raise InvalidRequest(
-                f"{param}.type is {item.type[:80]!r}; this server takes {', '.join(ITEM_TYPES)}.",
-                f"{param}.type",
-                UNSUPPORTED,
-            )
+        match item.type:
+            case "message":
+                self._add_message(item, param)
+            case "reasoning":
+                self._reasoning = _reasoning(item)
+            case "function_call" | "custom_tool_call":
+                self._add_call(item, param)
+            case "function_call_output" | "custom_tool_call_output":
+                content = _text(item.output, f"{param}.output")
+                call_id = _required(item, "call_id", param)
+                self._append({"role": "tool", "tool_call_id": call_id, "content": content}, param)
+            case "compaction":
+                summary = unseal(_required(item, "encrypted_content", param))
+                self._append({"role": "user", "content": SUMMARY + summary}, param)
+            case _:
+                raise InvalidRequest(
+                    f"{param}.type is {item.type[:80]!r}; this server takes {', '.join(ITEM_TYPES)}.",
+                    f"{param}.type",
+                    UNSUPPORTED,
+                )
 
     def _add_message(self, item: InputItem, param: str) -> None:
         role = _required(item, "role", param)
@@ -88,8 +92,10 @@ class Messages:
         self._append(self._with_reasoning(message) if role == "assistant" else message, param)
 
     def _add_call(self, item: InputItem, param: str) -> None:
-        function = {"name": _required(item, "name", param), "arguments": _required(item, "arguments", param)}
-        call = {"id": _required(item, "call_id", param), "type": "function", "function": function}
+        kind, value = ("custom", "input") if item.type == "custom_tool_call" else ("function", "arguments")
+        name = chat_name(item.namespace, _required(item, "name", param))
+        called = {"name": name, value: _required(item, value, param)}
+        call = {"id": _required(item, "call_id", param), "type": kind, kind: called}
         if self.messages and self.messages[-1]["role"] == "assistant":
             self.messages[-1].setdefault("tool_calls", []).append(call)
         else:
@@ -115,13 +121,13 @@ class Messages:
         return Messages([message for message, _ in kept], [param for _, param in kept])
 
 
-def messages_of(body: ResponsesRequest, before: Sequence[InputItem], items: Sequence[InputItem]) -> Messages:
+def messages_of(body: Asking, before: Sequence[InputItem], items: Sequence[InputItem]) -> Messages:
     """The conversation: instructions, the items `before` this request, and its own. Raises InvalidRequest."""
     found = Messages()
     if body.instructions:
         found.add(InputItem(role="system", content=body.instructions), "instructions")
     for item in before:
-        found.add(item, "previous_response_id")
+        found.add(item, "previous_response_id" if body.previous_response_id else "conversation")
     for index, item in enumerate(items):
         found.add(item, "input" if isinstance(body.input, str) else f"input[{index}]")
     if all(message["role"] == "system" for message in found.messages):
@@ -129,8 +135,9 @@ def messages_of(body: ResponsesRequest, before: Sequence[InputItem], items: Sequ
     return found
 
 
-def chat_request(body: ResponsesRequest, messages: Messages) -> ChatRequest:
-    """The same request to chat; fields that only chat has are passed on. Raises InvalidRequest."""
+def chat_request(body: ResponsesRequest, messages: Messages, tools: Tools) -> tuple[ChatRequest, Terms]:
+    """The same request to chat, and what puts its errors into the terms of `body`; fields that only chat has are
+    passed on. Raises InvalidRequest."""
     extra = body.model_extra or {}
     for name, here in ELSEWHERE.items():
         if extra.get(name) is not None:
@@ -146,30 +153,25 @@ def chat_request(body: ResponsesRequest, messages: Messages) -> ChatRequest:
         "top_logprobs": body.top_logprobs if LOGPROBS in (body.include or ()) else None,
         "logprobs": LOGPROBS in (body.include or ()),
         "parallel_tool_calls": body.parallel_tool_calls,
-        "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None,
-        "tool_choice": _tool_choice(body.tool_choice),
+        "tools": tools.chat or None,
+        "tool_choice": tools.choice(body.tool_choice),
         "reasoning_effort": options.effort if options else None,
         "verbosity": text.verbosity if text else None,
         "response_format": _response_format(body),
         "service_tier": body.service_tier,
     }
+    terms = Terms(NAMES, TOOL_NAMES, messages.params, tools.params)
     try:
-        return ChatRequest.model_validate(fields)
+        return ChatRequest.model_validate(fields), terms
     except ValidationError as error:
-        raise own_terms(invalid_body(error), messages) from error
+        raise terms.own(invalid_body(error)) from error
 
 
-def own_terms(error: InvalidRequest, messages: Messages) -> InvalidRequest:
-    """An error about the request to chat as one about the request that the client has sent."""
-    if error.param is None:
-        return error
-    param = error.param
-    if found := re.fullmatch(r"messages\[(\d+)\](\.role|\.content.*)?.*", param):
-        param = messages.params[int(found[1])] + (found[2] or "")
-    else:
-        for pattern, here in _PARAMS:
-            param = re.sub(rf"^{pattern}(?=[.\[]|$)", here, param)
-    return InvalidRequest(error.message.replace(error.param, param), param, error.code)
+def _reasoning(item: InputItem) -> str:
+    """The text of an item of reasoning, which is sealed where a client asked for it encrypted."""
+    parts = item.content if isinstance(item.content, list) else []
+    text = "\n".join(part.text or "" for part in parts) or unseal(item.encrypted_content)
+    return text or "\n".join(part.text or "" for part in item.summary or ())
 
 
 def _required(item: InputItem, name: str, param: str) -> str:
@@ -194,35 +196,6 @@ def _text(content: Content | None, param: str) -> str:
             raise InvalidRequest(f"{param}[{index}].text is required.", f"{param}[{index}].text")
         texts.append(value)
     return "\n".join(texts)
-
-
-def _tool(tool: ResponseTool, param: str) -> dict[str, Any]:
-    if tool.type != FUNCTION:
-        raise _hosted(tool, f"{param}.type")
-    function = {key: getattr(tool, key) for key in ("name", "description", "parameters", "strict")}
-    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
-
-
-def _tool_choice(choice: str | ResponseToolChoice | None) -> Any:
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == FUNCTION:
-        return {"type": "function", "function": {"name": choice.name}}
-    if choice.type != ALLOWED_TOOLS:
-        raise _hosted(choice, "tool_choice.type")
-    for index, tool in enumerate(choice.tools or ()):
-        if tool.type != FUNCTION:
-            raise _hosted(tool, f"tool_choice.tools[{index}].type")
-    named = [{"type": "function", "function": {"name": tool.name}} for tool in choice.tools or ()]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
-
-
-def _hosted(tool: ResponseTool | NamedTool | ResponseToolChoice, param: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{param} is {tool.type[:80]!r}; this server runs no tools itself and offers functions only.",
-        param,
-        UNSUPPORTED,
-    )
 
 
 def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:

@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from server.api.store.records import StoredResponse
 from server.api.wire.response import ItemList
-from server.api.wire.responses import InputItem, Part, ResponsesRequest
+from server.api.wire.responses import CompactRequest, InputItem, Part, ResponsesRequest
 from server.errors import InvalidRequest
 
-PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+}
 MAX_LISTED = 100
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{4,}")
 
 
 def new_id(prefix: str) -> str:
+    """The id of a response or a conversation."""
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-def own_items(body: ResponsesRequest) -> list[InputItem]:
+class ItemIds:
+    """Ids of the items of one response or conversation: each has the id of its owner in it, so that it is found."""
+
+    def __init__(self, owner_id: str, num_made: int = 0) -> None:
+        self._owner = owner_id.partition("_")[2]
+        self.num_made = num_made
+
+    def new(self, kind: str) -> str:
+        """The id of the next item, of a type."""
+        self.num_made += 1
+        return f"{PREFIXES[kind]}_{self._owner}{self.num_made:04x}"
+
+
+def owner_of(item_id: str) -> str | None:
+    """What the id of the item's response or conversation has behind its prefix; None for the id of a client."""
+    found = _ITEM_ID.fullmatch(item_id)
+    return None if found is None else found[1]
+
+
+def own_items(body: ResponsesRequest | CompactRequest) -> list[InputItem]:
     """The items of one request."""
     if body.input is None:
         return []
@@ -35,44 +65,47 @@ def items_of(chain: Sequence[StoredResponse]) -> list[InputItem]:
     return [InputItem.model_validate(item) for item in found]
 
 
-def listed(items: Sequence[InputItem]) -> list[dict[str, Any]]:
+def listed(items: Sequence[InputItem], ids: ItemIds) -> list[dict[str, Any]]:
     """Items as they are stored and listed."""
-    return [_listed(item) for item in items]
+    return [_listed(item, item.id or ids.new(item.type)) for item in items]
 
 
-def page(stored: StoredResponse, after: str | None, limit: int, order: str) -> ItemList:
-    """A part of the items of a response's input. Raises InvalidRequest when `after` is none of them."""
-    items: list[dict[str, Any]] = json.loads(stored.input_items)
-    if order == "desc":
-        items.reverse()
+def page(items: Sequence[dict[str, Any]], after: str | None, limit: int, order: str) -> ItemList:
+    """A part of a list of items. Raises InvalidRequest when `after` is none of them."""
+    items = items[::-1] if order == "desc" else items
     if after is not None:
         at = next((index for index, item in enumerate(items) if item["id"] == after), None)
         if at is None:
-            raise InvalidRequest(f"after is {after[:80]!r}, which is no item of this response.", "after")
+            raise InvalidRequest(f"after is {after[:80]!r}, which is no item of the list.", "after")
         items = items[at + 1 :]
-    data = items[:limit]
+    return item_list(items[:limit], has_more=len(items) > limit)
+
+
+def item_list(data: Sequence[dict[str, Any]], has_more: bool = False) -> ItemList:
+    """Items as an answer lists them."""
     ids = [item["id"] for item in data] or [""]
-    return ItemList(data=data, first_id=ids[0], last_id=ids[-1], has_more=len(items) > limit)
+    return ItemList(data=list(data), first_id=ids[0], last_id=ids[-1], has_more=has_more)
 
 
-def _listed(item: InputItem) -> dict[str, Any]:
-    common: dict[str, Any] = {
-        "type": item.type,
-        "id": item.id or new_id(PREFIXES[item.type]),
-        "status": "completed",
-    }
+def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
+    common: dict[str, Any] = {"type": item.type, "id": item_id}
+    if item.type == "compaction":
+        return common | {"encrypted_content": item.encrypted_content}
+    common["status"] = "completed"
     if item.type == "message":
         return common | {"role": item.role, "content": _parts(item)}
-    if item.type == "function_call":
-        return common | {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-    if item.type == "function_call_output":
+    if item.type in ("function_call", "custom_tool_call"):
+        named = {"call_id": item.call_id, "name": item.name} | ({"namespace": item.namespace} if item.namespace else {})
+        return common | named | ({"input": item.input} if item.input is not None else {"arguments": item.arguments})
+    if item.type in ("function_call_output", "custom_tool_call_output"):
         output = item.output
         parts = output if isinstance(output, str) else [{"type": "input_text", "text": p.text} for p in output or ()]
         return common | {"call_id": item.call_id, "output": parts}
     content = item.content if isinstance(item.content, list) else []
     summary = [{"type": "summary_text", "text": part.text or ""} for part in item.summary or ()]
     texts = [{"type": "reasoning_text", "text": part.text or ""} for part in content]
-    return common | {"summary": summary, "content": texts}
+    sealed = {"encrypted_content": item.encrypted_content} if item.encrypted_content else {}
+    return common | {"summary": summary, "content": texts} | sealed
 
 
 def _parts(item: InputItem) -> list[dict[str, Any]]:
@@ -83,6 +116,6 @@ def _parts(item: InputItem) -> list[dict[str, Any]]:
     return [
         {"type": "refusal", "refusal": part.refusal}
         if part.type == "refusal"
-        else {"type": "output_text", "text": part.text, "annotations": []}
+        else {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
         for part in parts
     ]

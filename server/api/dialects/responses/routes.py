@@ -1,21 +1,23 @@
 """/v1/responses: create a response, whole, as a stream or in the background; and what becomes of stored ones."""
 
+import json
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Response as HttpResponse
 
 from server.api.dialects.responses.background import Background, follow_elsewhere, the_background
+from server.api.dialects.responses.compact import compacted
 from server.api.dialects.responses.items import MAX_LISTED, page
-from server.api.dialects.responses.run import prepare
+from server.api.dialects.responses.prepare import count, prepare
 from server.api.http.body import JSON, body_of
 from server.api.http.event_stream import EventStream, until_disconnect
 from server.api.http.openapi import OF_BODIES, STREAM, answered_with, documented, errors_of
 from server.api.http.origin import CallerOf, caller_of, origin_of
 from server.api.service import ServiceOf
 from server.api.store.responses import RUNNING
-from server.api.wire.response import DeletedResponse, ItemList, Response
-from server.api.wire.responses import ResponsesRequest
+from server.api.wire.response import Compaction, DeletedResponse, InputTokens, ItemList, Response
+from server.api.wire.responses import CompactRequest, ResponsesRequest
 from server.errors import InvalidRequest
 
 router = APIRouter()
@@ -44,6 +46,29 @@ async def create_response(
     if body.stream:
         return EventStream(run.frames(), end=b"")
     return _json(await until_disconnect(request.receive, run.finished()))
+
+
+@router.post(
+    "/v1/responses/input_tokens", responses=errors_of(401, *OF_BODIES), openapi_extra=documented(ResponsesRequest)
+)
+async def count_input_tokens(
+    body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))], service: ServiceOf, caller: CallerOf
+) -> InputTokens:
+    """Number of tokens that the prompt of such a response has."""
+    return InputTokens(input_tokens=await count(body, service, caller.sees))
+
+
+@router.post(
+    "/v1/responses/compact",
+    responses=errors_of(401, 429, *OF_BODIES),
+    openapi_extra=documented(CompactRequest, Compaction),
+)
+async def compact_conversation(
+    request: Request, body: Annotated[CompactRequest, Depends(body_of(CompactRequest))], service: ServiceOf
+) -> HttpResponse:
+    """Items that stand for a conversation: the messages of its user, and what the model says of the rest."""
+    made = await until_disconnect(request.receive, compacted(origin_of(request), body, service))
+    return HttpResponse(made.model_dump_json(), media_type=JSON)
 
 
 @router.get("/v1/responses/{response_id}", responses=STREAM | STORED, openapi_extra=answered_with(Response))
@@ -106,7 +131,8 @@ async def list_input_items(
     order: Literal["asc", "desc"] = "desc",
 ) -> ItemList:
     """The items that a response was asked with, without those of the responses before it."""
-    return page(await service.store.responses.get(response_id, caller.sees), after, limit, order)
+    stored = await service.store.responses.get(response_id, caller.sees)
+    return page(json.loads(stored.input_items), after, limit, order)
 
 
 def _json(response: Response) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""One response, from its request to its end: prepared, generated, written and stored."""
+"""One response, from its first token to its end: generated, written and stored."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator
 
 from server.api.dialects import chat
-from server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of, own_terms
-from server.api.dialects.responses.items import items_of, listed, new_id, own_items
-from server.api.dialects.responses.writer import ResponseWriter
-from server.api.errors import StorageFull
+from server.api.dialects.responses.conversation import ENCRYPTED, LOGPROBS
+from server.api.dialects.responses.history import Asked
+from server.api.dialects.responses.items import ItemIds, listed
+from server.api.dialects.responses.records import add_items
+from server.api.dialects.responses.tools import Tools
+from server.api.dialects.responses.writer import ResponseWriter, Writing
+from server.api.errors import NotFound, StorageFull
 from server.api.http.origin import Origin
 from server.api.pipeline.logprobs import TokenNames
-from server.api.pipeline.sampling import first
-from server.api.service import ServedModel, Service
+from server.api.service import Service
 from server.api.store.records import StoredResponse
 from server.api.tools.message import MessageReader
 from server.api.wire.response import Response
-from server.api.wire.responses import InputItem, ResponsesRequest
-from server.errors import InvalidRequest, RequestError
-from server.scheduler.admission import CODE as TOO_LONG
+from server.api.wire.responses import ResponsesRequest
+from server.errors import InvalidRequest
 
 log = logging.getLogger("neuronserve.api")
-OFFERED = {"conversation": "previous_response_id", "prompt": "instructions and input"}  # instead of these
 
 
 class ResponseRun:
@@ -38,19 +37,23 @@ class ResponseRun:
         origin: Origin,
         conversation: chat.Conversation,
         response: Response,
-        asked: tuple[list[dict[str, Any]], ResponsesRequest],
+        asked: tuple[Asked, ResponsesRequest, Tools],
     ) -> None:
-        """`asked` are the items of the request, as they are listed, and its body."""
-        items, body = asked
+        """`asked` are the items of the request, its body, and its tools."""
+        (items, body, tools), ids = asked, ItemIds(response.id)
         self.response = response
         self._service = service
-        self._owner = origin.caller.name
+        self._owner, self._sees = origin.caller.name, origin.caller.sees
         self._generation = generation = conversation.generation
-        self._items = json.dumps(items, ensure_ascii=False).encode()
-        names = TokenNames(service.model.tokenizer, False) if LOGPROBS in (body.include or ()) else None
+        self._listed = listed(items.items, ids)
+        self._items = json.dumps(self._listed, ensure_ascii=False).encode()
+        include = body.include or ()
+        names = TokenNames(service.model.tokenizer, False) if LOGPROBS in include else None
         has_reasoning = (body.model_extra or {}).get("include_reasoning") is not False
-        reader = MessageReader(conversation.plan.parser(generation.prompts[0].text or ""), has_reasoning)
-        self._writer = ResponseWriter(response, reader, names)
+        parser = conversation.plan.parser(generation.prompts[0].text or "")
+        reader = MessageReader(parser, has_reasoning, conversation.plan.tools.custom)
+        writing = Writing(ids, tools.names, seals_reasoning=ENCRYPTED in include)
+        self._writer = ResponseWriter(response, reader, names, writing)
         self._is_begun = False  # there are events
 
     async def require_welcome(self) -> None:
@@ -110,8 +113,19 @@ class ResponseRun:
                         yield frame
         for frame in self._writer.finish(self._generation.usage()):
             yield frame
+        await self._add_to_conversation()
         await self.store()  # before the client knows that it has ended, as it may go on from there
         yield self._writer.last()
+
+    async def _add_to_conversation(self) -> None:
+        """Add what was asked and answered to the conversation of the request, unless that is gone."""
+        if self.response.conversation is None:
+            return
+        items = [*self._listed, *self.response.model_dump(mode="json")["output"]]
+        try:
+            await add_items(self._service.store.conversations, self.response.conversation.id, self._sees, items)
+        except (NotFound, StorageFull, InvalidRequest) as error:
+            log.warning("%s is not in its conversation: %s", self.response.id, error)
 
     def _stored(self) -> StoredResponse:
         response, body = self.response, self.response.model_dump_json().encode()
@@ -127,109 +141,3 @@ class ResponseRun:
             owner=self._owner,
             worker="" if (worker := self._service.config.worker) is None else worker.life,
         )
-
-
-async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> ResponseRun:
-    """Validate and render: everything that can be refused is refused before the engine gets anything."""
-    _check(body)
-    name = service.require_name(body.model)
-    before: Sequence[InputItem] = ()
-    if body.previous_response_id is not None:
-        chain = await service.store.responses.chain(
-            body.previous_response_id, origin.caller.sees, "previous_response_id"
-        )
-        if chain[-1].status not in {"completed", "incomplete"}:
-            raise InvalidRequest(
-                f"The response {chain[-1].id!r} is {chain[-1].status}: nothing can follow it.", "previous_response_id"
-            )
-        before = items_of(chain)
-    items = own_items(body)
-    messages = messages_of(body, before, items)
-    conversation = await _conversation(origin, body, service, messages)
-    response = _response(body, name, service.model)
-    return ResponseRun(service, origin, conversation, response, (listed(items), body))
-
-
-def _check(body: ResponsesRequest) -> None:
-    """Raise InvalidRequest for what this server does not have, and for fields that exclude each other."""
-    for field, instead in OFFERED.items():
-        if getattr(body, field) is not None:
-            raise InvalidRequest(
-                f"{field} is not supported by this server; {instead} are.", field, "unsupported_parameter"
-            )
-    if body.background and not body.is_stored:
-        raise InvalidRequest("background needs the response to be stored: store may not be false.", "store")
-    reasoning = body.reasoning
-    for field in ("summary", "generate_summary"):
-        if reasoning is not None and getattr(reasoning, field) not in (None, "auto"):
-            raise InvalidRequest(
-                f"reasoning.{field} asks for a summary, and this server writes none: the items have the reasoning "
-                "itself. null and 'auto' are taken.",
-                f"reasoning.{field}",
-                "unsupported_parameter",
-            )
-
-
-async def _conversation(
-    origin: Origin, body: ResponsesRequest, service: Service, messages: Messages
-) -> chat.Conversation:
-    """Rendered by chat; with truncation "auto" without as few of the oldest messages as are too many."""
-
-    async def without(num_oldest: int) -> chat.Conversation:
-        kept = messages.without(num_oldest) if num_oldest else messages
-        request = chat_request(body, kept)
-        try:
-            return await chat.prepare_conversation(origin, request, service)
-        except InvalidRequest as error:
-            raise own_terms(error, kept) from error
-
-    try:
-        return await without(0)
-    except RequestError as error:
-        if body.truncation != "auto" or error.code != TOO_LONG:
-            raise
-    low, high = 1, len(messages.messages) - 1  # the last message stays
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            await without(middle)
-            high = middle
-        except InvalidRequest as error:
-            if error.code != TOO_LONG:
-                raise
-            low = middle + 1
-    return await without(low)
-
-
-def _response(body: ResponsesRequest, name: str, model: ServedModel) -> Response:
-    reasoning, text = body.reasoning, body.text
-    text_format = text.format.model_dump(by_alias=True, exclude_none=True) if text and text.format else {"type": "text"}
-    choice = body.tool_choice if body.tool_choice is not None else "auto"
-    return Response(
-        id=new_id("resp"),
-        created_at=int(time.time()),
-        status="queued" if body.background else "in_progress",
-        background=bool(body.background),
-        instructions=body.instructions,
-        max_output_tokens=body.max_output_tokens,
-        max_tool_calls=body.max_tool_calls,
-        metadata=body.metadata or {},
-        model=name,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
-        previous_response_id=body.previous_response_id,
-        prompt_cache_key=body.prompt_cache_key,
-        reasoning={"effort": reasoning.effort if reasoning else None, "summary": None},
-        safety_identifier=body.safety_identifier,
-        store=body.is_stored,
-        temperature=first(body.temperature, model.defaults.temperature, 1.0),
-        text={"format": text_format} | ({"verbosity": text.verbosity} if text and text.verbosity else {}),
-        tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
-        tools=[
-            tool.model_dump(include={"type", "name", "description", "parameters", "strict"})
-            for tool in body.tools or ()
-        ],
-        top_logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else 0,
-        top_p=first(body.top_p, model.defaults.top_p, 1.0),
-        truncation=body.truncation or "disabled",
-        user=body.user,
-    )

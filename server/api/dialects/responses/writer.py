@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from server.api.dialects.responses.items import new_id
+from server.api.dialects.responses.items import ItemIds
+from server.api.dialects.sealed import seal
 from server.api.errors import as_request_error
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.logprobs import TokenNames, chat_logprobs
 from server.api.tools.message import MessagePart, MessageReader
 from server.api.wire.chat import TokenLogprob
 from server.api.wire.response import (
+    CustomCallItem,
     FunctionCallItem,
     IncompleteDetails,
     ItemStatus,
@@ -29,15 +32,26 @@ from server.api.wire.response import (
     ResponseError,
     ResponseUsage,
 )
+from server.api.wire.tools import CustomCallDelta, ToolCallDelta
 from server.api.wire.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What the items of a response are written with."""
+
+    ids: ItemIds
+    tools: dict[str, tuple[str | None, str]] = field(default_factory=dict)  # namespace and name of each, by chat's name
+    seals_reasoning: bool = False  # the client keeps it as `encrypted_content`
 
 
 class ResponseWriter:
     """Fills `response`. Its methods give the events of what they do, as frames of a stream."""
 
-    def __init__(self, response: Response, reader: MessageReader, names: TokenNames | None) -> None:
+    def __init__(self, response: Response, reader: MessageReader, names: TokenNames | None, how: Writing) -> None:
         """`names`: of tokens, where their log probabilities were asked for."""
         self.response = response
+        self._how = how
         self.reasoning_tokens = 0
         self._reader = reader
         self._names = names
@@ -67,23 +81,22 @@ class ResponseWriter:
         self._is_cut = delta.finish_reason == "length"
         if self._names is not None and delta.logprobs:
             self._held_logprobs += chat_logprobs(self._names, delta, self.response.top_logprobs).content
-        begun = [call for call in part.calls if call.id is not None]
         for call in part.calls:
             if call.id is None:  # the rest of the call that is open, before whatever follows it
                 yield from self._write_arguments(call.function.arguments)
         if part.reasoning:
             yield from self._write_reasoning(part.reasoning)
+        has_calls = bool(part.calls or part.custom_calls)
         if part.content:
-            is_mixed = bool(part.reasoning or part.calls)
+            is_mixed = bool(part.reasoning or has_calls)
             held = self._held_logprobs
             yield from self._write_text(part.content, _of_text(held, part.content) if is_mixed else held)
-        if part.reasoning or part.content or part.calls:
+        if part.reasoning or part.content or has_calls:
             self._held_logprobs = []
-        for call in begun:
-            yield from self._add(
-                FunctionCallItem(id=new_id("fc"), call_id=call.id or "", name=call.function.name or "")
-            )
-            yield from self._write_arguments(call.function.arguments)
+        begun: list[ToolCallDelta | CustomCallDelta] = [call for call in part.calls if call.id is not None]
+        begun += part.custom_calls
+        for begins in sorted(begun, key=lambda each: each.index):
+            yield from self._begin_call(begins)
 
     def finish(self, usage: Usage) -> Iterator[bytes]:
         """The output has ended; an empty one is an empty message."""
@@ -91,7 +104,7 @@ class ResponseWriter:
             yield from self._write_text("", [])
         yield from self._close("incomplete" if self._is_cut else "completed")
         response = self.response
-        response.usage = _usage(usage, self.reasoning_tokens)
+        response.usage = response_usage(usage, self.reasoning_tokens)
         response.status = "incomplete" if self._is_cut else "completed"
         if self._is_cut:
             response.incomplete_details = IncompleteDetails(reason="max_output_tokens")
@@ -123,6 +136,7 @@ class ResponseWriter:
         """Count tokens of reasoning; a delta that ends it is divided as its text is."""
         self._unread_tokens += len(delta.token_ids)
         rest = len(part.content) + sum(len(call.function.arguments) + 1 for call in part.calls)
+        rest += sum(len(call.custom.input) + 1 for call in part.custom_calls)
         if part.reasoning:
             self.reasoning_tokens += self._unread_tokens * len(part.reasoning) // (len(part.reasoning) + rest)
         if part.reasoning or rest:
@@ -130,7 +144,7 @@ class ResponseWriter:
 
     def _write_reasoning(self, text: str) -> Iterator[bytes]:
         if not isinstance(self._open, ReasoningItem):
-            yield from self._add(ReasoningItem(id=new_id("rs")))
+            yield from self._add(ReasoningItem(id=self._how.ids.new("reasoning")))
             yield from self._add_part(ReasoningText())
         assert isinstance(self._open, ReasoningItem)
         self._open.content[-1].text += text
@@ -138,16 +152,30 @@ class ResponseWriter:
 
     def _write_text(self, text: str, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
         if not isinstance(self._open, MessageItem):
-            yield from self._add(MessageItem(id=new_id("msg")))
-            yield from self._add_part(OutputText(logprobs=None if self._names is None else []))
+            yield from self._add(MessageItem(id=self._how.ids.new("message")))
+            yield from self._add_part(OutputText())
         assert isinstance(self._open, MessageItem)
         part = self._open.content[-1]
         part.text += text
-        if part.logprobs is not None:
-            part.logprobs += logprobs
+        part.logprobs += logprobs if self._names is not None else []
         if text:
             shown = _without_bytes(logprobs)
             yield self._event("response.output_text.delta", **self._place(0), delta=text, logprobs=shown)
+
+    def _begin_call(self, call: ToolCallDelta | CustomCallDelta) -> Iterator[bytes]:
+        """A call; that of a custom tool is whole, of a function there may be more."""
+        called = call.custom if isinstance(call, CustomCallDelta) else call.function
+        namespace, name = self._how.tools.get(called.name or "", (None, called.name or ""))
+        shared = {"call_id": call.id or "", "name": name, "namespace": namespace}
+        if isinstance(call, ToolCallDelta):
+            yield from self._add(FunctionCallItem(id=self._how.ids.new("function_call"), **shared))
+            yield from self._write_arguments(call.function.arguments)
+            return
+        item = CustomCallItem(id=self._how.ids.new("custom_tool_call"), **shared)
+        yield from self._add(item)
+        item.input = call.custom.input
+        if item.input:
+            yield self._event("response.custom_tool_call_input.delta", **self._place(), delta=item.input)
 
     def _write_arguments(self, text: str) -> Iterator[bytes]:
         assert isinstance(self._open, FunctionCallItem)
@@ -175,17 +203,23 @@ class ResponseWriter:
         if isinstance(item, FunctionCallItem):
             called = {"name": item.name, "arguments": item.arguments}
             yield self._event("response.function_call_arguments.done", **place, **called)
+        elif isinstance(item, CustomCallItem):
+            yield self._event("response.custom_tool_call_input.done", **place, input=item.input)
         else:
-            part = item.content[-1]
-            place_of_part = {**place, "content_index": 0}
-            if isinstance(part, OutputText):
-                shown = _without_bytes(part.logprobs or [])
-                yield self._event("response.output_text.done", **place_of_part, text=part.text, logprobs=shown)
-            else:
-                yield self._event("response.reasoning_text.done", **place_of_part, text=part.text)
-            yield self._event("response.content_part.done", **place_of_part, part=part.model_dump(mode="json"))
+            yield from self._close_part(item, {**place, "content_index": 0})
         dumped = item.model_dump(mode="json")
         yield self._event("response.output_item.done", output_index=place["output_index"], item=dumped)
+
+    def _close_part(self, item: MessageItem | ReasoningItem, place: dict[str, Any]) -> Iterator[bytes]:
+        part = item.content[-1]
+        if isinstance(part, OutputText):
+            shown = _without_bytes(part.logprobs)
+            yield self._event("response.output_text.done", **place, text=part.text, logprobs=shown)
+        else:
+            yield self._event("response.reasoning_text.done", **place, text=part.text)
+        yield self._event("response.content_part.done", **place, part=part.model_dump(mode="json"))
+        if isinstance(item, ReasoningItem) and self._how.seals_reasoning:
+            item.encrypted_content = seal(part.text)
 
     @property
     def _index(self) -> int:
@@ -231,7 +265,8 @@ def _without_bytes(logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
     ]
 
 
-def _usage(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
+def response_usage(usage: Usage, reasoning_tokens: int) -> ResponseUsage:
+    """The usage of a request as responses have it."""
     return ResponseUsage.model_validate(
         {
             "input_tokens": usage.prompt_tokens,

@@ -1,0 +1,115 @@
+"""/v1/conversations: items that are kept from one response to the next."""
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+
+from server.api.dialects.responses.items import MAX_LISTED, item_list, page
+from server.api.dialects.responses.records import add_new_items, encoded, new_conversation
+from server.api.errors import NotFound
+from server.api.http.body import body_of
+from server.api.http.openapi import OF_BODIES, documented, errors_of
+from server.api.http.origin import CallerOf
+from server.api.service import ServiceOf
+from server.api.store.records import StoredConversation
+from server.api.wire.response import Conversation, DeletedConversation, ItemList
+from server.api.wire.responses import ConversationRequest, ItemsRequest, MetadataRequest
+
+router = APIRouter()
+STORED = errors_of(400, 401, 404, 507)
+CHANGED = errors_of(401, 404, 507, *OF_BODIES)
+
+
+@router.post(
+    "/v1/conversations", responses=errors_of(401, 507, *OF_BODIES), openapi_extra=documented(ConversationRequest)
+)
+async def create_conversation(
+    body: Annotated[ConversationRequest, Depends(body_of(ConversationRequest))], service: ServiceOf, caller: CallerOf
+) -> Conversation:
+    """Begin a conversation, with items or none."""
+    made = new_conversation(body.metadata, body.items or (), caller.name)
+    await service.store.conversations.create(made)
+    return _shown(made)
+
+
+@router.get("/v1/conversations/{conversation_id}", responses=STORED)
+async def get_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> Conversation:
+    """A conversation without its items."""
+    return _shown(await service.store.conversations.get(conversation_id, caller.sees))
+
+
+@router.post("/v1/conversations/{conversation_id}", responses=CHANGED, openapi_extra=documented(MetadataRequest))
+async def update_conversation(
+    conversation_id: str,
+    body: Annotated[MetadataRequest, Depends(body_of(MetadataRequest))],
+    service: ServiceOf,
+    caller: CallerOf,
+) -> Conversation:
+    """Replace the metadata."""
+    metadata = encoded(body.metadata or {})
+    store = service.store.conversations
+    return _shown(await store.update(conversation_id, caller.sees, lambda stored: replace(stored, metadata=metadata)))
+
+
+@router.delete("/v1/conversations/{conversation_id}", responses=STORED)
+async def delete_conversation(conversation_id: str, service: ServiceOf, caller: CallerOf) -> DeletedConversation:
+    """Forget a conversation; responses that were made in it stay."""
+    await service.store.conversations.delete(conversation_id, caller.sees)
+    return DeletedConversation(id=conversation_id)
+
+
+@router.post("/v1/conversations/{conversation_id}/items", responses=CHANGED, openapi_extra=documented(ItemsRequest))
+async def create_items(
+    conversation_id: str,
+    body: Annotated[ItemsRequest, Depends(body_of(ItemsRequest))],
+    service: ServiceOf,
+    caller: CallerOf,
+) -> ItemList:
+    """Add items at the end."""
+    return item_list(await add_new_items(service.store.conversations, conversation_id, caller.sees, body.items))
+
+
+@router.get("/v1/conversations/{conversation_id}/items", responses=STORED)
+async def list_items(
+    conversation_id: str,
+    service: ServiceOf,
+    caller: CallerOf,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+) -> ItemList:
+    """The items of a conversation."""
+    stored = await service.store.conversations.get(conversation_id, caller.sees)
+    return page(json.loads(stored.items), after, limit, order)
+
+
+@router.get("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
+async def get_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> dict[str, Any]:
+    """One item."""
+    stored = await service.store.conversations.get(conversation_id, caller.sees)
+    return _item(json.loads(stored.items), item_id)
+
+
+@router.delete("/v1/conversations/{conversation_id}/items/{item_id}", responses=STORED)
+async def delete_item(conversation_id: str, item_id: str, service: ServiceOf, caller: CallerOf) -> Conversation:
+    """Take one item out."""
+
+    def without(stored: StoredConversation) -> StoredConversation:
+        items: list[dict[str, Any]] = json.loads(stored.items)
+        items.remove(_item(items, item_id))
+        return replace(stored, items=encoded(items))
+
+    return _shown(await service.store.conversations.update(conversation_id, caller.sees, without))
+
+
+def _item(items: list[dict[str, Any]], item_id: str) -> dict[str, Any]:
+    found = next((item for item in items if item["id"] == item_id), None)
+    if found is None:
+        raise NotFound(f"There is no item {item_id[:80]!r} in this conversation.", "item_id")
+    return found
+
+
+def _shown(stored: StoredConversation) -> Conversation:
+    return Conversation(id=stored.id, created_at=int(stored.created_at), metadata=json.loads(stored.metadata))

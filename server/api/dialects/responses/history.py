@@ -1,0 +1,102 @@
+"""The items that a request has: its own, those of a response or a conversation before it, and those it refers to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from server.api.dialects.responses.conversation import Asking
+from server.api.dialects.responses.items import items_of, own_items, owner_of
+from server.api.errors import NotFound
+from server.api.service import Service
+from server.api.store.store import Store
+from server.api.wire.responses import MAX_ITEMS, REFERENCE, InputItem, ResponsesRequest
+from server.errors import InvalidRequest
+
+MAX_REFERRED = 1000  # responses that the references of one request are about
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Items of a request. `before` has those that were there already, `items` those that it brings."""
+
+    before: Sequence[InputItem]
+    items: Sequence[InputItem]
+
+
+async def asked_of(body: Asking, service: Service, sees: str | None) -> Asked:
+    """The items of a request, with none that refers to another. Raises InvalidRequest, NotFound."""
+    before: Sequence[InputItem] = ()
+    conversation_id = body.conversation_id if isinstance(body, ResponsesRequest) else None
+    if body.previous_response_id is not None:
+        if conversation_id is not None:
+            raise InvalidRequest("previous_response_id and conversation exclude each other.", "conversation")
+        before = await _before(body.previous_response_id, service, sees)
+    elif conversation_id is not None:
+        stored = await service.store.conversations.get(conversation_id, sees, "conversation")
+        before = _read(json.loads(stored.items))
+    items = own_items(body)
+    if conversation_id is not None and len(before) + len(items) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"The conversation has {len(before)} items; with {len(items)} more it would have over {MAX_ITEMS}.",
+            "conversation",
+        )
+    return Asked(before, await _resolved(items, before, service.store, sees))
+
+
+async def _before(response_id: str, service: Service, sees: str | None) -> list[InputItem]:
+    chain = await service.store.responses.chain(response_id, sees, "previous_response_id")
+    if chain[-1].status not in {"completed", "incomplete"}:
+        raise InvalidRequest(
+            f"The response {chain[-1].id!r} is {chain[-1].status}: nothing can follow it.", "previous_response_id"
+        )
+    return items_of(chain)
+
+
+async def _resolved(
+    items: Sequence[InputItem], before: Sequence[InputItem], store: Store, sees: str | None
+) -> list[InputItem]:
+    """The items, with those that are referred to in the places of the references."""
+    known = _by_id(before)
+    asked: set[str] = set()
+    found = []
+    for index, item in enumerate(items):
+        if item.type != REFERENCE:
+            found.append(item)
+            continue
+        param = f"input[{index}].id"
+        if item.id is None:
+            raise InvalidRequest(f"{param} is required.", param)
+        owner = owner_of(item.id)
+        if item.id not in known and owner is not None and owner not in asked:
+            if len(asked) == MAX_REFERRED:
+                raise InvalidRequest(f"input refers to items of more than {MAX_REFERRED} responses.", "input")
+            asked.add(owner)
+            known |= _by_id(await _items_of(owner, store, sees))
+        if item.id not in known:
+            raise NotFound(
+                f"There is no item {item.id[:80]!r}. Items of responses with store false are not kept.", param
+            )
+        found.append(known[item.id])
+    return found
+
+
+async def _items_of(owner: str, store: Store, sees: str | None) -> list[InputItem]:
+    """All items of the response or the conversation with this id; none where there is none."""
+    try:
+        return items_of([await store.responses.require(f"resp_{owner}", sees)])
+    except NotFound:
+        pass
+    try:
+        return _read(json.loads((await store.conversations.get(f"conv_{owner}", sees)).items))
+    except NotFound:
+        return []
+
+
+def _read(items: Sequence[object]) -> list[InputItem]:
+    return [InputItem.model_validate(item) for item in items]
+
+
+def _by_id(items: Sequence[InputItem]) -> dict[str, InputItem]:
+    return {item.id: item for item in items if item.id is not None}

@@ -1,0 +1,130 @@
+"""A request of /v1/responses, checked and rendered; and the tokens of its prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from server.api.dialects import chat
+from server.api.dialects.responses.conversation import LOGPROBS, Messages, chat_request, messages_of
+from server.api.dialects.responses.history import asked_of
+from server.api.dialects.responses.items import new_id
+from server.api.dialects.responses.run import ResponseRun
+from server.api.dialects.responses.tools import UNSUPPORTED, tools_of
+from server.api.http.origin import Origin
+from server.api.pipeline.sampling import first
+from server.api.service import ServedModel, Service
+from server.api.wire.response import ConversationId, Response
+from server.api.wire.responses import FUNCTION, ResponsesRequest, ResponseTool
+from server.errors import InvalidRequest, RequestError
+from server.scheduler.admission import CODE as TOO_LONG
+
+T = TypeVar("T")
+OFFERED = {  # what there is instead of fields that are not
+    "prompt": "instructions and input",
+    "context_management": "truncation and /v1/responses/compact",
+    "moderation": "models of another server",
+}
+
+
+async def prepare(origin: Origin, body: ResponsesRequest, service: Service) -> ResponseRun:
+    """Validate and render: everything that can be refused is refused before the engine gets anything."""
+    _check(body)
+    name = service.require_name(body.model)
+    asked, tools = await asked_of(body, service, origin.caller.sees), tools_of(body.tools)
+    messages = messages_of(body, asked.before, asked.items)
+
+    async def rendered(kept: Messages) -> chat.Conversation:
+        request, terms = chat_request(body, kept, tools)
+        with terms.applied():
+            return await chat.prepare_conversation(origin, request, service)
+
+    conversation = await _fitted(body, messages, rendered)
+    response = _response(body, name, service.model)
+    return ResponseRun(service, origin, conversation, response, (asked, body, tools))
+
+
+async def count(body: ResponsesRequest, service: Service, sees: str | None) -> int:
+    """Number of tokens that the prompt of such a request has. Raises RequestError."""
+    _check(body)
+    asked, tools = await asked_of(body, service, sees), tools_of(body.tools)
+    messages = messages_of(body, asked.before, asked.items)
+
+    async def counted(kept: Messages) -> int:
+        request, terms = chat_request(body, kept, tools)
+        with terms.applied():
+            return await chat.num_prompt_tokens(service, request)
+
+    return await counted(messages)
+
+
+def _check(body: ResponsesRequest) -> None:
+    """Raise InvalidRequest for what this server does not have, and for fields that exclude each other."""
+    for field, instead in OFFERED.items():
+        if getattr(body, field) is not None:
+            raise InvalidRequest(f"{field} is not supported by this server; {instead} are.", field, UNSUPPORTED)
+    if body.background and not body.is_stored:
+        raise InvalidRequest("background needs the response to be stored: store may not be false.", "store")
+
+
+async def _fitted(body: ResponsesRequest, messages: Messages, rendered: Callable[[Messages], Awaitable[T]]) -> T:
+    """What `rendered` makes; with truncation "auto" without as few of the oldest messages as are too many."""
+
+    async def without(num_oldest: int) -> T:
+        return await rendered(messages.without(num_oldest) if num_oldest else messages)
+
+    try:
+        return await without(0)
+    except RequestError as error:
+        if body.truncation != "auto" or error.code != TOO_LONG:
+            raise
+    low, high = 1, len(messages.messages) - 1  # the last message stays
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            await without(middle)
+            high = middle
+        except InvalidRequest as error:
+            if error.code != TOO_LONG:
+                raise
+            low = middle + 1
+    return await without(low)
+
+
+def _response(body: ResponsesRequest, name: str, model: ServedModel) -> Response:
+    reasoning, text = body.reasoning, body.text
+    text_format = text.format.model_dump(by_alias=True, exclude_none=True) if text and text.format else {"type": "text"}
+    choice = body.tool_choice if body.tool_choice is not None else "auto"
+    return Response(
+        id=new_id("resp"),
+        created_at=int(time.time()),
+        status="queued" if body.background else "in_progress",
+        background=bool(body.background),
+        conversation=None if body.conversation_id is None else ConversationId(id=body.conversation_id),
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        model=name,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        reasoning={"effort": reasoning.effort if reasoning else None, "summary": None},
+        safety_identifier=body.safety_identifier,
+        store=body.is_stored,
+        temperature=first(body.temperature, model.defaults.temperature, 1.0),
+        text={"format": text_format} | ({"verbosity": text.verbosity} if text and text.verbosity else {}),
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
+        tools=[_shown(tool) for tool in body.tools or ()],
+        top_logprobs=(body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else 0,
+        top_p=first(body.top_p, model.defaults.top_p, 1.0),
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )
+
+
+def _shown(tool: ResponseTool) -> dict[str, Any]:
+    """The tool as answers have it, where a function has each of its fields."""
+    fields = {"type", "name", "description", "parameters", "strict"} if tool.type == FUNCTION else None
+    return tool.model_dump(include=fields, exclude_none=tool.type != FUNCTION)

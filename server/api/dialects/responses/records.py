@@ -1,0 +1,68 @@
+"""Conversations as they are stored: a list of items that requests and responses add to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from server.api.dialects.responses.conversation import Messages
+from server.api.dialects.responses.items import ItemIds, listed, new_id
+from server.api.store.conversations import ConversationStore
+from server.api.store.records import StoredConversation
+from server.api.wire.responses import MAX_ITEMS, InputItem
+from server.errors import InvalidRequest
+
+
+def new_conversation(metadata: dict[str, str] | None, items: Sequence[InputItem], owner: str) -> StoredConversation:
+    """A conversation that begins with `items`. Raises InvalidRequest."""
+    now, conversation_id = time.time(), new_id("conv")
+    ids = ItemIds(conversation_id)
+    data, kept = encoded(listed(_checked(items), ids)), encoded(metadata or {})
+    return StoredConversation(
+        conversation_id, now, now, len(data) + len(kept), kept, data, num_made=ids.num_made, owner=owner
+    )
+
+
+async def add_items(
+    store: ConversationStore, conversation_id: str, sees: str | None, items: Sequence[dict[str, Any]]
+) -> None:
+    """Add items that are listed already. Raises NotFound, and InvalidRequest where they would be too many."""
+    await store.update(conversation_id, sees, lambda stored: _with(stored, items, stored.num_made))
+
+
+async def add_new_items(
+    store: ConversationStore, conversation_id: str, sees: str | None, items: Sequence[InputItem]
+) -> list[dict[str, Any]]:
+    """Add items, as they are listed then. Raises NotFound, and InvalidRequest where they would be too many."""
+    added: list[dict[str, Any]] = []
+    _checked(items)
+
+    def change(stored: StoredConversation) -> StoredConversation:
+        ids = ItemIds(conversation_id, stored.num_made)
+        added.extend(listed(items, ids))
+        return _with(stored, added, ids.num_made)
+
+    await store.update(conversation_id, sees, change)
+    return added
+
+
+def encoded(value: Any) -> bytes:
+    """JSON as records have it."""
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _checked(items: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The items. Raises InvalidRequest for one that no request could have."""
+    for index, item in enumerate(items):
+        Messages().add(item, f"items[{index}]")
+    return items
+
+
+def _with(stored: StoredConversation, items: Sequence[dict[str, Any]], num_made: int) -> StoredConversation:
+    there = json.loads(stored.items)
+    if len(there) + len(items) > MAX_ITEMS:
+        raise InvalidRequest(f"A conversation has at most {MAX_ITEMS} items; it has {len(there)}.", "items")
+    return replace(stored, items=encoded([*there, *items]), num_made=num_made)

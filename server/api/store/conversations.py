@@ -1,0 +1,63 @@
+"""Stored conversations, bounded as responses are."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from server.api.config import StoreConfig
+from server.api.errors import NotFound
+from server.api.store.bounds import evict, oldest
+from server.api.store.database import Database
+from server.api.store.records import CONVERSATIONS, StoredConversation
+
+Change = Callable[[StoredConversation], StoredConversation]
+
+
+class ConversationStore:
+    """Conversations by id. Every method may raise StorageFull. `sees` is the owner to look for; None = any."""
+
+    def __init__(self, database: Database, limits: StoreConfig) -> None:
+        self._database = database
+        self._limits = limits
+
+    async def create(self, conversation: StoredConversation) -> None:
+        """Store a new conversation, and forget what is over the limits."""
+        await self._database.run(lambda db: self._put(db, conversation))
+
+    async def get(self, conversation_id: str, sees: str | None, param: str = "conversation_id") -> StoredConversation:
+        """Raises NotFound."""
+        return await self._database.run(lambda db: self._found(db, conversation_id, sees, param))
+
+    async def update(self, conversation_id: str, sees: str | None, change: Change) -> StoredConversation:
+        """Store the conversation as `change` makes it, in one transaction. Raises NotFound."""
+
+        def work(db: sqlite3.Connection) -> StoredConversation:
+            changed = change(self._found(db, conversation_id, sees, "conversation_id"))
+            num_bytes = len(changed.metadata) + len(changed.items)
+            changed = replace(changed, used_at=time.time(), num_bytes=num_bytes)
+            self._put(db, changed)
+            return changed
+
+        return await self._database.run(work)
+
+    async def delete(self, conversation_id: str, sees: str | None) -> None:
+        """Raises NotFound."""
+
+        def work(db: sqlite3.Connection) -> None:
+            self._found(db, conversation_id, sees, "conversation_id")
+            CONVERSATIONS.delete(db, "WHERE id = ?", conversation_id)
+
+        await self._database.run(work)
+
+    def _put(self, db: sqlite3.Connection, conversation: StoredConversation) -> None:
+        CONVERSATIONS.put(db, conversation)
+        evict(db, CONVERSATIONS, self._limits, "true", age="used_at")
+
+    def _found(self, db: sqlite3.Connection, key: str, sees: str | None, param: str) -> StoredConversation:
+        found = CONVERSATIONS.get(db, key)
+        if found is None or found.used_at < oldest(self._limits) or sees not in (None, found.owner):
+            raise NotFound(f"There is no conversation {key[:80]!r}.", param)
+        return found
