@@ -154,6 +154,7 @@ $(VENV)/.clients: tests/clients/requirements.txt tests/clients/node/package.json
 	mkdir -p $(VENV)/clients/node
 	cp tests/clients/node/package.json $(VENV)/clients/node
 	command -v npm >/dev/null && npm install --silent --no-fund --no-audit --prefix $(VENV)/clients/node || echo "no npm"
+	cd $(VENV)/clients/node && ! test -d node_modules || node node_modules/@anthropic-ai/claude-code/install.cjs  # newer npms run no scripts
 	@touch $@
 
 $(VENV)/.ui: $(VENV)/.test

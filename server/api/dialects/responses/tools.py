@@ -95,8 +95,9 @@ def chat_name(namespace: str | None, name: str) -> str:
 
 def hosted(kind: str, param: str) -> InvalidRequest:
     """The refusal of a tool that the server would run."""
+    but = " It is left out where external_web_access is false." if kind == WEB_SEARCH else ""
     return InvalidRequest(
-        f"{param} is {kind[:80]!r}; this server runs no tools itself and offers functions and custom tools only.",
+        f"{param} is {kind[:80]!r}; this server runs no tools itself and offers functions and custom tools only.{but}",
         param,
         UNSUPPORTED,
     )
