@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
+from server.api.dialects.messages import batches as message_batches
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import conversations
 from server.api.dialects.responses import routes as responses
@@ -41,6 +42,7 @@ from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatCompletion, ChatRequest
 from server.api.wire.completions import Completion, CompletionRequest
 from server.api.wire.message import MessageAnswer
+from server.api.wire.message_batches import MessageBatchRequest
 from server.api.wire.messages import CountTokensRequest, MessagesRequest
 from server.api.wire.pooling import (
     ClassifyList,
@@ -69,7 +71,7 @@ RATE_LIMIT_HEADERS = [
 GENERATING = (chat, completions, responses, conversations, messages, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
-MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
+MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches, message_batches)
 BODIES = (
     ChatRequest,
     CompletionRequest,
@@ -80,6 +82,7 @@ BODIES = (
     MetadataRequest,
     MessagesRequest,
     CountTokensRequest,
+    MessageBatchRequest,
     BatchRequest,
     TokenizeRequest,
     DetokenizeRequest,

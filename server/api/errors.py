@@ -21,7 +21,7 @@ from server.errors import InvalidRequest, PayloadTooLarge, QueueFull, RequestErr
 log = logging.getLogger("neuronserve.api")
 RETRY_AFTER_S = 1
 NOT_OFFERED = {"/v1/audio": "audio", "/v1/images": "images", "/v1/videos": "video", "/v1/moderations": "moderations"}
-ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_PATH, ANTHROPIC_HEADER = "/v1/messages", "anthropic-version"  # what Anthropic's clients ask, and send
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "nullable"})  # in pydantic's paths: a branch of a union
 
@@ -176,17 +176,20 @@ def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = 
     methods of all `routes` with its path.
     """
 
+    def path_of(request: Request) -> str:
+        return ANTHROPIC_PATH if ANTHROPIC_HEADER in request.headers else request.url.path
+
     async def refused(request: Request, error: Exception) -> Response:
-        return error_response(as_request_error(error), request.url.path)
+        return error_response(as_request_error(error), path_of(request))
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return error_response(invalid_body(error), request.url.path)
+        return error_response(invalid_body(error), path_of(request))
 
     async def no_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         wrong = _wrong_route(error, request, offered)
-        response = error_response(wrong, request.url.path)
+        response = error_response(wrong, path_of(request))
         response.headers.update(error.headers or {})
         if error.status_code == 405 and (methods := _methods(routes, request)):
             response.headers["Allow"] = ", ".join(methods)

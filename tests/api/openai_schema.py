@@ -17,7 +17,14 @@ import pydantic
 import pytest
 from openai.types import Batch, Completion, FileObject, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
+from openai.types.conversations import Conversation
+from openai.types.responses import (
+    InputTokenCountResponse,
+    Response,
+    ResponseItem,
+    ResponseStreamEvent,
+    ResponseUsage,
+)
 
 WHOLE: dict[str, type[pydantic.BaseModel]] = {
     "chat.completion": ChatCompletion,
@@ -27,6 +34,8 @@ WHOLE: dict[str, type[pydantic.BaseModel]] = {
     "response": Response,
     "file": FileObject,
     "batch": Batch,
+    "conversation": Conversation,
+    "response.input_tokens": InputTokenCountResponse,
 }
 ITEM: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseItem)  # of the input of a response
 EVENT: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
@@ -43,7 +52,7 @@ EXTRA = frozenset(
 EARLIER = {"response.function_call_arguments.done": {"name"}}
 TRANSPORTS = [importlib.import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/invocations", "/v1/responses")
-PATHS += ("/v1/files", "/v1/batches")
+PATHS += ("/v1/files", "/v1/batches", "/v1/conversations")
 
 
 def check_payload(payload: Any) -> None:
@@ -51,12 +60,21 @@ def check_payload(payload: Any) -> None:
     if "error" in payload and "object" not in payload:
         check_error(payload)
         return
+    if "object" not in payload:
+        check_item(payload)
+        return
     if payload["object"] == "list":
         for item in payload["data"]:
             check_payload(item) if "object" in item else check_item(item)
         return
     if payload.get("deleted"):
         assert set(payload) == {"id", "object", "deleted"}, payload
+        return
+    if payload["object"] == "response.compaction":  # whose messages of the user its own type does not know
+        assert set(payload) == {"id", "object", "created_at", "output", "usage"}, payload
+        ResponseUsage.model_validate_json(json.dumps(payload["usage"]), strict=True)
+        for item in payload["output"]:
+            check_item(item)
         return
     if payload["object"] == "text_completion":
         payload = {**payload, "choices": [_predicted(choice) for choice in payload["choices"]]}
@@ -160,6 +178,8 @@ def _finished(choice: dict[str, Any]) -> dict[str, Any]:
 def _check(request: Any, response: Any, data: bytes, is_whole: bool) -> None:
     path = request.url.path
     if not path.startswith(PATHS) or path.endswith(("/content", "/render")) or request.method in {"HEAD", "OPTIONS"}:
+        return
+    if "anthropic-version" in request.headers:
         return
     kind = response.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from server.api.batch.lines import BatchLine
 from server.api.dialects import chat, completions, embeddings
+from server.api.dialects.messages import run as messages
 from server.api.dialects.responses import prepare as responses
 from server.api.errors import as_request_error, error_object
 from server.api.http.body import parse
@@ -25,6 +26,8 @@ from server.api.wire.batches import Endpoint
 from server.api.wire.chat import ChatRequest
 from server.api.wire.completions import CompletionRequest
 from server.api.wire.generation import INT32
+from server.api.wire.message import MessagesUsage
+from server.api.wire.messages import MessagesRequest
 from server.api.wire.pooling import EmbeddingRequest
 from server.api.wire.response import ResponseUsage
 from server.api.wire.responses import ResponsesRequest
@@ -55,11 +58,16 @@ async def _embeddings(origin: Origin, body: EmbeddingRequest, service: Service) 
     return await asyncio.to_thread((await embeddings.embedded(origin, body, service)).make)
 
 
+async def _message(origin: Origin, body: MessagesRequest, service: Service) -> BaseModel:
+    return await whole_answer(await messages.prepare(origin, body, service))
+
+
 ENDPOINTS: dict[Endpoint, tuple[type[BaseModel], Answer]] = {
     "/v1/chat/completions": (ChatRequest, _chat),
     "/v1/completions": (CompletionRequest, _completion),
     "/v1/responses": (ResponsesRequest, _response),
     "/v1/embeddings": (EmbeddingRequest, _embeddings),
+    "/v1/messages": (MessagesRequest, _message),
 }
 
 
@@ -95,7 +103,7 @@ class Worker:
             "response": None,
             "error": {"code": code, "message": message},
         }
-        return LineResult(self.batch_id, line.number, True, _encoded(record))
+        return LineResult(self.batch_id, line.number, True, _encoded(record), is_given_up=True)
 
     async def _ask(self, line: BatchLine, request_id: str) -> BaseModel:
         model, answer = ENDPOINTS[cast(Endpoint, line.url)]  # as `BatchLine` has been checked for
@@ -128,7 +136,7 @@ def _encoded(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode() + b"\n"  # in ASCII: some readers of lines take U+2028 for an end
 
 
-def _counts(usage: Usage | ResponseUsage | PoolingUsage | None) -> dict[str, Any]:
+def _counts(usage: Usage | ResponseUsage | PoolingUsage | MessagesUsage | None) -> dict[str, Any]:
     """The fields of a result that count."""
     if usage is None:
         return {}
@@ -138,6 +146,13 @@ def _counts(usage: Usage | ResponseUsage | PoolingUsage | None) -> dict[str, Any
             "cached_tokens": usage.input_tokens_details.cached_tokens,
             "output_tokens": usage.output_tokens,
             "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
+        }
+    elif isinstance(usage, MessagesUsage):
+        cached = usage.cache_read_input_tokens
+        counts = {
+            "input_tokens": usage.input_tokens + usage.cache_creation_input_tokens + cached,
+            "cached_tokens": cached,
+            "output_tokens": usage.output_tokens,
         }
     elif isinstance(usage, PoolingUsage):
         counts = {"input_tokens": usage.prompt_tokens}

@@ -11,7 +11,7 @@ from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, documented, errors_of
 from server.api.http.origin import CallerOf
 from server.api.service import ServiceOf
-from server.api.store.batches import Tally
+from server.api.store.batches import Tally, Wanted
 from server.api.store.records import StoredBatch
 from server.api.wire.batches import (
     Batch,
@@ -71,7 +71,7 @@ async def list_batches(
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20,
 ) -> BatchList:
     """Batches, the newest first."""
-    found = await service.store.batches.page(caller.sees, after, limit + 1)
+    found = await service.store.batches.page(caller.sees, Wanted(after), limit + 1)
     data = [_shown(*each) for each in found[:limit]]
     ends = {"first_id": data[0].id, "last_id": data[-1].id} if data else {}
     return BatchList(data=data, has_more=len(found) > limit, **ends)

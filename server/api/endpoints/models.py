@@ -1,16 +1,20 @@
 """GET /v1/models and /v1/models/{id}: the one model, under each of its names, and its adapters."""
 
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict
 
+from server.api.errors import ANTHROPIC_HEADER
 from server.api.http.openapi import errors_of
 from server.api.service import Service, ServiceOf
 from server.api.wire.model import WireModel
+from server.errors import InvalidRequest
 from server.link.messages import EngineInfo
 
 Task = Literal["generate", "embed", "classify", "score"]
+MAX_LISTED = 1000
 router = APIRouter()
 
 
@@ -28,24 +32,81 @@ class ModelCard(WireModel):
     notice: str | None = None  # what a user of the embeddings should know of them
 
 
+class AnthropicModel(WireModel):
+    """A model as Anthropic's API lists it."""
+
+    id: str
+    type: Literal["model"] = "model"
+    display_name: str
+    created_at: str  # RFC 3339
+    lifecycle: Literal["active"] = "active"
+    max_input_tokens: int
+    max_tokens: int
+
+
+class AnthropicModelList(WireModel):
+    data: list[AnthropicModel]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class ModelList(WireModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
 
 
+AnyList = ModelList | AnthropicModelList
+AnyCard = ModelCard | AnthropicModel
+
+
 @router.get(
-    "/v1/models/", response_model_exclude_none=True, include_in_schema=False
+    "/v1/models/", response_model=AnyList, response_model_exclude_none=True, include_in_schema=False
 )  # else it would be the model without a name
-@router.get("/v1/models", response_model_exclude_none=True, responses=errors_of(401, 503))
-async def list_models(service: ServiceOf) -> ModelList:
-    """A card for each name that requests may use."""
-    return ModelList(data=[_card(service, name) for name in (*service.config.model_names, *service.adapters.names)])
+@router.get("/v1/models", response_model=AnyList, response_model_exclude_none=True, responses=errors_of(400, 401, 503))
+async def list_models(
+    request: Request,
+    service: ServiceOf,
+    after_id: str | None = None,
+    before_id: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = MAX_LISTED,
+) -> AnyList:
+    """A card for each name that requests may use; in Anthropic's form, and in parts, for its clients."""
+    names = [*service.config.model_names, *service.adapters.names]
+    if ANTHROPIC_HEADER not in request.headers:
+        return ModelList(data=[_card(service, name) for name in names])
+    begin = _place(names, after_id, "after_id") + 1 if after_id is not None else 0
+    end = _place(names, before_id, "before_id") if before_id is not None else len(names)
+    shown = names[begin:end][-limit:] if before_id is not None else names[begin:end][:limit]
+    first_id, last_id = (shown[0], shown[-1]) if shown else (None, None)
+    data = [_anthropic(_card(service, name)) for name in shown]
+    return AnthropicModelList(data=data, first_id=first_id, last_id=last_id, has_more=len(shown) < end - begin)
 
 
-@router.get("/v1/models/{model_id:path}", response_model_exclude_none=True, responses=errors_of(401, 404, 503))
-async def get_model(model_id: str, service: ServiceOf) -> ModelCard:
+@router.get(
+    "/v1/models/{model_id:path}",
+    response_model=AnyCard,
+    response_model_exclude_none=True,
+    responses=errors_of(401, 404, 503),
+)
+async def get_model(model_id: str, request: Request, service: ServiceOf) -> AnyCard:
     """The card of one name; 404 for any that is not served."""
-    return _card(service, service.require_name(model_id))
+    card = _card(service, service.require_name(model_id))
+    return _anthropic(card) if ANTHROPIC_HEADER in request.headers else card
+
+
+def _place(names: list[str], name: str, param: str) -> int:
+    if name not in names:
+        raise InvalidRequest(f"{param} is {name[:80]!r}, which is no model of this server.", param)
+    return names.index(name)
+
+
+def _anthropic(card: ModelCard) -> AnthropicModel:
+    created_at = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
+    most = card.max_model_len
+    return AnthropicModel(
+        id=card.id, display_name=card.id, created_at=created_at, max_input_tokens=most, max_tokens=most
+    )
 
 
 def _card(service: Service, name: str) -> ModelCard:

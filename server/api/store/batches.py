@@ -33,6 +33,7 @@ class Tally:
     reasoning_tokens: int = 0
     device_seconds: float = 0.0  # modelled
     cost_usd: float | None = None  # None where no price is known
+    given_up: int = 0  # of those that failed, because the batch was cancelled or expired
 
     def plus(self, result: LineResult) -> Tally:
         """With one line more."""
@@ -46,13 +47,25 @@ class Tally:
             self.reasoning_tokens + result.reasoning_tokens,
             self.device_seconds + result.device_seconds,
             sum(costs) if costs else None,
+            self.given_up + result.is_given_up,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The batches of a page: those after one, or those right before one, in the order of the oldest then."""
+
+    after: str | None = None
+    before: str | None = None
+    endpoint: str | None = None  # of their lines; None = any
+    param: str = "after"  # the field that names where the page begins
 
 
 _SUMS = (
     "SELECT coalesce(sum(NOT is_error), 0), coalesce(sum(is_error), 0), coalesce(sum(input_tokens), 0), "
     "coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0), coalesce(sum(reasoning_tokens), 0), "
-    "coalesce(sum(device_seconds), 0.0), sum(cost_usd) FROM results WHERE batch_id = ?"
+    "coalesce(sum(device_seconds), 0.0), sum(cost_usd), coalesce(sum(is_given_up), 0) "
+    "FROM results WHERE batch_id = ?"
 )
 
 
@@ -84,18 +97,24 @@ class BatchStore:
         """Raises NotFound."""
         return await self._database.run(lambda db: _found(db, batch_id, sees))
 
-    async def page(self, sees: str | None, after: str | None, limit: int) -> list[tuple[StoredBatch, Tally]]:
-        """The newest first, those behind the batch `after`. Raises NotFound when there is none."""
+    async def page(self, sees: str | None, wanted: Wanted, limit: int) -> list[tuple[StoredBatch, Tally]]:
+        """Batches, the newest first. Raises NotFound where the one that the page begins or ends at is not there."""
 
         def work(db: sqlite3.Connection) -> list[tuple[StoredBatch, Tally]]:
-            clause = "WHERE api_key = coalesce(?1, api_key)"
-            if after is not None:
-                _found(db, after, sees, "after")
-                clause += " AND rowid < (SELECT rowid FROM batches WHERE id = ?2)"
-            found = list(BATCHES.select(db, f"{clause} ORDER BY rowid DESC LIMIT ?3", sees, after, limit))
+            clause = "WHERE api_key = coalesce(?1, api_key) AND endpoint = coalesce(?2, endpoint)"
+            place, is_before = wanted.after or wanted.before, wanted.after is None and wanted.before is not None
+            if place is not None:
+                _found(db, place, sees, wanted.param)
+                clause += f" AND rowid {'>' if is_before else '<'} (SELECT rowid FROM batches WHERE id = ?3)"
+            clause += f" ORDER BY rowid {'ASC' if is_before else 'DESC'} LIMIT ?4"
+            found = list(BATCHES.select(db, clause, sees, wanted.endpoint, place, limit))
             return [(each, _tally(db, each)) for each in found]
 
         return await self._database.run(work)
+
+    async def delete(self, batch_id: str) -> None:
+        """Forget a batch that has ended."""
+        await self._database.run(lambda db: BATCHES.delete(db, "WHERE id = ?", batch_id))
 
     async def next(self) -> StoredBatch | None:
         """The oldest that has not ended."""

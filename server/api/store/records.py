@@ -92,6 +92,7 @@ class LineResult:
     reasoning_tokens: int = 0
     device_seconds: float = 0.0
     cost_usd: float | None = None
+    is_given_up: bool = False  # an error because the batch was cancelled or expired
 
 
 RESPONSES = Table("responses", StoredResponse)

@@ -8,7 +8,9 @@ from server.api.wire.model import WireModel
 from server.api.wire.responses import Metadata
 from server.api.wire.usage import optional
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]  # of lines
+Endpoint = Literal[  # of lines
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"
+]
 MIN_LIFETIME_S, MAX_LIFETIME_S = 3600, 30 * 86400  # OpenAI's
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.api.wire.model import WireModel
-from server.api.wire.usage import optional
+from server.api.wire.usage import DeviceUsage, optional
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
@@ -38,6 +38,7 @@ class MessagesUsage(WireModel):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
+    neuronserve: DeviceUsage | None = optional()  # when requested by a header
 
 
 class MessageAnswer(WireModel):

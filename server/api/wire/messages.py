@@ -216,3 +216,4 @@ class MessagesRequest(CountTokensRequest):
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=INT32)
+    priority: int | None = Field(None, ge=-INT32 - 1, le=INT32)  # as the other endpoints have it

@@ -28,7 +28,7 @@ from server.errors import InvalidRequest
 
 REFUSED = ("container", "mcp_servers", "compaction")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-SAME = ("temperature", "top_p", "top_k", "stream", "max_tokens")  # fields that both have
+SAME = ("temperature", "top_p", "top_k", "stream", "max_tokens", "priority")  # fields that both have
 DIRECT = "direct"  # how a tool is called here
 NAMES = (
     (r"max_completion_tokens", "max_tokens"),

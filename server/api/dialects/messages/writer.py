@@ -146,6 +146,7 @@ class MessageWriter:
             cache_creation_input_tokens=created,
             cache_read_input_tokens=cached,
             output_tokens=usage.completion_tokens,
+            neuronserve=usage.neuronserve,
         )
 
 
