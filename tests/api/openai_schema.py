@@ -59,23 +59,24 @@ def check_payload(payload: Any) -> None:
     """Raises AssertionError or pydantic.ValidationError where `payload` is not what OpenAI would send."""
     if "error" in payload and "object" not in payload:
         check_error(payload)
-        return
-    if "object" not in payload:
+    elif "object" not in payload:
         check_item(payload)
-        return
-    if payload["object"] == "list":
+    elif payload["object"] == "list":
         for item in payload["data"]:
-            check_payload(item) if "object" in item else check_item(item)
-        return
-    if payload.get("deleted"):
+            check_payload(item)
+    elif payload.get("deleted"):
         assert set(payload) == {"id", "object", "deleted"}, payload
-        return
-    if payload["object"] == "response.compaction":  # whose messages of the user its own type does not know
+    elif payload["object"] == "response.compaction":  # whose messages of the user its own type does not know
         assert set(payload) == {"id", "object", "created_at", "output", "usage"}, payload
         ResponseUsage.model_validate_json(json.dumps(payload["usage"]), strict=True)
         for item in payload["output"]:
             check_item(item)
-        return
+    else:
+        check_whole(payload)
+
+
+def check_whole(payload: Any) -> None:
+    """An object of OpenAI's that has a type in its package."""
     if payload["object"] == "text_completion":
         payload = {**payload, "choices": [_predicted(choice) for choice in payload["choices"]]}
     if payload["object"] not in WITH_NULLS:

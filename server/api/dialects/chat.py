@@ -35,6 +35,7 @@ from server.api.wire.chat import (
     ChatLogprobs,
     ChatMessage,
     ChatRequest,
+    OpeningDelta,
 )
 from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
@@ -133,7 +134,7 @@ class ChatAdapter:
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echo = _echo(body)
-        self._is_begun = False  # the chunk with the role has been sent
+        self._begun: set[int] = set()  # choices whose chunk with the role has been sent
         self._shows_more = bool(body.logprobs or body.return_token_ids)  # in each chunk, than its text
         self._texts = TextChunks(self._text_event)
 
@@ -152,26 +153,36 @@ class ChatAdapter:
         )
 
     def frames(self, deltas: list[Delta]) -> Iterable[bytes]:
-        """One chunk for each delta that has something to show; before the first, one with the role of each choice."""
-        if not self._is_begun:
-            self._is_begun = True
-            yield from self._roles()
+        """One chunk for each delta that has something to show; before the first of a choice, one with its role."""
+        if self._tools.mode == "none" and not self._begun:
+            for index in range(len(self._readers)):
+                yield self._opening(index, self._echo)
         for delta in deltas:
             part = self._readers[delta.index].read(delta.text, is_last=delta.finish_reason is not None)
+            if delta.index not in self._begun and self._may_begin(part, delta):
+                is_call = self._readers[delta.index].num_calls and not (part.content or part.reasoning or self._echo)
+                yield self._opening(delta.index, None if is_call else self._echo)
             if self._is_text(part, delta):
                 if part.content:
                     yield self._texts.event(delta.index, part.content)
-            else:
-                yield self._usage.encode(self._chunk([self._chunk_choice(part, delta)]), self.generation)
+                continue
+            for choice in self._chunk_choices(part, delta):
+                yield self._usage.encode(self._chunk([choice]), self.generation)
 
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._chunk([]), self.generation)
 
-    def _roles(self) -> Iterable[bytes]:
-        for index in range(len(self.generation.prompts)):
-            choice = ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=self._echo))
-            chunk = self._chunk([choice], self._prompt_ids() if index == 0 else None)
-            yield self._usage.encode(chunk, self.generation, has_output=False)
+    def _may_begin(self, part: MessagePart, delta: Delta) -> bool:
+        """Whether it is known that the message begins with a call or with something else, or need not be."""
+        has_more = bool(part.content or part.reasoning or self._readers[delta.index].num_calls)
+        return has_more or self._shows_more or delta.finish_reason is not None
+
+    def _opening(self, index: int, content: str | None) -> bytes:
+        """The chunk with the role of a choice; OpenAI has null for the content of one that begins with a call."""
+        self._begun.add(index)
+        choice = ChatChunkChoice(index=index, delta=OpeningDelta(content=content))
+        chunk = self._chunk([choice], self._prompt_ids() if index == 0 else None)
+        return self._usage.encode(chunk, self.generation, has_output=False)
 
     def _chunk(self, choices: list[ChatChunkChoice], prompt_ids: list[int] | None = None) -> ChatChunk:
         return ChatChunk(
@@ -209,9 +220,10 @@ class ChatAdapter:
         choice = ChatChunkChoice(index=index, delta=ChatDelta(content=text))
         return self._usage.encode(self._chunk([choice]), self.generation)
 
-    def _chunk_choice(self, part: MessagePart, delta: Delta) -> ChatChunkChoice:
+    def _chunk_choices(self, part: MessagePart, delta: Delta) -> Iterable[ChatChunkChoice]:
+        """What a delta has to show. The end comes apart from calls: OpenAI's helper would miss that they are done."""
         calls = [*part.calls, *part.custom_calls]
-        return ChatChunkChoice(
+        choice = ChatChunkChoice(
             index=delta.index,
             delta=ChatDelta(
                 content=part.content or None,
@@ -219,10 +231,13 @@ class ChatAdapter:
                 tool_calls=calls or None,
             ),
             logprobs=self._logprobs(delta),
-            finish_reason=self._finish_reason(delta),
-            stop_reason=delta.stop_reason,
             token_ids=delta.token_ids if self._body.return_token_ids else None,
         )
+        end = {"finish_reason": self._finish_reason(delta), "stop_reason": delta.stop_reason}
+        if calls and delta.finish_reason is not None:
+            yield choice
+            choice = ChatChunkChoice(index=delta.index, delta=ChatDelta())
+        yield choice.model_copy(update=end)
 
     def _finish_reason(self, delta: Delta) -> str | None:
         """OpenAI's finish_reason; to be called when the delta's text has been read."""

@@ -113,8 +113,14 @@ class ChatCompletion(WireModel):
     metrics: RequestTimes | None = optional()
 
 
+class OpeningDelta(WireModel):
+    """The first piece of a message; its content is null where the message begins with a call."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+
+
 class ChatDelta(WireModel):
-    role: Literal["assistant"] | None = optional()
     content: str | None = optional()
     reasoning_content: str | None = optional()
     tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
@@ -122,7 +128,7 @@ class ChatDelta(WireModel):
 
 class ChatChunkChoice(WireModel):
     index: int
-    delta: ChatDelta
+    delta: ChatDelta | OpeningDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = optional()
