@@ -70,6 +70,27 @@ def test_a_stream_has_each_custom_call_whole(echo: Server) -> None:
     assert {call["index"] for call in calls if "function" in call} == {1}
 
 
+@pytest.mark.parametrize(
+    ("text", "tools", "content"),
+    [
+        (called("time"), [TIME], None),
+        (called("shell", input="ls"), [SHELL], None),
+        (f"Wait.{called('time')}", [TIME], ""),
+        ("no call", [TIME], ""),
+        ("no tools", None, ""),
+    ],
+)
+def test_a_stream_that_begins_with_a_call_opens_with_null(echo: Server, text: str, tools: Any, content: Any) -> None:
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 400, "tools": tools, "stream": True}
+    events = httpx.post(echo.url + CHAT, json=body).text.split("\n\n")
+    choices = [json.loads(event[6:])["choices"][0] for event in events if event.startswith("data: {")]
+    assert choices[0]["delta"] == {"role": "assistant", "content": content}
+    assert [choice["delta"].get("role") for choice in choices[1:]] == [None] * (len(choices) - 1)
+    is_call = bool(tools) and "tool_call" in text
+    assert choices[-1]["finish_reason"] == ("tool_calls" if is_call else "stop")
+    assert not (is_call and choices[-1]["delta"])  # the end comes apart from the calls
+
+
 def test_the_model_knows_it_as_a_function_and_an_earlier_call_as_one_of_that(echo: Server) -> None:
     call = {"id": "call_1", "type": "custom", "custom": {"name": "shell", "input": COMMAND}}
     messages = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "user", "content": "hi"}]

@@ -58,7 +58,7 @@ class CustomCallItem(WireModel):
     name: str
     namespace: str | None = optional()
     input: str = ""
-    status: ItemStatus = "in_progress"
+    status: ItemStatus = Field("in_progress", exclude=True)  # which OpenAI's type does not have
 
 
 OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem

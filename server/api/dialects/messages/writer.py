@@ -85,9 +85,9 @@ class MessageWriter:
 
     def _pieces(self, part: MessagePart) -> Iterable[bytes]:
         if part.reasoning:
-            self._hidden += part.reasoning if self._is_hidden else ""
             shown = "" if self._is_hidden else part.reasoning
             yield from self._piece(("thinking", 0), ThinkingBlock(), thinking=shown)
+            self._hidden += part.reasoning if self._is_hidden else ""
         if part.content:
             yield from self._piece(("text", 0), TextBlock(), text=part.content)
         for call in part.calls:
