@@ -206,9 +206,10 @@ def install(app: FastAPI, offered: Sequence[str], routes: Sequence[BaseRoute] = 
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
-    """Methods of all routes with this path; Starlette names those of the first alone."""
+    """Methods of all routes with this path, or of those that are it without parameters; Starlette has the first's."""
     found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
+    exact = [route for route in found if getattr(route, "path", None) == request.url.path]
+    return sorted({method for route in exact or found for method in getattr(route, "methods", None) or ()})
 
 
 def _wrong_route(error: HTTPException, request: Request, offered: Sequence[str]) -> _WrongRoute:

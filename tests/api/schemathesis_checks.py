@@ -17,9 +17,10 @@ GENERATING = r"/v1/(chat/)?completions(/render)?|/invocations"
 TEXT = r"/v1/completions(/render)?|/invocations|/tokenize"
 CHAT = r"/v1/chat/completions(/render)?|/invocations|/tokenize"
 MESSAGES = r"/v1/messages(/count_tokens)?"
-RESPONSES = r"/v1/responses"
+RESPONSES = r"/v1/responses(/input_tokens|/compact)?"
+ITEMS = r"/v1/conversations(/\{conversation_id\}/items)?"
 ENCODING = r"/v1/embeddings|/pooling|/classify|(/v1)?/score|(/v[12])?/rerank"
-FIELDS = "|".join(("id", "name", "input", "text", "tool_use_id"))
+FIELDS = "|".join(("id", "name", "input", "text", "tool_use_id", "tool_name", "content", r"source(\.\w+)?"))
 
 
 class Rule(NamedTuple):
@@ -55,10 +56,15 @@ BEYOND_SCHEMAS = [
     Rule(r"/v1/batches", r"completion_window is \S+; it may be 30d\."),
     Rule(r"(/v1)?/score", r"text_1 has \d+ texts and text_2 \d+: .*"),
     # What an item or a block has depends on its type, and which there can be on who speaks.
-    Rule(MESSAGES, rf"messages\[\d+\]\.content\[\d+\]\.({FIELDS}) is required\."),
+    Rule(MESSAGES, rf"messages\[\d+\]\.content(\[\d+\]\.content)?\[\d+\]\.({FIELDS}) is required\."),
     Rule(MESSAGES, r"\S+\.type: this server takes only text; blocks of type '[a-z_]+' are not possible here\."),
     Rule(RESPONSES, r"tool_choice\.(name|mode|tools): must be .*"),
-    Rule(RESPONSES, r"input(\[\d+\]\.\S+)? is required.*"),
+    Rule(f"{RESPONSES}|{ITEMS}", r"(input|items)(\[\d+\]\.\S+)? is required.*"),
+    Rule(RESPONSES, r"tools\[\d+\]\.tools: only the type 'namespace' has tools\."),
+    Rule(RESPONSES, r"tools\[\d+\]\S*\.format\.(syntax|definition): must be .*"),
+    Rule(RESPONSES, r"previous_response_id and conversation exclude each other\."),
+    Rule(ITEMS, r"items\[\d+\]\.type is 'item_reference'; .*"),
+    Rule(r"/v1/messages/batches", r"requests\[\d+\]\.custom_id: .* is the name of an earlier request too\."),
     # The model under test: its vocabulary, its context and the limits of its server.
     Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is not below the vocabulary's \d+\."),
     Rule(GENERATING, r"truncate_prompt_tokens is \d+; it must be -1, or from 1 to the context of \d+\."),
@@ -82,7 +88,8 @@ BEYOND_SCHEMAS = [
     # What is stored: a response that was created in another way, a name that is no item of a list.
     Rule(r"/v1/responses/\{response_id\}", r"\S+ cannot be streamed: .*"),
     Rule(r"/v1/responses/\{response_id\}/cancel", r"\S+ was not created with background\."),
-    Rule(r"/v1/responses/\{response_id\}/input_items", r"after is .*, which is no item of this response\."),
+    Rule(r"/v1/(responses|conversations)/\{\w+\}/(input_)?items", r"after is .*, which is no item of the list\."),
+    Rule(r"/v1/messages/batches/\{batch_id\}(/results)?", r"The batch .* has not ended.*"),
 ]
 
 

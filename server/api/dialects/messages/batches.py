@@ -126,7 +126,7 @@ async def message_batch_results(batch_id: str, service: ServiceOf, caller: Calle
     """A line for each request of a batch that has ended."""
     batch, _ = await _found(batch_id, service, caller.sees)
     if batch.status not in ENDED:
-        raise NotFound(f"The batch {batch_id!r} has not ended, so there are no results yet.", "batch_id")
+        raise InvalidRequest(f"The batch {batch_id!r} has not ended, so there are no results yet.", "batch_id")
     files = service.store.files
     found = [await files.get(each, None) for each in (batch.output_file_id, batch.error_file_id) if each]
     return StreamingResponse(_results([str(files.path(file.id)) for file in found]), media_type="application/x-jsonl")

@@ -83,6 +83,8 @@ def tools_of(tools: Sequence[ResponseTool] | None) -> Tools:
                 raise InvalidRequest(f"{param}.name is required.", f"{param}.name")
             for inner, each in enumerate(tool.tools or ()):
                 made.add(each, f"{param}.tools[{inner}]", tool)
+        elif tool.tools is not None:
+            raise InvalidRequest(f"{param}.tools: only the type {NAMESPACE!r} has tools.", f"{param}.tools")
         elif not (tool.type == WEB_SEARCH and tool.external_web_access is False):
             made.add(tool, param)
     return made
