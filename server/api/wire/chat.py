@@ -86,7 +86,7 @@ class ChatMessage(WireModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = optional()
-    refusal: None = None
+    refusal: str | None = None  # in what the answer does not follow its schema
     tool_calls: list[AnyToolCall] | None = optional()
 
 
@@ -117,6 +117,7 @@ class ChatDelta(WireModel):
     role: Literal["assistant"] | None = optional()
     content: str | None = optional()
     reasoning_content: str | None = optional()
+    refusal: str | None = optional()
     tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
 
 

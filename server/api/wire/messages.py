@@ -18,7 +18,7 @@ TEXT, THINKING, REDACTED, TOOL_USE, TOOL_RESULT = BLOCK_TYPES = (
     "tool_result",
 )
 OF_CLIENTS = "custom"  # type of a tool that the client runs itself
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 
 
 class Block(WireModel):
@@ -151,6 +151,14 @@ class MessagesUsage(WireModel):
     output_tokens: int
 
 
+class StopDetails(WireModel):
+    """Why the answer counts as refused: in what it does not follow its schema."""
+
+    type: Literal["refusal"] = "refusal"
+    category: None = None
+    explanation: str
+
+
 class MessageAnswer(WireModel):
     id: str
     type: Literal["message"] = "message"
@@ -159,6 +167,7 @@ class MessageAnswer(WireModel):
     content: list[AnyBlock]
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    stop_details: StopDetails | None = optional()
     usage: MessagesUsage
 
 
@@ -200,6 +209,7 @@ class BlockStop(WireModel):
 class Stop(WireModel):
     stop_reason: StopReason
     stop_sequence: str | None
+    stop_details: StopDetails | None = optional()
 
 
 class MessageDelta(WireModel):

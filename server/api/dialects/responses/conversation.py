@@ -151,6 +151,7 @@ def chat_request(body: ResponsesRequest, messages: Messages) -> ChatRequest:
         "reasoning_effort": options.effort if options else None,
         "verbosity": text.verbosity if text else None,
         "response_format": _response_format(body),
+        "stream": body.stream,
         "service_tier": body.service_tier,
     }
     try:

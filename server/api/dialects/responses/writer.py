@@ -25,6 +25,7 @@ from server.api.wire.response import (
     OutputText,
     ReasoningItem,
     ReasoningText,
+    Refusal,
     Response,
     ResponseError,
     ResponseUsage,
@@ -84,6 +85,10 @@ class ResponseWriter:
                 FunctionCallItem(id=new_id("fc"), call_id=call.id or "", name=call.function.name or "")
             )
             yield from self._write_arguments(call.function.arguments)
+        if delta.fault is not None:
+            yield from self._add(MessageItem(id=new_id("msg")))
+            yield from self._add_part(Refusal(refusal=delta.fault))
+            yield self._event("response.refusal.delta", **self._place(0), delta=delta.fault)
 
     def finish(self, usage: Usage) -> Iterator[bytes]:
         """The output has ended; an empty one is an empty message."""
@@ -142,6 +147,7 @@ class ResponseWriter:
             yield from self._add_part(OutputText(logprobs=None if self._names is None else []))
         assert isinstance(self._open, MessageItem)
         part = self._open.content[-1]
+        assert isinstance(part, OutputText), "nothing follows a refusal"
         part.text += text
         if part.logprobs is not None:
             part.logprobs += logprobs
@@ -161,7 +167,7 @@ class ResponseWriter:
         self.response.output.append(item)
         yield self._event("response.output_item.added", output_index=self._index, item=item.model_dump(mode="json"))
 
-    def _add_part(self, part: OutputText | ReasoningText) -> Iterator[bytes]:
+    def _add_part(self, part: OutputText | Refusal | ReasoningText) -> Iterator[bytes]:
         assert isinstance(self._open, MessageItem | ReasoningItem)
         self._open.content.append(part)  # type: ignore[arg-type]
         yield self._event("response.content_part.added", **self._place(0), part=part.model_dump(mode="json"))
@@ -181,6 +187,8 @@ class ResponseWriter:
             if isinstance(part, OutputText):
                 shown = _without_bytes(part.logprobs or [])
                 yield self._event("response.output_text.done", **place_of_part, text=part.text, logprobs=shown)
+            elif isinstance(part, Refusal):
+                yield self._event("response.refusal.done", **place_of_part, refusal=part.refusal)
             else:
                 yield self._event("response.reasoning_text.done", **place_of_part, text=part.text)
             yield self._event("response.content_part.done", **place_of_part, part=part.model_dump(mode="json"))
