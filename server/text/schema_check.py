@@ -19,6 +19,7 @@ TIMEOUT_S = 1.0  # of one output; real ones take about a millisecond
 PREPARE_TIMEOUT_S = 60.0
 MEMORY_BYTES = 2**30  # address space
 MAX_WAITING = 64  # outputs that are not checked yet
+UNCHECKED = "it could not be checked"  # how the finding begins where there is no verdict
 MAX_CACHED = 64  # validators that the process keeps
 
 
@@ -53,7 +54,7 @@ class SchemaChecks:
         try:
             return self._process.call(call)
         except Refusal as error:
-            return str(error)
+            return f"{UNCHECKED}: {error}"
 
 
 def import_validator() -> None:
@@ -79,7 +80,7 @@ def fault_in(schema: str, value: Any) -> str:
     try:
         error = best_match(_validator(schema).iter_errors(value))
     except (Unresolvable, RecursionError) as unchecked:
-        return f"it could not be checked: {unchecked}"[:MAX_REASON_CHARS]
+        return f"{UNCHECKED}: {unchecked}"[:MAX_REASON_CHARS]
     return "" if error is None else _described(error)
 
 

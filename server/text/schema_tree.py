@@ -81,12 +81,11 @@ def _at(root: Schema, reference: Any) -> Any:
 def modern(schema: Schema) -> Schema:
     """The schema in the words of draft 2020-12, as older drafts and OpenAPI 3.0 wrote it; counts are integers."""
     made: Schema = rewritten(schema, _modern)
-    made.pop("$schema", None)
     return made
 
 
 def _modern(schema: Schema) -> Schema:
-    made = dict(schema)
+    made = {key: value for key, value in schema.items() if key != "$schema"}
     for key in _COUNTS:
         if isinstance(value := made.get(key), float) and value.is_integer():
             made[key] = int(value)

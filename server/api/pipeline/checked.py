@@ -18,7 +18,7 @@ from server.api.pipeline.respond import collect
 from server.api.wire.usage import DeviceUsage, RequestTimes, Usage
 from server.errors import QueueFull, RequestError
 from server.text.parsers.output import OutputParser
-from server.text.schema_check import SchemaChecks
+from server.text.schema_check import UNCHECKED, SchemaChecks
 from server.types import SamplingParams
 
 MAX_ATTEMPTS = 8  # of one choice, the first included
@@ -49,7 +49,7 @@ class OutputCheck:
             try:
                 found = await asyncio.wrap_future(self.checks.submit(schema, part))
             except QueueFull as error:
-                found = str(error)
+                found = f"{UNCHECKED}: {error}"
             if found:
                 whose = f"The arguments of {name} do" if name else "The output does"
                 return f"{whose} not follow the schema: {found}"
@@ -128,7 +128,7 @@ class Checked:
         for delta in made.values():
             await self._mark(delta, delta.text)
         for attempt in range(1, MAX_ATTEMPTS):
-            failed = [index for index, delta in made.items() if delta.fault and left[index] > 0]
+            failed = [index for index, delta in made.items() if _is_wrong(delta) and left[index] > 0]
             if not failed:
                 break
             try:
@@ -166,6 +166,11 @@ class Checked:
                 prompt_logprobs=None,
             ),
         )
+
+
+def _is_wrong(delta: Delta) -> bool:
+    """Whether it is known that another attempt may do better."""
+    return delta.fault is not None and UNCHECKED not in delta.fault
 
 
 def _sum(one: DeviceUsage | None, other: DeviceUsage | None) -> DeviceUsage | None:
