@@ -152,9 +152,11 @@ async def compile_plan(
         raise InvalidRequest(
             f"{output_format.param} and tools exclude each other unless the format is JSON.", output_format.param
         )
-    is_forced = bool(_grammar(model, plan, (), "" if output_format else None))
+    has_grammar = bool(_grammar(model, plan, (), "" if output_format else None))
+    # Without a mark a call may be read inside text too, which no grammar holds.
+    is_forced = has_grammar and (plan.is_forced or not CALLS[plan.parser].shape.lead)
     functions, checks = await _functions(model, plan, is_forced)
-    if not is_forced:
+    if not has_grammar:
         return Constraint(calls=checks)
     answer = None if output_format is None or plan.is_forced else await fitted(model, output_format)
     start = None if answer is None else f"{lead.answer} %json {json_schema(answer.schema)}"
@@ -166,7 +168,7 @@ async def compile_plan(
 async def _functions(model: ServedModel, plan: ToolPlan, is_forced: bool) -> tuple[list[Function], dict[str, str]]:
     """The functions with schemas that a grammar can force, and the schemas that their arguments are checked by.
 
-    All is where there is no grammar (`is_forced` False).
+    All of them have one where the grammar does not hold every call (`is_forced` False).
     """
     shape, functions, checks = CALLS[plan.parser].shape, [], {}
     for tool in plan.tools:
