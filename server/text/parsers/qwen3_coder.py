@@ -36,7 +36,8 @@ TAGS = ("<tool_call>", "</tool_call>")
 FUNCTION, PARAMETER, END_OF_FUNCTION = "<function=", "<parameter=", "</function>"
 END_OF_CALL = f"\n{END_OF_FUNCTION}\n{TAGS[1]}"
 NEXT = f"\n{PARAMETER}"
-ENDS_OF_VALUE = ("\n</parameter>", "</parameter>", END_OF_CALL, NEXT)
+CLOSING = ("\n</parameter>", "</parameter>")
+MARKS_IN_VALUE = (*CLOSING, END_OF_CALL, NEXT, PARAMETER, FUNCTION)
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")  # any function that a request can have
 _ALIASES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "list": "array", "dict": "object"}
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
@@ -98,15 +99,29 @@ def _value(source: Source, schema: dict[str, Any], unseen: set[str]) -> Reader[N
 def _to_end(source: Source, unseen: set[str], change: Callable[[str], str]) -> Reader[str]:
     """The text of a value; returns the mark that ends it.
 
-    A value that the model forgot to close ends where one of the parameters begins that have not come (`unseen`).
+    Marks that are opened and closed within the value, as in a file about such calls, are its text. A value that the
+    model forgot to close ends where one of the parameters begins that have not come (`unseen`), or the call ends.
     """
-    while (mark := (yield from until(source, ENDS_OF_VALUE, "arguments", change))) == NEXT:
-        name = yield from up_to(source, ">\n", MAX_NAME_CHARS)
-        if name.strip() in unseen and (yield from is_next(source, ">")):
-            source.give_back(name)
-            break
+    parameters = calls = 0  # open within the value
+    while True:
+        mark = yield from until(source, MARKS_IN_VALUE, "arguments", change)
+        name = ""
+        if mark in (NEXT, PARAMETER):
+            name = yield from up_to(source, ">\n", MAX_NAME_CHARS)
+            is_tag = yield from is_next(source, ">")
+            if mark == NEXT and is_tag and not calls and name.strip() in unseen:
+                source.give_back(name)
+                return mark
+            parameters += is_tag
+        elif mark == FUNCTION:
+            calls += 1
+        elif mark in CLOSING and parameters:
+            parameters -= 1
+        elif mark == END_OF_CALL and calls:
+            calls -= 1
+        else:
+            return mark
         yield Event("arguments", change(mark + name))
-    return mark
 
 
 def schema_of(schema: dict[str, Any], name: str) -> dict[str, Any]:

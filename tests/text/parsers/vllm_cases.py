@@ -38,7 +38,7 @@ mistral, llama, pythonic = partial(Case, "mistral"), partial(Case, "llama3_json"
 openai, qwen3 = partial(Case, "openai"), partial(Case, "qwen3_coder")
 NOTHING_LOST = "text beside calls stays in the content, streamed or not"
 AS_IT_COMES = "a call is sent on as it comes, and cannot be taken back when a later argument turns out broken"
-FIRST_MARK = "a value ends at its first closing mark, as its end has to be known while it is streamed"
+FIRST_MARK = "a closing mark that nothing in the value has opened ends it, so that it can be streamed"
 
 DALLAS = {"city": "Dallas", "state": "TX", "unit": "fahrenheit"}
 SF = {"city": "San Francisco", "state": "CA", "unit": "celsius"}
@@ -597,13 +597,7 @@ QWEN = [
         [("greet", {"message": "hi"})],
         "I'll show: <tool_call>example</tool_call>. Now real:",
     ),
-    qwen3(
-        "marks in a value",
-        qwen("write_file", path="a.py", content=IN_QUOTES),
-        written(IN_QUOTES),
-        ours=written(IN_QUOTES.partition("</parameter>")[0]),
-        why=FIRST_MARK,
-    ),
+    qwen3("marks in a value", qwen("write_file", path="a.py", content=IN_QUOTES), written(IN_QUOTES)),
     qwen3(
         "lines of marks in a value",
         qwen("write_file", path="a.py", content=IN_LINES),
@@ -611,16 +605,8 @@ QWEN = [
         ours=[("write_file", {"path": "a.py", "content": 'T = """', "new_string": "#!/usr/bin/env python3"})],
         why=FIRST_MARK,
     ),
-    qwen3(
-        "a name of a parameter in a value",
-        qwen("write_file", path="a.py", content=IN_NAME),
-        written(IN_NAME),
-        ours=written('doc = """\n<parameter=path>\nliteral/value'),
-        why=FIRST_MARK,
-    ),
-    qwen3(
-        "a whole call in a value", qwen("write_file", path="a.py", content=IN_CALL), written(IN_CALL), why=FIRST_MARK
-    ),
+    qwen3("a name of a parameter in a value", qwen("write_file", path="a.py", content=IN_NAME), written(IN_NAME)),
+    qwen3("a whole call in a value", qwen("write_file", path="a.py", content=IN_CALL), written(IN_CALL)),
 ]
 
 CASES = [*HERMES, *arrays(), *MISTRAL, *LLAMA, *PYTHONIC, *HARMONY, *QWEN]
