@@ -40,6 +40,7 @@ from server.text.chat_template import load_chat_template
 from server.text.generation_config import GenerationDefaults, load_generation_defaults
 from server.text.grammar_process import GrammarProcess
 from server.text.request_template import RequestTemplates
+from server.text.schema_check import SchemaChecks
 from server.text.template_process import TemplateProcess
 from server.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -55,10 +56,11 @@ class TextFiles:
     templates: RequestTemplates | None  # None: those of requests are not trusted
     defaults: GenerationDefaults
     grammars: GrammarProcess
+    checks: SchemaChecks
 
     def close(self) -> None:
-        """End the template's and the grammars' processes."""
-        for process in (self.grammars, self.template, self.templates):
+        """End the processes of templates, grammars and checks."""
+        for process in (self.grammars, self.checks, self.template, self.templates):
             if process is not None:
                 process.close()
 
@@ -72,6 +74,7 @@ class ServedModel:
     templates: RequestTemplates | None
     defaults: GenerationDefaults
     grammars: GrammarProcess
+    checks: SchemaChecks
     info: EngineInfo
     requests: RequestObserver  # follows what is generated, for metrics and traces
     rate: ChargeRate  # of modelled device time
@@ -171,6 +174,7 @@ class Service:
             text.templates,
             text.defaults,
             text.grammars,
+            text.checks,
             info,
             requests,
             rate,
@@ -247,7 +251,8 @@ def load_text_files(config: ApiConfig) -> TextFiles:
         template.start()
     defaults = load_generation_defaults(config.model_path, tokenizer)
     templates = RequestTemplates(tokenizer.special) if config.trust_request_chat_template else None
-    return TextFiles(tokenizer, template, templates, defaults, GrammarProcess(config.tokenizer_path, config.model_path))
+    grammars = GrammarProcess(config.tokenizer_path, config.model_path)
+    return TextFiles(tokenizer, template, templates, defaults, grammars, SchemaChecks())
 
 
 def _require_embeddings(tokenizer: Tokenizer, info: EngineInfo) -> None:

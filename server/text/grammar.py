@@ -23,6 +23,7 @@ MAX_GRAMMAR_CHARS = 128 * 2**10  # of a grammar's text; the largest take the lib
 MAX_REASON_CHARS = 300
 # JSON on one line, with at most one space between tokens: small models tend to write blanks without end where they may.
 WHITESPACE = " ?"
+OPTIONS = "x-guidance"  # the key of a schema that has the library's options
 # A matcher's lexer keeps 1 to 2 kB for each of its states.
 LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 
@@ -35,13 +36,14 @@ class GrammarError(Exception):
 
 def json_schema(schema: Any) -> str:
     """JSON text of a schema (an object or JSON text) with this server's options. Raises GrammarError."""
-    schema = _parsed(schema)
+    schema = parsed(schema)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError(f"a JSON schema is an object, not {_shown(schema)}")
     try:
-        text = json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}, allow_nan=False)
+        options = {**schema.get(OPTIONS, {}), "whitespace_pattern": WHITESPACE}
+        text = json.dumps({**schema, OPTIONS: options}, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema is not JSON: {_line(error)}") from error
     return text
@@ -115,7 +117,7 @@ def reason(matcher: LLMatcher) -> str:
     return "it allows no text at all" if text.startswith("NoExtension") else _line(text)
 
 
-def _parsed(schema: Any) -> Any:
+def parsed(schema: Any) -> Any:
     """A schema as Python values, parsed when it is JSON text."""
     if not isinstance(schema, str):
         return schema

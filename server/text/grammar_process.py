@@ -1,4 +1,4 @@
-"""Compiles clients' grammars for the API in a limited process, since a hostile schema can take any time and memory.
+"""Fits and compiles clients' grammars for the API in a limited process: a hostile schema can take any time and memory.
 
 Results are cached, so that an application's own schema is compiled once. One grammar is compiled at a time, in a thread
 of its own, so that a client that sends hostile ones delays only others that send new grammars.
@@ -11,7 +11,7 @@ import json
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ from server.text.grammar import (
     load_grammar_tokenizer,
 )
 from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
+from server.text.schema_check import import_validator
+from server.text.schema_fit import fit_schema
 
 TIMEOUT_S = 3.0  # of one grammar; real ones take milliseconds, the largest allowed about half a second
 PREPARE_TIMEOUT_S = 60.0  # for reading the tokenizer
@@ -35,7 +37,7 @@ MAX_WAITING = 64  # grammars that are not compiled yet
 
 
 class _Call(msgspec.Struct, frozen=True):
-    kind: Kind
+    kind: Kind | Literal["fit"]  # "fit": the schema that a grammar of `spec` can have
     spec: str  # JSON, which has integers of any size
     before: str  # rules of what comes before it
 
@@ -54,7 +56,14 @@ class GrammarProcess:
 
         Raises GrammarError at once when the grammar is too long, and QueueFull when too many others wait.
         """
-        call = msgspec.msgpack.encode(_Call(kind, bounded(json.dumps(spec)), before))
+        return self._submit(_Call(kind, bounded(json.dumps(spec)), before))
+
+    def fit(self, schema: Any) -> Future[str]:
+        """A future of the `Fit` of a JSON schema, encoded. Raises as `submit` does."""
+        return self._submit(_Call("fit", bounded(json.dumps(schema)), ""))
+
+    def _submit(self, request: _Call) -> Future[str]:
+        call = msgspec.msgpack.encode(request)
         known = self._checks.get(call)
         if known is not None and known.done() and not known.cancelled() and known.exception() is None:
             self._checks.move_to_end(call)
@@ -93,6 +102,7 @@ class GrammarProcess:
 
 
 def _load(tokenizer_path: Path, model_path: Path) -> Handler:
+    import_validator()
     try:
         return functools.partial(_check, load_grammar_tokenizer(tokenizer_path, model_path))
     except GrammarError as error:
@@ -102,8 +112,15 @@ def _load(tokenizer_path: Path, model_path: Path) -> Handler:
 def _check(tokenizer: Any, call: bytes) -> str:
     request = msgspec.msgpack.decode(call, type=_Call)
     try:
-        text = grammar_text(request.kind, json.loads(request.spec), request.before)
-        compile_grammar(tokenizer, text)
+        spec = json.loads(request.spec)
+        if request.kind == "fit":
+            return fit_schema(spec, lambda schema: _compiled(tokenizer, "json", schema)).encode()
+        return _compiled(tokenizer, request.kind, spec, request.before)
     except GrammarError as error:
         raise Refusal(str(error)) from error
+
+
+def _compiled(tokenizer: Any, kind: Kind, spec: Any, before: str = "") -> str:
+    text = grammar_text(kind, spec, before)
+    compile_grammar(tokenizer, text)
     return text

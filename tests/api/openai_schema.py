@@ -46,7 +46,7 @@ NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param"
 # What this server adds, under vLLM's names.
 EXTRA = frozenset(
     {"stop_reason", "token_ids", "prompt_token_ids", "max_model_len", "parent", "neuronserve", "system_fingerprint"}
-    | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice", "store"}
+    | {"reasoning_content", "prompt_logprobs", "metrics", "tasks", "dimensions", "notice", "store", "refusal"}
 )
 # What events had in the package's types when they were new: its releases up to 3.5 demand it, 3.10 lacks it.
 EARLIER = {"response.function_call_arguments.done": {"name"}}

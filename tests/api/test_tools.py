@@ -256,7 +256,7 @@ NOT_ALLOWED = {
     "tools": TOOLS,
     "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("nope")]}},
 }
-NOT_FOLLOWED = {"tools": [WEATHER, function("f", parameters={"not": {}})], "tool_choice": "required"}
+NOT_FOLLOWED = {"tools": [WEATHER, function("f", parameters={"properties": []})], "tool_choice": "required"}
 TOO_LARGE = {"tools": [function("f", parameters={"enum": ["x" * 140_000]})], "tool_choice": "required"}
 HUGE = {"tools": [function("f", parameters={"maximum": 10**30})]}
 BAD: list[tuple[dict[str, Any], str, str]] = [
@@ -269,7 +269,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (UNKNOWN, "tool_choice.function.name", "get_weather, set_timer"),
     ({"tool_choice": "auto"}, "tool_choice", "tools"),
     (NOT_ALLOWED, "tool_choice.allowed_tools.tools[0].function.name", "get_weather, set_timer"),
-    (NOT_FOLLOWED, "tools[1].function.parameters", "not"),
+    (NOT_FOLLOWED, "tools[1].function.parameters", "$.properties (type)"),
     (TOO_LARGE, "tools[0].function.parameters", "131072"),
     (HUGE, "messages", "2**64"),
     ({"tools": TOOLS, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex", "tools"),

@@ -81,9 +81,13 @@ async def prepare_conversation(
     plan = output_plan(service.config, template_source(model, body), body, tools)
     body = keep_tags(model, plan, body)
     prompt = await chat_prompt(model, body, template_fields(body), list(tools.offered))
-    grammar = await compile_output(model, plan, output_format, prompt.text or "")
+    held = await compile_output(model, plan, output_format, prompt.text or "")
     most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return Conversation(name, generation_of(service, origin, body, sampling, ([prompt], most, grammar)), plan)
+    planned = [prompt], most, held
+    generation = generation_of(
+        service, origin, body, sampling, planned, parser_of=lambda each: plan.parser(each.text or "")
+    )
+    return Conversation(name, generation, plan)
 
 
 async def num_prompt_tokens(service: Service, body: ChatRequest) -> int:
@@ -203,6 +207,7 @@ class ChatAdapter:
             message=ChatMessage(
                 content=None if calls and not content else content,
                 reasoning_content=part.reasoning or None,
+                refusal=delta.fault,
                 tool_calls=calls,
             ),
             logprobs=self._logprobs(delta),
@@ -228,6 +233,7 @@ class ChatAdapter:
             delta=ChatDelta(
                 content=part.content or None,
                 reasoning_content=part.reasoning or None,
+                refusal=delta.fault,
                 tool_calls=calls or None,
             ),
             logprobs=self._logprobs(delta),

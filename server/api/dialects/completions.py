@@ -14,7 +14,7 @@ from server.api.pipeline.deltas import Delta
 from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.generation import AnyGeneration
 from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
-from server.api.pipeline.output_format import compile_format, requested_format
+from server.api.pipeline.output_format import Constraint, compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
 from server.api.pipeline.room import require_room
@@ -58,9 +58,9 @@ async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> 
         prompts = await fill_in_prompts(model, given, body.suffix, has_specials)
     else:
         prompts = await completion_prompts(model, given, has_specials)
-    grammar = "" if output_format is None else await compile_format(model, output_format)
+    held = Constraint() if output_format is None else await compile_format(model, output_format)
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    generation = generation_of(service, origin, body, sampling, (prompts, most, grammar))
+    generation = generation_of(service, origin, body, sampling, (prompts, most, held))
     return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", name)
 
 
@@ -121,6 +121,7 @@ class CompletionAdapter:
             logprobs=self._logprobs(delta, is_first),
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
+            refusal=delta.fault,
             token_ids=delta.token_ids if self._has_ids else None,
             prompt_token_ids=list(prompt.token_ids) if self._has_ids and is_first else None,
             prompt_logprobs=self._prompt_logprobs(delta),

@@ -12,6 +12,7 @@ from server.types import FinishReason, TokenLogprobs
 class Delta:
     """Output of one choice since its last delta. `logprobs` is empty or has one entry for each of `token_ids`.
 
+    `fault` is what is wrong with a finished output whose schema could not be forced, in the last delta alone.
     `prompt_logprobs` are those of the prompt's tokens after its first, in the first delta alone.
     """
 
@@ -22,6 +23,7 @@ class Delta:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    fault: str | None = None
 
 
 class Forward(Protocol):

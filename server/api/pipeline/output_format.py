@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from server.api.pipeline.prompts import check_ids
@@ -19,6 +20,7 @@ from server.api.wire.generation import (
 )
 from server.errors import InvalidRequest
 from server.text.grammar import GrammarError, Kind, quoted
+from server.text.schema_fit import Fit
 
 ANY_OBJECT = {"type": "object"}
 CODE = "invalid_grammar"
@@ -40,6 +42,23 @@ class OutputFormat:
     is_whole: bool = False  # holds for the reasoning too, not for the answer alone
 
 
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What holds an output to its format: a grammar ("" = anything goes), and schemas that are checked at its end.
+
+    The schemas are JSON text, of the answer ("" = none) and of the arguments of functions, by name. They are those
+    that no grammar can force in full.
+    """
+
+    grammar: str = ""
+    answer: str = ""
+    calls: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_checked(self) -> bool:
+        return bool(self.answer or self.calls)
+
+
 def requested_format(model: ServedModel, body: GenerationRequest) -> OutputFormat | None:
     """The format that the request's fields require. Raises InvalidRequest when there are two, or one is not usable."""
     formats = [
@@ -54,15 +73,33 @@ def requested_format(model: ServedModel, body: GenerationRequest) -> OutputForma
     return formats[0] if formats else None
 
 
-async def compile_format(model: ServedModel, required: OutputFormat, before: str = "") -> str:
+async def compile_format(model: ServedModel, required: OutputFormat, before: str = "") -> Constraint:
     """The grammar of `required`, which the engine can use, behind what the rules `before` allow.
 
     Raises InvalidRequest with the reason when there is none.
     """
+    spec, checked = required.spec, ""
+    if required.kind == "json":
+        fit = await fitted(model, required)
+        spec, checked = fit.schema, fit.checked
+    with _named(required.param):
+        grammar = await asyncio.wrap_future(model.grammars.submit(required.kind, spec, before))
+    return Constraint(grammar, checked)
+
+
+async def fitted(model: ServedModel, required: OutputFormat) -> Fit:
+    """The schema of `required` as a grammar can have it. Raises InvalidRequest where it is no usable schema."""
+    with _named(required.param):
+        return Fit.decode(await asyncio.wrap_future(model.grammars.fit(required.spec)))
+
+
+@contextlib.contextmanager
+def _named(param: str) -> Iterator[None]:
+    """Turn a GrammarError into an InvalidRequest that names the field."""
     try:
-        return await asyncio.wrap_future(model.grammars.submit(required.kind, required.spec, before))
+        yield
     except GrammarError as error:
-        raise InvalidRequest(f"{required.param} cannot be used: {error}.", required.param, CODE) from error
+        raise InvalidRequest(f"{param} cannot be used: {error}.", param, CODE) from error
 
 
 def _response_format(given: ResponseFormat | None) -> list[OutputFormat]:

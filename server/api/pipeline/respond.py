@@ -89,4 +89,4 @@ def _append(whole: Delta, delta: Delta) -> None:
     whole.token_ids += delta.token_ids
     whole.logprobs += delta.logprobs
     whole.prompt_logprobs = whole.prompt_logprobs or delta.prompt_logprobs
-    whole.finish_reason, whole.stop_reason = delta.finish_reason, delta.stop_reason
+    whole.finish_reason, whole.stop_reason, whole.fault = delta.finish_reason, delta.stop_reason, delta.fault

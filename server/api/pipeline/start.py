@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from server.api.http.origin import Origin
 from server.api.pipeline.beam_generation import BeamGeneration
 from server.api.pipeline.best_of import BestOf
+from server.api.pipeline.checked import Checked, OutputCheck, ParserOf, no_parser
 from server.api.pipeline.generation import AnyGeneration, Generation
+from server.api.pipeline.output_format import Constraint
 from server.api.pipeline.prompts import Prompt
 from server.api.pipeline.sampling import SamplingBuilder
 from server.api.service import Service
@@ -30,9 +33,27 @@ def generation_of(
     origin: Origin,
     body: GenerationRequest,
     sampling: SamplingBuilder,
+    planned: tuple[Sequence[Prompt], int | None, Constraint],
+    parser_of: ParserOf = no_parser,
+) -> AnyGeneration:
+    """`planned` are the prompts, the most tokens for each, and what holds them. Raises InvalidRequest."""
+    prompts, most, held = planned
+    generation = _unchecked(service, origin, body, sampling, (prompts, most, held.grammar))
+    if not held.is_checked:
+        return generation
+    single = body.model_copy(update={"n": 1})
+    is_final = bool(body.stream) or not isinstance(generation, Generation)
+    again = None if is_final else partial(Generation, service, origin, single)
+    return Checked(generation, OutputCheck(service.model.checks, held, parser_of), again)
+
+
+def _unchecked(
+    service: Service,
+    origin: Origin,
+    body: GenerationRequest,
+    sampling: SamplingBuilder,
     planned: tuple[Sequence[Prompt], int | None, str],
 ) -> AnyGeneration:
-    """`planned` are the prompts, the most tokens for each, and the grammar. Raises InvalidRequest."""
     count = num_choices(body)
     if body.use_beam_search:
         return BeamGeneration(service, origin, body, sampling.sequences(*planned, num_choices=1))

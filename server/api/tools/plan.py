@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from server.api.config import ApiConfig
-from server.api.pipeline.output_format import OutputFormat, compile_format
+from server.api.pipeline.output_format import (
+    Constraint,
+    OutputFormat,
+    compile_format,
+    fitted,
+)
 from server.api.pipeline.prompts import template_source
 from server.api.service import ServedModel
 from server.api.tools.chosen import chosen_parsers
@@ -27,6 +33,7 @@ from server.errors import InvalidRequest
 from server.text.grammar import GrammarError, json_schema
 from server.text.parsers.formats import CALLS, ToolParserName
 from server.text.parsers.lark import Function, Lead, Marks, call_rules, text_rule
+from server.text.parsers.property_rules import is_held
 
 Mode = Literal["none", "auto", "required", "named"]
 NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -128,13 +135,15 @@ def _kind(custom: frozenset[str], name: str) -> str:
 
 async def compile_plan(
     model: ServedModel, plan: ToolPlan, output_format: OutputFormat | None, lead: Lead = NO_LEAD
-) -> str:
-    """The grammar of an answer that may be, or must be, calls, behind its `lead`; "" when anything goes.
+) -> Constraint:
+    """What holds an answer that may be, or must be, calls, behind its `lead`.
 
     Raises InvalidRequest.
     """
     if not plan.is_forced and not (plan.mode == "auto" and (output_format or _is_bound(plan))):
-        return "" if output_format is None else await compile_format(model, output_format, lead.before_answer())
+        return (
+            Constraint() if output_format is None else await compile_format(model, output_format, lead.before_answer())
+        )
     if (
         output_format is not None
         and output_format.kind != "json"
@@ -143,26 +152,47 @@ async def compile_plan(
         raise InvalidRequest(
             f"{output_format.param} and tools exclude each other unless the format is JSON.", output_format.param
         )
-    try:
-        grammar = _grammar(model, plan, output_format, lead.answer)
-        return (
-            await compile_format(model, OutputFormat("tools", "lark", grammar), lead.before_calls()) if grammar else ""
-        )
-    except (InvalidRequest, GrammarError) as error:
-        for index, tool in enumerate(plan.offered):  # which of them it was
-            is_custom = tool.function.name in plan.custom
-            where = "custom.format.grammar.definition" if is_custom else "function.parameters"
-            await _compile_alone(model, plan, tool, f"tools[{index}].{where}")
-        if output_format is not None and not plan.is_forced:
-            await compile_format(model, output_format)
-        raise InvalidRequest(str(error), "tools", "invalid_grammar") from error
+    has_grammar = bool(_grammar(model, plan, (), "" if output_format else None))
+    # Without a mark a call may be read inside text too, which no grammar holds.
+    is_forced = has_grammar and (plan.is_forced or not CALLS[plan.parser].shape.lead)
+    functions, checks = await _functions(model, plan, is_forced)
+    if not has_grammar:
+        return Constraint(calls=checks)
+    answer = None if output_format is None or plan.is_forced else await fitted(model, output_format)
+    start = None if answer is None else f"{lead.answer} %json {json_schema(answer.schema)}"
+    grammar = _grammar(model, plan, functions, start)
+    made = await compile_format(model, OutputFormat("tools", "lark", grammar), lead.before_calls())
+    return Constraint(made.grammar, answer.checked if answer else "", checks)
 
 
-async def _compile_alone(model: ServedModel, plan: ToolPlan, tool: Tool, param: str) -> None:
-    """Raise InvalidRequest that names `param` where this tool alone makes the grammar fail."""
-    await compile_format(model, OutputFormat(param, "json", _parameters(tool)))
+async def _functions(model: ServedModel, plan: ToolPlan, is_forced: bool) -> tuple[list[Function], dict[str, str]]:
+    """The functions with schemas that a grammar can force, and the schemas that their arguments are checked by.
+
+    All of them have one where the grammar does not hold every call (`is_forced` False).
+    """
+    shape, functions, checks = CALLS[plan.parser].shape, [], {}
+    for tool in plan.tools:
+        name = tool.function.name
+        where = "custom.format.grammar.definition" if name in plan.custom else "function.parameters"
+        param = f"tools[{plan.offered.index(tool)}].{where}"
+        if _is_free(plan, tool):
+            functions.append(Function(name, {"type": "object"}))
+            continue
+        schema = _parameters(tool)
+        fit = await fitted(model, OutputFormat(param, "json", schema))
+        if fit.checked and name in plan.custom:
+            raise InvalidRequest(f"{param} cannot be used: {fit.why}.", param, "invalid_grammar")
+        functions.append(Function(name, fit.schema))
+        if fit.checked or not (is_forced and is_held(shape.arguments, fit.schema)):
+            checks[name] = fit.checked or json.dumps(schema)
+        await _require_form(model, plan, functions[-1], param)
+    return functions, checks
+
+
+async def _require_form(model: ServedModel, plan: ToolPlan, function: Function, param: str) -> None:
+    """Raise InvalidRequest that names `param` where this model's form of calls cannot have such arguments."""
     try:
-        _grammar(model, ToolPlan("named", (tool,), parser=plan.parser), None)
+        _grammar(model, ToolPlan("named", parser=plan.parser), [function], None)
     except GrammarError as error:
         raise InvalidRequest(f"{param} cannot be used: {error}.", param, "invalid_grammar") from error
 
@@ -219,25 +249,24 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     return NO_PARAMETERS if given is None else {"type": "object", **given}
 
 
-def _grammar(model: ServedModel, plan: ToolPlan, output_format: OutputFormat | None, answer_mark: str = "") -> str:
-    """A grammar in llguidance's Lark; "" where none can tell the beginning of a call from text."""
+def _grammar(model: ServedModel, plan: ToolPlan, functions: Sequence[Function], answer: str | None) -> str:
+    """A grammar in llguidance's Lark; "" where none can tell the beginning of a call from text.
+
+    `answer` is the rule of an answer that is no call, None = text.
+    """
     row = CALLS[plan.parser]
     marks = Marks(row.tags, model.tokenizer.token_id)
     text = text_rule(row.shape, marks)
     if plan.is_forced:
         start = ["start: calls"]
-    elif output_format is not None:
-        start = ["start: calls | answer", f"answer: {answer_mark} %json {json_schema(output_format.spec)}"]
+    elif answer is not None:
+        start = ["start: calls | answer", f"answer: {answer}"]
     elif text is None:
         return ""
     elif row.shape.lead:
         start = ["start: calls | text", text]
     else:
         start = [f"start: text (calls text){'*' if plan.is_parallel else '?'}", text]
-    functions = [
-        Function(tool.function.name, {"type": "object"} if _is_free(plan, tool) else _parameters(tool))
-        for tool in plan.tools
-    ]
     return "\n".join([*start, *call_rules(row.shape, marks, functions, plan.is_parallel)])
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from server.api.config import ApiConfig
-from server.api.pipeline.output_format import OutputFormat, compile_format
+from server.api.pipeline.output_format import Constraint, OutputFormat, compile_format
 from server.api.pipeline.prompts import content_text
 from server.api.service import ServedModel
 from server.api.tools.chosen import chosen_parsers
@@ -73,8 +73,10 @@ def _continued(body: ChatRequest) -> str:
     return content_text(last, f"messages[{len(body.messages) - 1}]") if body.continue_final_message else ""
 
 
-async def compile_output(model: ServedModel, plan: OutputPlan, output_format: OutputFormat | None, prompt: str) -> str:
-    """The grammar of the output that follows `prompt`; "" when anything goes. Raises InvalidRequest.
+async def compile_output(
+    model: ServedModel, plan: OutputPlan, output_format: OutputFormat | None, prompt: str
+) -> Constraint:
+    """What holds the output that follows `prompt`. Raises InvalidRequest.
 
     What the answer must be begins behind the reasoning.
     """
@@ -87,11 +89,12 @@ async def compile_output(model: ServedModel, plan: OutputPlan, output_format: Ou
     barred = [token for token in model.defaults.eos_token_ids if token < model.vocab_size] if plan.ignores_ends else []
     marks = Marks(plan.tags, model.tokenizer.token_id, barred)
     try:
-        grammar = await compile_plan(model, plan.tools, output_format, lead(thinking, marks, is_open, plan.budget))
-        if grammar or plan.budget is None:
-            return grammar
+        held = await compile_plan(model, plan.tools, output_format, lead(thinking, marks, is_open, plan.budget))
+        if held.grammar or plan.budget is None:
+            return held
         rules = "\n".join(budget_rules(thinking, marks, is_open, plan.budget))
-        return await compile_format(model, OutputFormat(BUDGET, "lark", rules))
+        budget = await compile_format(model, OutputFormat(BUDGET, "lark", rules))
+        return replace(held, grammar=budget.grammar)
     except GrammarError as error:
         raise InvalidRequest(f"{BUDGET} cannot be used: {error}.", BUDGET, "invalid_grammar") from error
 

@@ -86,7 +86,7 @@ class ChatMessage(WireModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | None = optional()
-    refusal: None = None
+    refusal: str | None = None  # in what the answer does not follow its schema
     tool_calls: list[AnyToolCall] | None = optional()
 
 
@@ -123,6 +123,7 @@ class OpeningDelta(WireModel):
 class ChatDelta(WireModel):
     content: str | None = optional()
     reasoning_content: str | None = optional()
+    refusal: str | None = optional()
     tool_calls: list[ToolCallDelta | CustomCallDelta] | None = optional()
 
 

@@ -58,6 +58,7 @@ class CompletionChoice(WireModel):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = optional()
+    refusal: str | None = optional()  # in what the text does not follow its schema
     token_ids: list[int] | None = optional()
     prompt_token_ids: list[int] | None = optional()
     prompt_logprobs: PromptLogprobs | None = optional()

@@ -7,7 +7,7 @@ from pydantic import Field
 from server.api.wire.model import WireModel
 from server.api.wire.usage import DeviceUsage, optional
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 
 
 class TextBlock(WireModel):
@@ -41,6 +41,14 @@ class MessagesUsage(WireModel):
     neuronserve: DeviceUsage | None = optional()  # when requested by a header
 
 
+class StopDetails(WireModel):
+    """In what an answer that counts as refused does not follow its schema."""
+
+    type: Literal["refusal"] = "refusal"
+    category: None = None
+    explanation: str
+
+
 class MessageAnswer(WireModel):
     id: str
     type: Literal["message"] = "message"
@@ -49,6 +57,7 @@ class MessageAnswer(WireModel):
     content: list[AnyBlock]
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    stop_details: StopDetails | None = optional()
     usage: MessagesUsage
 
 
@@ -91,6 +100,7 @@ class BlockStop(WireModel):
 class Stop(WireModel):
     stop_reason: StopReason
     stop_sequence: str | None
+    stop_details: StopDetails | None = optional()
 
 
 class MessageDelta(WireModel):

@@ -19,6 +19,13 @@ class OutputText(WireModel):
     logprobs: list[TokenLogprob] = Field([])
 
 
+class Refusal(WireModel):
+    """What is wrong with the output, where it does not follow the schema that it was asked for."""
+
+    type: Literal["refusal"] = "refusal"
+    refusal: str
+
+
 class ReasoningText(WireModel):
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str = ""
@@ -29,7 +36,7 @@ class MessageItem(WireModel):
     id: str
     role: Literal["assistant"] = "assistant"
     status: ItemStatus = "in_progress"
-    content: list[OutputText] = Field([])
+    content: list[OutputText | Refusal] = Field([])
 
 
 class ReasoningItem(WireModel):

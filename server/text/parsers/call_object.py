@@ -7,12 +7,15 @@ client is to get, reads all of it again for every piece, and does not say where 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
 BLANKS = " \t\r\n"
 ARGUMENTS = ("arguments", "parameters")  # keys
 _CLOSING = {"{": "}", "[": "]"}
+_FIRST_OF_TOKEN = frozenset("-0123456789tfn")
+_TOKEN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?|true|false|null")
 T = TypeVar("T")
 Reader = Generator[None, str, T]  # is sent one character after the other, and returns when it has what it reads
 
@@ -24,8 +27,8 @@ class _BrokenError(Exception):
 class CallObject:
     """`{"name": "...", "arguments": {...}}`; keys in any order, others are passed over, the first of equals counts.
 
-    `parameters` is the same as `arguments`. Arguments that are a JSON string are its content, because some models wrap
-    them so.
+    `parameters` is the same as `arguments`. A JSON string of arguments that holds an object is its content, because
+    some models wrap them so.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -68,8 +71,7 @@ class CallObject:
     def _bare_arguments(self) -> Reader[None]:
         char = yield from _next()
         _require(char == "{")
-        self.has_arguments = True
-        yield from _brackets(char, self._keep_argument)
+        yield from _nested(char, self._keep_argument)
 
     def _object(self) -> Reader[None]:
         char = yield from _next()
@@ -89,7 +91,7 @@ class CallObject:
         parts: list[str] = []
         after = yield from _any(first, parts.append)
         if key in ARGUMENTS and not self.has_arguments:
-            self._keep_argument(_unquote("".join(parts)))
+            self._keep_argument(_unwrapped("".join(parts)))
         if key == "name" and self.name is None:
             self.name = _unquote("".join(parts))
             _require(self.name != "")
@@ -136,42 +138,91 @@ def _any(first: str, keep: Callable[[str], None]) -> Reader[str]:
     if first == '"':
         yield from _string(keep)
     elif first in _CLOSING:
-        yield from _brackets(first, keep)
+        yield from _nested(first, keep)
     else:
         return (yield from _bare(first, keep))
     return (yield from _next())
 
 
-def _brackets(first: str, keep: Callable[[str], None]) -> Reader[None]:
-    """An object or array, of which only brackets and strings are checked: the client has to parse it anyway."""
-    keep(first)
-    closing = [_CLOSING[first]]
+def _nested(first: str, keep: Callable[[str], None]) -> Reader[None]:
+    """An object or array. `first` is kept with what follows it, so that `{no JSON` keeps nothing.
+
+    What is open is a list and not this function's own recursion, as a text may open any number of brackets.
+    """
+    closing, held, place, char = [_CLOSING[first]], first, "first", ""
     while closing:
-        char = yield
+        char = char or (yield)
+        if char in BLANKS:
+            held, char = held + char, ""
+            continue
+        is_key = closing[-1] == "}" and place in ("first", "key")
+        _require(_is_allowed(char, place, closing[-1], is_key))
+        keep(held)
+        held, after = "", ""
         if char == '"':
             yield from _string(keep)
-            continue
-        if char in _CLOSING:
-            closing.append(_CLOSING[char])
-        elif char in "}]":
-            _require(char == closing.pop())
+        elif _is_bare(char):
+            after = yield from _token(char, keep)
         else:
-            _require(_is_bare(char) or char in BLANKS or char in ",:")
-        keep(char)
+            keep(char)
+        place = _next_place(char, closing, is_key)
+        char = after
+
+
+def _is_allowed(char: str, place: str, closing: str, is_key: bool) -> bool:
+    """Whether a character can stand at this place of an object or array, which `closing` ends."""
+    if char == closing:
+        return place in ("first", "end")
+    if place in ("end", "colon"):
+        return char == ("," if place == "end" else ":")
+    return char == '"' or (not is_key and (char in _CLOSING or _is_bare(char)))
+
+
+def _next_place(char: str, closing: list[str], is_key: bool) -> str:
+    """The place after what began with `char`; opens and closes brackets in `closing`."""
+    if char in _CLOSING:
+        closing.append(_CLOSING[char])
+        return "first"
+    if char == closing[-1]:
+        closing.pop()
+        return "end"
+    if char in ",:":
+        return "key" if char == "," and closing[-1] == "}" else "value"
+    return "colon" if is_key else "end"
 
 
 def _bare(first: str, keep: Callable[[str], None]) -> Reader[str]:
     """A number, true, false or null; returns the character after it that is not blank."""
     _require(_is_bare(first))
-    char = first
+    char = yield from _token(first, keep)
+    return (yield from _next()) if char in BLANKS else char
+
+
+def _token(first: str, keep: Callable[[str], None]) -> Reader[str]:
+    """A number, true, false or null, which is kept as it comes; returns the character after it."""
+    _require(first in _FIRST_OF_TOKEN)
+    parts, char = [], first
     while _is_bare(char):
         keep(char)
+        parts.append(char)
         char = yield
-    return (yield from _next()) if char in BLANKS else char
+    _require(_TOKEN.fullmatch("".join(parts)) is not None)
+    return char
 
 
 def _is_bare(char: str) -> bool:
     return char.isalnum() or char in "+-."
+
+
+def _unwrapped(token: str) -> str:
+    """Arguments that a JSON string holds; the string itself where it holds no object."""
+    text = _unquote(token)
+    if not text:
+        return "{}"
+    try:
+        return text if isinstance(json.loads(text), dict) else token
+    except (ValueError, RecursionError):
+        return token
 
 
 def _unquote(token: str) -> str:

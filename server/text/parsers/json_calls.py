@@ -103,9 +103,10 @@ def read_phi(source: Source, _functions: Functions) -> Reader[None]:
 
 
 def read_llama(source: Source, functions: Functions) -> Reader[None]:
-    """`{"name": ..., "parameters": {...}}` where the message begins, or behind a mark; more after `;` or `,`.
+    """`{"name": ..., "parameters": {...}}` anywhere, and behind a mark; more after `;` or `,`.
 
-    Without a mark any answer in JSON might be one, so a call is only what has the name of a function.
+    Any JSON in an answer might be one, so a call is only what has the name of a function, and begins with that unless
+    it is where the message begins or behind a mark.
     """
     opening, closing = LLAMA[:2], LLAMA[2:]
     before = yield from blanks(source)
@@ -119,9 +120,24 @@ def read_llama(source: Source, functions: Functions) -> Reader[None]:
             mark = yield from literal(source, (";", ",", *closing, *opening))
             before += ("" if mark in closing else mark) + (yield from blanks(source))
         yield Event("content", before if len(source) else before.strip(";, \t\r\n"))  # nothing follows
-        if not (before := (yield from until(source, opening, "content"))):
+        mark = yield from _to_object(source, opening)
+        if not mark:
             return
-        before += yield from blanks(source)
+        before = "" if mark == "{" else mark + (yield from blanks(source))
+
+
+def _to_object(source: Source, opening: tuple[str, ...]) -> Reader[str]:
+    """Content up to one of the marks `opening`, which is taken, or to `{"name"`, which comes next; "" = neither comes.
+
+    Returns the mark, or "{".
+    """
+    while (mark := (yield from until(source, (*opening, "{"), "content"))) == "{":
+        space = yield from blanks(source)
+        if (yield from is_next(source, '"name"')):
+            source.give_back(mark + space)
+            return mark
+        yield Event("content", mark + space)
+    return mark
 
 
 def read_mistral(source: Source, _functions: Functions) -> Reader[None]:
@@ -135,28 +151,19 @@ def read_mistral(source: Source, _functions: Functions) -> Reader[None]:
 
 
 def _named_call(source: Source, before: str) -> Reader[None]:
-    """`name[ARGS]{...}`, in which `[CALL_ID]id` may come before `[ARGS]`, and `[ARGS]` may be missing."""
+    """`name[ARGS]{...}`, in which `[CALL_ID]id` may come before `[ARGS]`, and `[ARGS]` may be missing.
+
+    What stands between the mark and an array of calls is content.
+    """
     name = yield from up_to(source, "[{", MAX_NAME_CHARS)
     head = yield from literal(source, (ARGS, CALL_ID))
     if head == CALL_ID:
         head += (yield from up_to(source, "[{", MAX_NAME_CHARS)) + (yield from literal(source, (ARGS,)))
     head += yield from blanks(source)
     if name.strip() and (yield from is_next(source, "{")):
-        yield Event("call", name.strip())
-        yield from read_arguments(source)
+        yield from read_object(source, CallObject(name.strip()), before + name + head)
+    elif not head and (yield from is_next(source, "[")):
+        yield Event("content", before + name)
+        yield from read_array(source, "")
     else:
         yield Event("content", before + name + head)
-
-
-def read_arguments(source: Source) -> Reader[None]:
-    """A JSON object as the arguments of the call that has begun, up to its end or to where it is broken."""
-    call = CallObject("")
-    while not (call.is_complete or call.is_broken):
-        if not len(source):
-            if source.is_ended:
-                return
-            yield None
-            continue
-        source.take(call.feed(source.peek(_PIECE)))
-        if arguments := call.take_arguments():
-            yield Event("arguments", arguments)

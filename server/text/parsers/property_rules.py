@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from server.text.grammar import GrammarError, json_schema, quoted
+from server.text.grammar import OPTIONS, GrammarError, json_schema, quoted
+from server.text.parsers.shapes import Arguments
+from server.text.schema_tree import rewritten
 
 # Keys of a schema that the rules keep, or that rule nothing out.
-_KEPT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
+_KEPT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions", OPTIONS}
 _SILENT = {"title", "description", "$schema", "$id", "$comment", "examples", "default", "strict", "deprecated"}
-_TEXT_KEYS = {"type", "enum", "const", "$defs", "definitions"} | _SILENT
+_TEXT_KEYS = {"type", "enum", "const", "$defs", OPTIONS} | _SILENT
 _END_OF_VALUE = "\n</parameter>\n"
+_WHOLE = "whole"  # the definition that holds the schema of all arguments
+# Characters that no name of a property can have, in each form.
+_BARRED = {"keywords": " \t\r\n,:=()[]{}'\"<>", "parameters": "\r\n<>"}
 
 
 class _Property(NamedTuple):
@@ -20,8 +25,23 @@ class _Property(NamedTuple):
     is_required: bool
 
 
+def is_held(form: Arguments, schema: dict[str, Any]) -> bool:
+    """Whether the rules of this form keep to all of a schema; where not, arguments have to be checked."""
+    if form == "json":
+        return True
+    if any(key not in _KEPT | _SILENT for key in schema):
+        return False
+    if False in (inner := schema.get("properties") or {}).values():
+        return False
+    properties = _properties(schema)
+    if properties is None or any(each.name not in inner for each in properties):
+        return schema.get("additionalProperties", True) is True
+    texts = [each.schema for each in properties if each.schema.get("type") == "string"]
+    return form == "keywords" or all(key in _TEXT_KEYS for text in texts for key in text)
+
+
 def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
-    """Rules of `name`: `key=value, key=value`, values as JSON. Raises GrammarError where a schema cannot be held."""
+    """Rules of `name`: `key=value, key=value`, values as JSON. Raises GrammarError for a name that cannot be a key."""
     properties = _properties(schema)
     if properties is None:
         return [
@@ -29,7 +49,7 @@ def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
             rf'{name}_any: /[A-Za-z_][A-Za-z0-9_]*/ "=" %json {json_schema({})}',
         ]
     rules = [
-        f"{name}_{i}: {quoted(_plain(each.name) + '=')} %json {json_schema(each.schema)}"
+        f"{name}_{i}: {quoted(_plain(each.name, 'keywords') + '=')} %json {json_schema(each.schema)}"
         for i, each in enumerate(properties)
     ]
     required = [i for i, each in enumerate(properties) if each.is_required]
@@ -48,7 +68,10 @@ def keyword_rules(name: str, schema: dict[str, Any]) -> list[str]:
 
 
 def parameter_rules(name: str, schema: dict[str, Any]) -> list[str]:
-    """Rules of `name`: `<parameter=key>`, value and end of each property, text as it is and other values as JSON."""
+    """Rules of `name`: `<parameter=key>`, value and end of each property, text as it is and other values as JSON.
+
+    Raises GrammarError for a name that cannot stand in such a tag.
+    """
     properties = _properties(schema)
     if properties is None:
         return [
@@ -60,7 +83,8 @@ def parameter_rules(name: str, schema: dict[str, Any]) -> list[str]:
     ]
     for i, each in enumerate(properties):
         value, more = _value(f"{name}_v{i}", each.schema)
-        rules += [f"{name}_{i}: {quoted(f'<parameter={_plain(each.name)}>' + chr(10))} {value}", *more]
+        tag = f"<parameter={_plain(each.name, 'parameters')}>\n"
+        rules += [f"{name}_{i}: {quoted(tag)} {value}", *more]
     return rules
 
 
@@ -68,9 +92,6 @@ def _value(rule: str, schema: dict[str, Any]) -> tuple[str, list[str]]:
     """A value up to the end of its parameter, and the rules that it takes."""
     if schema.get("type") != "string":
         return f"%json {json_schema(schema)} {quoted(_END_OF_VALUE)}", []
-    for key in schema:
-        if key not in _TEXT_KEYS:
-            raise GrammarError(f"{key!r} of a string cannot be held in this model's form of calls, which is plain text")
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if values is not None:
         texts = " | ".join(quoted(str(value)) for value in values)
@@ -79,24 +100,34 @@ def _value(rule: str, schema: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _properties(schema: dict[str, Any]) -> list[_Property] | None:
-    """The properties in order; None where any may come. Raises GrammarError for what no rule of one can hold."""
-    for key in schema:
-        if key not in _KEPT | _SILENT:
-            raise GrammarError(f"{key!r} at its top cannot be held in this model's form of calls, which is no JSON")
+    """The properties in order; None where any may come."""
     given = schema.get("properties") or {}
     required = [name for name in schema.get("required") or () if isinstance(name, str)]
     if not given and not required and schema.get("additionalProperties", True) is not False:
         return None
-    shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    named = {**given, **{name: {} for name in required if name not in given}}
-    return [
-        _Property(name, {**(inner if isinstance(inner, dict) else {}), **shared}, name in required)
-        for name, inner in named.items()
-    ]
+    whole = rewritten(schema, _retargeted)
+    options = {OPTIONS: schema[OPTIONS]} if OPTIONS in schema else {}
+    named = {**whole.get("properties", {}), **{name: {} for name in required if name not in given}}
+    return [_Property(name, _alone(inner, whole) | options, name in required) for name, inner in named.items()]
 
 
-def _plain(name: str) -> str:
+def _alone(schema: Any, whole: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one property, with all of the schema that it is from where it has a reference."""
+    if not isinstance(schema, dict):
+        return {}
+    return {**schema, "$defs": {_WHOLE: whole}} if '"$ref"' in json.dumps(schema) else schema
+
+
+def _retargeted(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with its reference to a place of the whole pointing to where `_alone` puts the whole."""
+    target = schema.get("$ref")
+    if not isinstance(target, str) or not (target == "#" or target.startswith("#/")):
+        return schema
+    return {**schema, "$ref": f"#/$defs/{_WHOLE}{target[1:]}"}
+
+
+def _plain(name: str, form: Arguments) -> str:
     """`name`, where it can stand in a call. Raises GrammarError otherwise."""
-    if not name or any(char in " \t\r\n,:=()[]{}'\"<>" for char in name):
+    if not name or name != name.strip() or any(char in _BARRED[form] for char in name):
         raise GrammarError(f"the property {json.dumps(name)[:60]} cannot be named in this model's form of calls")
     return name

@@ -5,6 +5,7 @@ Without a mark any list might be one, so a call is only what has the name of a f
 
 from __future__ import annotations
 
+from server.text.parsers.json_calls import End
 from server.text.parsers.python_text import keyword_arguments
 from server.text.parsers.source import (
     MAX_NAME_CHARS,
@@ -20,6 +21,7 @@ from server.text.parsers.source import (
 
 LLAMA = ("<|python_start|>", "<|python_end|>")
 FENCE = ("```tool_code", "```")
+_BEFORE_VALUE = 3  # events: the name, "{" and a key
 _AFTER_NAME = " \t\r\n,:=()[]{}'\"`<"
 
 
@@ -47,6 +49,34 @@ def read_gemma(source: Source, functions: Functions) -> Reader[None]:
                 break
 
 
+def _call(source: Source, name: str, before: str) -> Reader[End]:
+    """A call behind its `(`, passed on when its first value has begun. What is no call is content, behind `before`."""
+    held, is_begun, end = [Event("call", name)], False, False
+    reader = keyword_arguments(source)
+    source.hold()
+    while True:
+        try:
+            event = next(reader)
+        except StopIteration as stop:
+            end = bool(stop.value)
+            break
+        if event is None or is_begun:
+            yield event
+        elif event.text:
+            held.append(event)
+            is_begun = len(held) > _BEFORE_VALUE
+            if is_begun:
+                source.release()
+                yield from held
+    text = source.release()
+    if end and not is_begun:
+        yield from held
+    elif not is_begun:
+        yield Event("content", before + text)
+        return "none"
+    return "whole" if end else "broken"
+
+
 def _calls(source: Source, before: str, functions: Functions, is_bare: bool = False) -> Reader[bool]:
     """A list of calls, or one alone (`is_bare`); True when it ends as it should. What is no call is content."""
     before += yield from blanks(source)
@@ -55,6 +85,7 @@ def _calls(source: Source, before: str, functions: Functions, is_bare: bool = Fa
     if not (bracket or is_bare):
         yield Event("content", before)
         return False
+    has_call = False
     while True:
         before += yield from blanks(source)
         name = yield from up_to(source, _AFTER_NAME, MAX_NAME_CHARS)
@@ -62,11 +93,16 @@ def _calls(source: Source, before: str, functions: Functions, is_bare: bool = Fa
         if name not in functions or not opened:
             yield Event("content", before + name + opened)
             return False
-        yield Event("call", name)
-        if not (yield from keyword_arguments(source)):
+        end = yield from _call(source, name, before + name + opened)
+        if end == "broken":
             return False
+        if end == "none":
+            yield Event("content", (yield from until(source, (")",), "content")))
+        has_call = has_call or end == "whole"
         if not bracket:
-            return True
-        yield from blanks(source)
-        if (before := (yield from literal(source, (",", "]")))) != ",":
-            return before == "]"
+            return has_call
+        space = yield from blanks(source)
+        before = yield from literal(source, (",", "]"))
+        if before != ",":
+            yield Event("content", "" if has_call else space + before)
+            return has_call and before == "]"

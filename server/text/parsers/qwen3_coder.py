@@ -12,6 +12,8 @@ value
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 from server.text.parsers.python_text import value_json
@@ -22,7 +24,8 @@ from server.text.parsers.source import (
     Reader,
     Source,
     blanks,
-    gather,
+    gathered,
+    is_next,
     json_text,
     literal,
     until,
@@ -32,7 +35,11 @@ from server.text.parsers.source import (
 TAGS = ("<tool_call>", "</tool_call>")
 FUNCTION, PARAMETER, END_OF_FUNCTION = "<function=", "<parameter=", "</function>"
 END_OF_CALL = f"\n{END_OF_FUNCTION}\n{TAGS[1]}"
-ENDS_OF_VALUE = ("\n</parameter>", "</parameter>", END_OF_CALL)
+NEXT = f"\n{PARAMETER}"
+CLOSING = ("\n</parameter>", "</parameter>")
+MARKS_IN_VALUE = (*CLOSING, END_OF_CALL, NEXT, PARAMETER, FUNCTION)
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")  # any function that a request can have
+_ALIASES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "list": "array", "dict": "object"}
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -49,8 +56,8 @@ def read_qwen3_coder(source: Source, functions: Functions) -> Reader[None]:
             before += mark
         name = yield from up_to(source, ">\n", MAX_NAME_CHARS)
         end = yield from literal(source, (">",))
-        if not name.strip() or not end:
-            yield Event("content", before + name)
+        if not _NAME.fullmatch(name.strip()) or not end:
+            yield Event("content", before + name + end)
             continue
         yield Event("call", name.strip())
         yield from _parameters(source, functions.get(name.strip(), {}))
@@ -61,7 +68,7 @@ def read_qwen3_coder(source: Source, functions: Functions) -> Reader[None]:
 def _parameters(source: Source, schema: dict[str, Any]) -> Reader[None]:
     """The arguments, up to the function's end; what stands between parameters is left out."""
     yield Event("arguments", "{")
-    between = ""
+    between, unseen = "", set(schema.get("properties") or ())
     while mark := (yield from until(source, (PARAMETER, END_OF_FUNCTION, TAGS[1]), None)):
         if mark != PARAMETER:
             yield Event("arguments", "}")
@@ -70,22 +77,51 @@ def _parameters(source: Source, schema: dict[str, Any]) -> Reader[None]:
         yield from literal(source, (">",))
         yield Event("arguments", between + json.dumps(name, ensure_ascii=False) + ": ")
         between = ", "
+        unseen.discard(name)
         yield from literal(source, ("\n",))
-        yield from _value(source, schema_of(schema, name))
+        yield from _value(source, schema_of(schema, name), unseen)
 
 
-def _value(source: Source, schema: dict[str, Any]) -> Reader[None]:
+def _value(source: Source, schema: dict[str, Any], unseen: set[str]) -> Reader[None]:
     """A value up to its end. Text goes on as it comes, anything else when it is whole."""
     types = types_of(schema)
     if types == {"string"}:
         yield Event("arguments", '"')
-        mark = yield from until(source, ENDS_OF_VALUE, "arguments", json_text)
+        mark = yield from _to_end(source, unseen, json_text)
         yield Event("arguments", '"' if mark else "")
     else:
-        text, mark = yield from gather(source, ENDS_OF_VALUE)
+        text, mark = yield from gathered(_to_end(source, unseen, str))
         yield Event("arguments", typed_json(text, types) if mark else "")
-    if mark == END_OF_CALL:
+    if mark in (END_OF_CALL, NEXT):
         source.give_back(mark)
+
+
+def _to_end(source: Source, unseen: set[str], change: Callable[[str], str]) -> Reader[str]:
+    """The text of a value; returns the mark that ends it.
+
+    Marks that are opened and closed within the value, as in a file about such calls, are its text. A value that the
+    model forgot to close ends where one of the parameters begins that have not come (`unseen`), or the call ends.
+    """
+    parameters = calls = 0  # open within the value
+    while True:
+        mark = yield from until(source, MARKS_IN_VALUE, "arguments", change)
+        name = ""
+        if mark in (NEXT, PARAMETER):
+            name = yield from up_to(source, ">\n", MAX_NAME_CHARS)
+            is_tag = yield from is_next(source, ">")
+            if mark == NEXT and is_tag and not calls and name.strip() in unseen:
+                source.give_back(name)
+                return mark
+            parameters += is_tag
+        elif mark == FUNCTION:
+            calls += 1
+        elif mark in CLOSING and parameters:
+            parameters -= 1
+        elif mark == END_OF_CALL and calls:
+            calls -= 1
+        else:
+            return mark
+        yield Event("arguments", change(mark + name))
 
 
 def schema_of(schema: dict[str, Any], name: str) -> dict[str, Any]:
@@ -100,7 +136,7 @@ def types_of(schema: dict[str, Any]) -> set[str]:
     """The JSON types that a schema has, as far as it says so; none when it does not."""
     given = schema.get("type")
     if given is not None:
-        return set(given) if isinstance(given, list) else {str(given)}
+        return {_ALIASES.get(str(each), str(each)) for each in (given if isinstance(given, list) else [given])}
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return {_TYPES.get(type(value), "null") for value in values}
@@ -110,9 +146,16 @@ def types_of(schema: dict[str, Any]) -> set[str]:
 
 
 def typed_json(text: str, types: set[str]) -> str:
-    """`text` as JSON of one of `types` (empty: of any), else as a string."""
+    """`text` as JSON of one of `types` (empty: of any), else as a string.
+
+    A JSON string may hold the value, where that can be no string.
+    """
     text = text.strip()
-    for candidate in (text, value_json(text)):
+    candidates = [text, value_json(text)]
+    if types and "string" not in types and _kind(text) == "string":
+        inner = json.loads(text)
+        candidates += [inner, value_json(inner)]
+    for candidate in candidates:
         kind = _kind(candidate)
         if kind and (not types or kind in types or (kind == "integer" and "number" in types)):
             return candidate or ""

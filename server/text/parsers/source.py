@@ -38,13 +38,26 @@ class Source:
         self.is_ended = False  # no more will come
         self._text = ""
         self._at = 0
+        self._held: int | None = None  # where `hold` was called
 
     def __len__(self) -> int:
         """Number of characters that have come and were not taken."""
         return len(self._text) - self._at
 
     def push(self, text: str) -> None:
-        self._text, self._at = self._text[self._at :] + text, 0
+        start = self._at if self._held is None else self._held
+        self._text, self._at = self._text[start:] + text, self._at - start
+        self._held = None if self._held is None else 0
+
+    def hold(self) -> None:
+        """Remember what is taken from now on, until `release`."""
+        self._held = self._at
+
+    def release(self) -> str:
+        """What has been taken since `hold`."""
+        text = "" if self._held is None else self._text[self._held : self._at]
+        self._held = None
+        return text
 
     def peek(self, count: int) -> str:
         """The next `count` characters, as far as they are there."""
@@ -61,8 +74,11 @@ class Source:
         return taken
 
     def give_back(self, text: str) -> None:
-        """Put back what was taken last."""
-        self._at -= len(text)
+        """Put back what was taken last, also where more text has come since then."""
+        if self._at >= len(text):
+            self._at -= len(text)
+        else:
+            self._text, self._at = text + self._text[self._at :], 0
 
     def search(self, marks: re.Pattern[str]) -> tuple[int, str] | None:
         """The first of `marks` and where it begins."""
@@ -91,8 +107,12 @@ def until(source: Source, marks: tuple[str, ...], kind: Kind | None, change: Cal
 
 def gather(source: Source, marks: tuple[str, ...]) -> Reader[tuple[str, str]]:
     """The text up to the first of `marks`, and the mark; all of it is held back meanwhile."""
+    return (yield from gathered(until(source, marks, "content")))
+
+
+def gathered(reader: Reader[str]) -> Reader[tuple[str, str]]:
+    """The text of all events of a reader, and what it returns."""
     parts: list[str] = []
-    reader = until(source, marks, "content")
     while True:
         try:
             event = next(reader)

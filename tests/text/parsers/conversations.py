@@ -60,7 +60,9 @@ JSON_CALLS = [
     Golden('{"name": "Ann", "parameters": {"age": 4}}', LLAMA, '{"name": "Ann", "parameters": {"age": 4}}'),
     Golden('{"name": "f"}', LLAMA, '{"name": "f"}'),
     Golden("{no json} at all", LLAMA, "{no json} at all"),
-    Golden(f"It is {LAMA_F}", LLAMA, f"It is {LAMA_F}"),
+    Golden(f"It is {LAMA_F}. {{yes}}", LLAMA, "It is . {yes}", calls=ONE),
+    Golden(f"It is {{{LAMA_F[1:]}", LLAMA, "It is", calls=ONE),
+    Golden('Say { "name": "Ann"}', LLAMA, 'Say { "name": "Ann"}'),
 ]
 PYTHON_CALLS = [
     Golden('[f(city="Oslo", days=3), g()]', PYTHON, calls=BOTH),
@@ -78,7 +80,8 @@ PYTHON_CALLS = [
     Golden("[1, 2, 3] is a list", PYTHON, "[1, 2, 3] is a list"),
     Golden("[h(a=1)]", PYTHON, "[h(a=1)]"),
     Golden("f(city='Oslo') is wrong", PYTHON, "f(city='Oslo') is wrong"),
-    Golden("[f(city=oslo)] x", PYTHON, ")] x", calls=(("f", '{"city": '),)),
+    Golden("[f(city=oslo)] x", PYTHON, "[f(city=oslo)] x"),
+    Golden("[f(city='Oslo', days=b'3')] x", PYTHON, "'3')] x", calls=(("f", '{"city": "Oslo", "days": '),)),
     Golden("[f(city='Os", PYTHON, calls=(("f", '{"city": "Os'),)),
     Golden("Sure.\n```tool_code\nf(city='Oslo', days=3)\ng()\n```", GEMMA, "Sure.", calls=BOTH),
     Golden("```tool_code\n[f(city='Oslo', days=3), g()]\n```\nDone.", GEMMA, "Done.", calls=BOTH),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import numpy as np
@@ -18,6 +18,8 @@ from server.text.grammar import GrammarError, compile_grammar, grammar_text, jso
 from server.text.parsers.formats import CALLS, REASONING, ReasoningParserName, ToolParserName, output_reader
 from server.text.parsers.lark import Function, Lead, Marks, budget_rules, call_rules, lead, text_rule
 from server.text.parsers.output import OutputParser
+from server.text.parsers.property_rules import is_held
+from server.text.parsers.shapes import Arguments
 from server.text.tokenizer import Tokenizer
 
 END = "<|eos|>"
@@ -56,6 +58,9 @@ def tokenizer(tags: Sequence[str]) -> tuple[Tokenizer, LLTokenizer]:
 NO_LEAD = Lead()
 WITH_TAGS, WITHOUT = tokenizer(TAGS), tokenizer(())
 PRINTABLE = frozenset(range(0x20, 0x7F))
+
+
+FORMS = get_args(Arguments)
 
 
 def allowed(matcher: LLMatcher, size: int) -> list[int]:
@@ -216,16 +221,51 @@ def test_what_a_form_cannot_hold_is_named() -> None:
         marks = Marks(CALLS[name].tags, WITH_TAGS[0].token_id)
         return call_rules(CALLS[name].shape, marks, [Function("f", {"type": "object", **schema})], True)
 
-    for name in ("llama4_pythonic", "gemma", "qwen3_coder"):
-        with pytest.raises(GrammarError, match="'anyOf' at its top"):
-            rules(name, {"anyOf": [{}]})  # type: ignore[arg-type]
-        with pytest.raises(GrammarError, match="two words"):
-            rules(name, {"properties": {"two words": {}}})  # type: ignore[arg-type]
-    with pytest.raises(GrammarError, match="'pattern' of a string"):
-        rules("qwen3_coder", {"properties": {"a": {"type": "string", "pattern": "x"}}})
-    assert rules("hermes", {"anyOf": [{}], "properties": {"two words": {}}})
+    unnamed: list[tuple[ToolParserName, str]] = [("llama4_pythonic", "a b"), ("gemma", "a b"), ("qwen3_coder", "a>b")]
+    for form, key in unnamed:
+        with pytest.raises(GrammarError, match=key):
+            rules(form, {"properties": {key: {}}})
+    assert rules("hermes", {"properties": {"a b": {}, "a>b": {}}})
+    assert rules("qwen3_coder", {"properties": {"a b": {}}})
     with pytest.raises(GrammarError, match="no token"):
         budget_rules(REASONING["qwen3"].thinking, Marks(("<think>", "</think>"), WITHOUT[0].token_id), None, 4)
+
+
+HELD: list[tuple[dict[str, Any], list[str]]] = [  # a schema, and the forms whose rules keep to all of it
+    ({"properties": {"a": {"type": "integer", "minimum": 2}}}, ["json", "keywords", "parameters"]),
+    ({"properties": {"a": {"type": "string", "pattern": "x"}}}, ["json", "keywords"]),
+    ({"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}, [*FORMS]),
+    ({"additionalProperties": {"type": "integer"}}, ["json"]),
+    ({"required": ["a"], "additionalProperties": {"type": "integer"}}, ["json"]),
+    ({"properties": {"a": False}}, ["json"]),
+    ({"anyOf": [{}]}, ["json"]),
+    ({"minProperties": 1}, ["json"]),
+    ({}, [*FORMS]),
+]
+
+
+@pytest.mark.parametrize(("schema", "forms"), HELD, ids=str)
+def test_arguments_are_checked_where_the_rules_leave_something_out(schema: dict[str, Any], forms: list[str]) -> None:
+    assert [form for form in FORMS if is_held(form, {"type": "object", **schema})] == forms
+
+
+def test_references_to_any_place_of_the_schema_hold_in_every_form() -> None:
+    tree = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "m": {"$ref": "#/properties/n"}, "more": {"$ref": "#/$defs/more"}},
+        "$defs": {"more": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
+        "required": ["m", "more"],
+        "additionalProperties": False,
+    }
+    for name, row in CALLS.items():
+        marks = Marks(row.tags, WITH_TAGS[0].token_id)
+        rules = call_rules(row.shape, marks, [Function("f", tree)], False)
+        grammar = grammar_text("lark", "\n".join(["start: calls", *rules]))
+        texts = [write(WITH_TAGS, grammar, random.Random(seed)) for seed in range(8)]
+        for text in filter(None, texts):
+            parser = OutputParser(output_reader(name, "none", {"f": tree}, None))
+            parts = parser.feed(text).calls + parser.finish().calls
+            jsonschema.validate(json.loads("".join(part.arguments for part in parts)), tree)
 
 
 def test_references_and_free_arguments_hold_in_every_form() -> None:

@@ -26,6 +26,7 @@ from server.api.wire.message import (
     MessagesUsage,
     Ping,
     Stop,
+    StopDetails,
     StopReason,
     TextBlock,
     ThinkingBlock,
@@ -117,6 +118,8 @@ class MessageWriter:
     def _stop_of(self, delta: Delta) -> Stop:
         """To be called when the delta's text has been read."""
         text = delta.stop_reason if isinstance(delta.stop_reason, str) and delta.finish_reason == "stop" else None
+        if delta.fault is not None:
+            return Stop(stop_reason="refusal", stop_sequence=None, stop_details=StopDetails(explanation=delta.fault))
         return Stop(stop_reason=self._reason(delta, text), stop_sequence=text)
 
     def _reason(self, delta: Delta, stop_text: str | None) -> StopReason:
@@ -134,6 +137,7 @@ class MessageWriter:
             content=content,
             stop_reason=stop.stop_reason if stop else None,
             stop_sequence=stop.stop_sequence if stop else None,
+            stop_details=stop.stop_details if stop else None,
             usage=self._usage(has_output),
         )
 

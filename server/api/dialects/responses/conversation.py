@@ -158,6 +158,7 @@ def chat_request(body: ResponsesRequest, messages: Messages, tools: Tools) -> tu
         "reasoning_effort": options.effort if options else None,
         "verbosity": text.verbosity if text else None,
         "response_format": _response_format(body),
+        "stream": body.stream,
         "service_tier": body.service_tier,
     }
     terms = Terms(NAMES, TOOL_NAMES, messages.params, tools.params)

@@ -28,6 +28,7 @@ from server.api.wire.response import (
     OutputText,
     ReasoningItem,
     ReasoningText,
+    Refusal,
     Response,
     ResponseError,
     ResponseUsage,
@@ -97,6 +98,10 @@ class ResponseWriter:
         begun += part.custom_calls
         for begins in sorted(begun, key=lambda each: each.index):
             yield from self._begin_call(begins)
+        if delta.fault is not None:
+            yield from self._add(MessageItem(id=self._how.ids.new("message")))
+            yield from self._add_part(Refusal(refusal=delta.fault))
+            yield self._event("response.refusal.delta", **self._place(0), delta=delta.fault)
 
     def finish(self, usage: Usage) -> Iterator[bytes]:
         """The output has ended; an empty one is an empty message."""
@@ -156,6 +161,7 @@ class ResponseWriter:
             yield from self._add_part(OutputText())
         assert isinstance(self._open, MessageItem)
         part = self._open.content[-1]
+        assert isinstance(part, OutputText), "nothing follows a refusal"
         part.text += text
         part.logprobs += logprobs if self._names is not None else []
         if text:
@@ -189,7 +195,7 @@ class ResponseWriter:
         self.response.output.append(item)
         yield self._event("response.output_item.added", output_index=self._index, item=item.model_dump(mode="json"))
 
-    def _add_part(self, part: OutputText | ReasoningText) -> Iterator[bytes]:
+    def _add_part(self, part: OutputText | Refusal | ReasoningText) -> Iterator[bytes]:
         assert isinstance(self._open, MessageItem | ReasoningItem)
         self._open.content.append(part)  # type: ignore[arg-type]
         yield self._event("response.content_part.added", **self._place(0), part=part.model_dump(mode="json"))
@@ -215,11 +221,13 @@ class ResponseWriter:
         if isinstance(part, OutputText):
             shown = _without_bytes(part.logprobs)
             yield self._event("response.output_text.done", **place, text=part.text, logprobs=shown)
+        elif isinstance(part, Refusal):
+            yield self._event("response.refusal.done", **place, refusal=part.refusal)
         else:
             yield self._event("response.reasoning_text.done", **place, text=part.text)
         yield self._event("response.content_part.done", **place, part=part.model_dump(mode="json"))
         if isinstance(item, ReasoningItem) and self._how.seals_reasoning:
-            item.encrypted_content = seal(part.text)
+            item.encrypted_content = seal(item.content[-1].text)
 
     @property
     def _index(self) -> int:

@@ -1,0 +1,127 @@
+"""Holds finished outputs against JSON schemas, in a limited process: patterns are clients' own, and may never end."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from server.errors import QueueFull
+from server.text.grammar import MAX_REASON_CHARS, GrammarError
+from server.text.limited_process import Handler, LimitedProcess, Refusal, Work
+from server.text.schema_tree import Schema, python_pattern, rewritten
+
+TIMEOUT_S = 1.0  # of one output; real ones take about a millisecond
+PREPARE_TIMEOUT_S = 60.0
+MEMORY_BYTES = 2**30  # address space
+MAX_WAITING = 64  # outputs that are not checked yet
+UNCHECKED = "it could not be checked"  # how the finding begins where there is no verdict
+MAX_CACHED = 64  # validators that the process keeps
+
+
+class _Call(msgspec.Struct, frozen=True):
+    schema: str  # JSON
+    text: str  # JSON
+
+
+class SchemaChecks:
+    """Checks outputs against the schemas of their requests. To be used by one thread, such as an event loop's."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._process = LimitedProcess(Work("the schema check", _prepare, timeout_s, PREPARE_TIMEOUT_S, MEMORY_BYTES))
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="schema-check")
+        self._waiting: set[Future[str]] = set()
+
+    def submit(self, schema: str, text: str) -> Future[str]:
+        """A future of what is wrong with `text`, "" = nothing. Raises QueueFull when too many others wait."""
+        self._waiting = {check for check in self._waiting if not check.done()}
+        if len(self._waiting) >= MAX_WAITING:
+            raise QueueFull(f"{len(self._waiting)} outputs wait to be checked, the most that may. Try again later.")
+        check = self._executor.submit(self._run, msgspec.msgpack.encode(_Call(schema, text)))
+        self._waiting.add(check)
+        return check
+
+    def close(self) -> None:
+        """End the process and cancel what waits for it."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._process.close()
+
+    def _run(self, call: bytes) -> str:
+        try:
+            return self._process.call(call)
+        except Refusal as error:
+            return f"{UNCHECKED}: {error}"
+
+
+def import_validator() -> None:
+    """Import the library before any work is timed. The API's own process is not to wait for it at its start."""
+    import jsonschema  # noqa: F401
+
+
+def require_schema(schema: Schema) -> None:
+    """Raise GrammarError that names keyword and place where this is no JSON schema of draft 2020-12."""
+    from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(formats=()))
+    except SchemaError as error:
+        raise GrammarError(f"the schema is not valid at {_described(error)}") from None
+
+
+def fault_in(schema: str, value: Any) -> str:
+    """What is wrong with a value by a schema (JSON text), and where; "" = nothing."""
+    from jsonschema.exceptions import best_match
+    from referencing.exceptions import Unresolvable
+
+    try:
+        error = best_match(_validator(schema).iter_errors(value))
+    except (Unresolvable, RecursionError) as unchecked:
+        return f"{UNCHECKED}: {unchecked}"[:MAX_REASON_CHARS]
+    return "" if error is None else _described(error)
+
+
+def _prepare() -> Handler:
+    import_validator()
+    return _check
+
+
+def _check(call: bytes) -> str:
+    request = msgspec.msgpack.decode(call, type=_Call)
+    try:
+        value = json.loads(request.text)
+    except (ValueError, RecursionError):
+        return "it is not JSON"
+    return fault_in(request.schema, value)
+
+
+@functools.lru_cache(MAX_CACHED)
+def _validator(schema: str) -> Any:
+    """A validator that fetches nothing."""
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    return Draft202012Validator(rewritten(json.loads(schema), _readable), registry=Registry())
+
+
+def _readable(schema: Schema) -> Schema:
+    """The schema with patterns in Python's form; one that Python cannot read is left out."""
+    made = dict(schema)
+    if "pattern" in made:
+        pattern = python_pattern(made.pop("pattern"))
+        made |= {} if pattern is None else {"pattern": pattern.pattern}
+    if isinstance(named := made.get("patternProperties"), Mapping):
+        read = {python_pattern(name): value for name, value in named.items()}
+        if None in read:
+            made.pop("additionalProperties", None)
+        made["patternProperties"] = {name.pattern: value for name, value in read.items() if name is not None}
+    return made
+
+
+def _described(error: Any) -> str:
+    """`$.place (keyword): what is wrong`, in one line."""
+    text = f"{error.json_path} ({error.validator}): {error.message}".replace("\n", " ")
+    return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + "..."

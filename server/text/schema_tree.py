@@ -1,0 +1,111 @@
+"""Subschemas of a JSON schema: walking them, following references between them, and writing older drafts as 2020-12."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+Schema = dict[str, Any]
+
+# Keywords whose value is a subschema, a list of them, or an object with one for each of its keys.
+_ONE = {
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "contentSchema",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+}
+_LIST = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
+_MAP = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+_COUNTS = (
+    "maxContains",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "minContains",
+    "minItems",
+    "minLength",
+    "minProperties",
+)
+MAX_REFERENCES = 32  # that are followed one after the other
+_NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z_])")
+
+
+def rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+    """A copy in which every subschema has been through `change`, inner ones before outer ones."""
+    if not isinstance(schema, dict):
+        return schema
+    made: Schema = {}
+    for key, value in schema.items():
+        if key in _MAP and isinstance(value, dict):
+            made[key] = {name: rewritten(inner, change) for name, inner in value.items()}
+        elif key in _LIST and isinstance(value, list):
+            made[key] = [rewritten(inner, change) for inner in value]
+        else:
+            made[key] = rewritten(value, change) if key in _ONE else value
+    return change(made)
+
+
+def followed(root: Schema, schema: Any) -> Any:
+    """The schema that a chain of references within `root` ends at; `schema` itself where it is none, or has more."""
+    for _ in range(MAX_REFERENCES):
+        if not (isinstance(schema, dict) and set(schema) == {"$ref"}):
+            return schema
+        found = _at(root, schema["$ref"])
+        if found is None:
+            return schema
+        schema = found
+    return schema
+
+
+def _at(root: Schema, reference: Any) -> Any:
+    """The value at a pointer such as `#/$defs/x`; None where there is none."""
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: Any = root
+    for part in unquote(reference[2:]).split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def modern(schema: Schema) -> Schema:
+    """The schema in the words of draft 2020-12, as older drafts and OpenAPI 3.0 wrote it; counts are integers."""
+    made: Schema = rewritten(schema, _modern)
+    return made
+
+
+def _modern(schema: Schema) -> Schema:
+    made = {key: value for key, value in schema.items() if key != "$schema"}
+    for key in _COUNTS:
+        if isinstance(value := made.get(key), float) and value.is_integer():
+            made[key] = int(value)
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(made.get(exclusive), bool) and made.pop(exclusive) and bound in made:
+            made[exclusive] = made.pop(bound)
+    if isinstance(made.get("items"), list):
+        made["prefixItems"] = made.pop("items")
+        if "additionalItems" in made:
+            made["items"] = made.pop("additionalItems")
+    if isinstance(dependencies := made.get("dependencies"), dict):
+        del made["dependencies"]
+        for key, value in dependencies.items():
+            made.setdefault("dependentRequired" if isinstance(value, list) else "dependentSchemas", {})[key] = value
+    return made
+
+
+def python_pattern(pattern: str) -> re.Pattern[str] | None:
+    """An ECMAScript pattern as Python reads it; None where Python cannot."""
+    try:
+        return re.compile(_NAMED_GROUP.sub("(?P<", pattern))
+    except (re.error, RecursionError, OverflowError):
+        return None
