@@ -1,6 +1,5 @@
 """POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
 
-import itertools
 import time
 from collections.abc import Iterable
 from typing import Annotated
@@ -13,7 +12,15 @@ from server.api.http.origin import Origin, origin_of
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.generation import AnyGeneration
-from server.api.pipeline.logprobs import Entry, TokenNames, completion_logprobs, echoed, num_shown, prompt_logprobs
+from server.api.pipeline.logprobs import (
+    Entry,
+    TextOffsets,
+    TokenNames,
+    completion_logprobs,
+    echoed,
+    num_shown,
+    prompt_logprobs,
+)
 from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
@@ -27,6 +34,7 @@ from server.api.service import Service, ServiceOf
 from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
+from server.text.tokenizer import MAX_CHAR_BYTES
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 router = APIRouter()
@@ -80,7 +88,7 @@ class CompletionAdapter:
         self._names = TokenNames(service.model.tokenizer, bool(body.return_tokens_as_token_ids))
         self._created = int(time.time())
         self._echoes = [self._echo(prompt) for prompt in generation.prompts]
-        self._offsets = [len(echo) for echo in self._echoes]  # of the next token, for logprobs
+        self._offsets = [TextOffsets(self._tokenizer) for _ in self._echoes]
         self._is_begun = [False for _ in self._echoes]
         self._has_ids = bool(body.return_token_ids)
         self._shows_more = self._has_ids or any(each is not None for each in (body.logprobs, body.prompt_logprobs))
@@ -138,24 +146,22 @@ class CompletionAdapter:
     def _echo(self, prompt: Prompt) -> str:
         if not self._body.echo:
             return ""
-        return self._tokenizer.decode(prompt.token_ids) if prompt.text is None else prompt.text
+        return self._tokenizer.decode_whole(prompt.token_ids) if prompt.text is None else prompt.text
 
     def _logprobs(self, delta: Delta, is_first: bool) -> CompletionLogprobs | None:
-        """Of the delta's tokens, behind those of the prompt where that is echoed."""
+        """Log probabilities of the delta's tokens, behind those of the prompt where that is echoed."""
         if self._body.logprobs is None:
             return None
         entries: list[Entry] = list(zip(delta.token_ids, delta.logprobs, strict=True))
-        *offsets, self._offsets[delta.index] = self._names.offsets(delta.token_ids, self._offsets[delta.index])
+        offsets: list[int] = []
+        places, prompt = self._offsets[delta.index], self.generation.prompts[delta.index]
         if is_first and self._body.echo:
-            prompt = self.generation.prompts[delta.index]
             entries = [*echoed(prompt, delta), *entries]
-            offsets = [*self._prompt_offsets(prompt, len(self._echoes[delta.index])), *offsets]
+            offsets = places.of_prompt(prompt.token_ids, len(self._echoes[delta.index]))
+        elif is_first:
+            places.of_prompt(prompt.token_ids[-MAX_CHAR_BYTES:], 0)  # the output may complete its last character
+        offsets += places.of(delta.token_ids, self._body.skip_special_tokens is not False)
         return completion_logprobs(self._names, entries, num_shown(self._body, self._body.logprobs), offsets)
-
-    def _prompt_offsets(self, prompt: Prompt, num_chars: int) -> list[int]:
-        """Where each token of an echoed prompt begins; special tokens that the echo leaves out take no room."""
-        lengths = [0 if self._tokenizer.is_silent(i) else len(self._names.text(i)) for i in prompt.token_ids]
-        return [min(offset, num_chars) for offset in itertools.accumulate(lengths[:-1], initial=0)]
 
     def _prompt_logprobs(self, delta: Delta) -> PromptLogprobs | None:
         num_top = self._body.prompt_logprobs

@@ -99,7 +99,7 @@ class SamplingBuilder:
             seed=(self._seed + child) & SEED_MASK,
             logprobs=0 if self._logprobs is None and body.best_of else self._logprobs,  # to choose by
             prompt_logprobs=self._prompt_logprobs,
-            logprob_token_ids=tuple(body.logprob_token_ids or ()),
+            logprob_token_ids=tuple(dict.fromkeys(body.logprob_token_ids or ())),
             grammar=grammar,
         )
 
