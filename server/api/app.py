@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from server import __version__
 from server.api import errors
 from server.api.dialects import chat, completions, embeddings, pooling, rerank, sagemaker
+from server.api.dialects.llama import routes as llama
 from server.api.dialects.messages import routes as messages
 from server.api.dialects.responses import routes as responses
 from server.api.dialects.responses.background import Background
@@ -39,6 +40,13 @@ from server.api.telemetry.http_metrics import HttpObserver
 from server.api.wire.batches import BatchRequest
 from server.api.wire.chat import ChatCompletion, ChatRequest
 from server.api.wire.completions import Completion, CompletionRequest
+from server.api.wire.llama import (
+    ApplyTemplateRequest,
+    InfillRequest,
+    LlamaCompletion,
+    LlamaCompletionRequest,
+    LlamaEmbeddingRequest,
+)
 from server.api.wire.messages import CountTokensRequest, MessageAnswer, MessagesRequest
 from server.api.wire.pooling import (
     ClassifyList,
@@ -58,7 +66,7 @@ from server.api.wire.responses import ResponsesRequest
 RATE_LIMIT_HEADERS = [
     f"x-ratelimit-{name}-{kind}" for kind in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 ]
-GENERATING = (chat, completions, responses, messages, sagemaker)
+GENERATING = (chat, completions, responses, messages, llama, sagemaker)
 ENCODING = (embeddings, pooling, rerank)
 ABOUT = (models, tokenize, render, status, admin, inventory, usage, docs)
 MODULES = (*GENERATING, *ENCODING, *ABOUT, adapters, files, batches)
@@ -79,6 +87,10 @@ BODIES = (
     ScoreRequest,
     RerankRequest,
     AbortRequest,
+    LlamaCompletionRequest,
+    InfillRequest,
+    LlamaEmbeddingRequest,
+    ApplyTemplateRequest,
 )
 
 ANSWERS = (
@@ -91,6 +103,7 @@ ANSWERS = (
     ClassifyList,
     ScoreList,
     RerankAnswer,
+    LlamaCompletion,
 )
 
 

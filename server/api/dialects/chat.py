@@ -44,6 +44,7 @@ TEMPLATE_FIELDS = ("reasoning_effort", "verbosity")  # given to the chat templat
 RESPONSES = STREAM | errors_of(401, 408, 429, *OF_BODIES)
 
 
+@router.post("/chat/completions", responses=RESPONSES, openapi_extra=documented(ChatRequest, ChatCompletion))
 @router.post("/v1/chat/completions", responses=RESPONSES, openapi_extra=documented(ChatRequest, ChatCompletion))
 async def create_chat_completion(
     request: Request, body: Annotated[ChatRequest, Depends(body_of(ChatRequest))], service: ServiceOf

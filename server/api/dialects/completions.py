@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from server.api.http.body import body_of
 from server.api.http.openapi import OF_BODIES, STREAM, documented, errors_of
 from server.api.http.origin import Origin, origin_of
+from server.api.pipeline.continuation import Continuation
 from server.api.pipeline.deltas import Delta
 from server.api.pipeline.fill_in import fill_in_prompts
 from server.api.pipeline.generation import AnyGeneration
@@ -21,15 +22,10 @@ from server.api.pipeline.logprobs import (
     num_shown,
     prompt_logprobs,
 )
-from server.api.pipeline.output_format import compile_format, requested_format
 from server.api.pipeline.prompts import Prompt, completion_prompts, split_prompts
 from server.api.pipeline.respond import respond
-from server.api.pipeline.room import require_room
-from server.api.pipeline.sampling import SamplingBuilder, check_logprobs
-from server.api.pipeline.start import generation_of, num_choices
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.text_chunks import TextChunks
-from server.api.pipeline.validate import validate
 from server.api.service import Service, ServiceOf
 from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from server.api.wire.usage import PromptLogprobs
@@ -52,24 +48,17 @@ async def create_completion(
 
 async def prepare(origin: Origin, body: CompletionRequest, service: Service) -> "CompletionAdapter":
     """Validate and render: everything that can be refused is refused before the engine gets anything."""
-    name = validate(service, body)
-    model = service.model
     given = split_prompts(body.prompt)
-    require_room(service, len(given) * num_choices(body))
-    num_logprobs = check_logprobs(body.logprobs, service.config.max_logprobs, "logprobs")
-    sampling = SamplingBuilder(service, body, num_logprobs, bool(body.echo))
-    output_format = requested_format(model, body)
+    continuation = Continuation(service, origin, body, len(given))
     has_specials = body.add_special_tokens is not False
     if body.suffix:
         if body.echo:
             raise InvalidRequest("echo and suffix exclude each other.", "echo")
-        prompts = await fill_in_prompts(model, given, body.suffix, has_specials)
+        prompts = await fill_in_prompts(service.model, given, body.suffix, has_specials)
     else:
-        prompts = await completion_prompts(model, given, has_specials)
-    grammar = "" if output_format is None else await compile_format(model, output_format)
-    most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    generation = generation_of(service, origin, body, sampling, (prompts, most, grammar))
-    return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", name)
+        prompts = await completion_prompts(service.model, given, has_specials)
+    generation = await continuation.of(prompts, DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens)
+    return CompletionAdapter(service, generation, body, f"cmpl-{origin.request_id}", continuation.name)
 
 
 class CompletionAdapter:

@@ -36,6 +36,7 @@ class ModelList(WireModel):
 @router.get(
     "/v1/models/", response_model_exclude_none=True, include_in_schema=False
 )  # else it would be the model without a name
+@router.get("/models", response_model_exclude_none=True, responses=errors_of(401, 503))
 @router.get("/v1/models", response_model_exclude_none=True, responses=errors_of(401, 503))
 async def list_models(service: ServiceOf) -> ModelList:
     """A card for each name that requests may use."""

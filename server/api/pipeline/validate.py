@@ -22,8 +22,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
-    "json_schema": (),
-    "grammar": (),
     "regex": (),
     "ebnf": (),
     "structural_tag": (),

@@ -158,6 +158,8 @@ class GenerationRequest(WireModel):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
+    json_schema: JsonSchema | None = None
+    grammar: str | None = None
     user: Any = None
 
     @property
