@@ -128,5 +128,5 @@ def test_tokens_of_one_text_have_keys_of_their_own() -> None:
     entry = TokenLogprobs(-2.0, (byte, other), (-1.0, -2.0))
     found = completion_logprobs(TokenNames(FALLBACK, False), [(other, entry)], 2, [0])
     assert found.tokens == ["c"]
-    assert found.top_logprobs == [{f"token_id:{byte}": -1.0, "c": -2.0}]
-    assert [name for top in found.top_logprobs for name in top or ()] == [f"token_id:{byte}", "c"]
+    assert found.top_logprobs == [{"c": -2.0, f"token_id:{byte}": -1.0}]
+    assert [name for top in found.top_logprobs for name in top or ()] == ["c", f"token_id:{byte}"]

@@ -112,14 +112,12 @@ def completion_logprobs(
 
 
 def _by_name(names: TokenNames, token_id: int, entry: TokenLogprobs, num_top: int) -> dict[str, float]:
-    """Log probabilities of the alternatives and the sampled token, best first; that one has its name for itself."""
-    values = dict(_top(entry, num_top)) | {token_id: entry.sampled}
-    owners: dict[str, int] = {}
-    for i in (token_id, *values):
-        owners.setdefault(names.name(i), i)
-    named = {i: name for name, i in owners.items()}
-    best_first = sorted(values.items(), key=lambda item: -item[1])
-    return {named.get(i) or _by_id(i): max(LEAST, value) for i, value in best_first}
+    """Log probabilities of the token that is there and of the alternatives, best first; no two share a name."""
+    found: dict[str, float] = {}
+    for i, value in {token_id: entry.sampled, **dict(_top(entry, num_top))}.items():
+        name = names.name(i)
+        found[_by_id(i) if name in found else name] = max(LEAST, value)
+    return found
 
 
 def prompt_logprobs(names: TokenNames, prompt: Prompt, delta: Delta, num_top: int) -> PromptLogprobs:
