@@ -60,7 +60,7 @@ BEYOND_SCHEMAS = [
     Rule(RESPONSES, r"tool_choice\.(name|mode|tools): must be .*"),
     Rule(RESPONSES, r"input(\[\d+\]\.\S+)? is required.*"),
     # The model under test: its vocabulary, its context and the limits of its server.
-    Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is not below the vocabulary's \d+\."),
+    Rule(rf"{GENERATING}|{ENCODING}|/detokenize", r"\S+: token id \d+ is out of vocabulary: it is not below \d+\."),
     Rule(GENERATING, r"truncate_prompt_tokens is \d+; it must be -1, or from 1 to the context of \d+\."),
     Rule(ENCODING, r"truncate_prompt_tokens is \d+; it must be -1, or from \d+ to the \d+ of the model\."),
     Rule(ENCODING, r"prompt_name is .*: the model's prompts are .*"),

@@ -1,7 +1,7 @@
 """POST /v1/completions: text or ids in, text out; several prompts at once, each with n choices."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -27,7 +27,13 @@ from server.api.pipeline.respond import respond
 from server.api.pipeline.stream_options import stream_usage
 from server.api.pipeline.text_chunks import TextChunks
 from server.api.service import Service, ServiceOf
-from server.api.wire.completions import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
+from server.api.wire.completions import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    WholeCompletionChoice,
+)
 from server.api.wire.usage import PromptLogprobs
 from server.errors import InvalidRequest
 from server.text.tokenizer import MAX_CHAR_BYTES
@@ -84,7 +90,7 @@ class CompletionAdapter:
         self._texts = TextChunks(self._text_event)
 
     def whole(self, deltas: list[Delta]) -> Completion:
-        completion = self._completion([self._choice(delta) for delta in deltas])
+        completion = self._completion([self._choice(delta, WholeCompletionChoice) for delta in deltas])
         completion.usage, completion.metrics = self.generation.usage(), self.generation.times()
         return completion
 
@@ -100,19 +106,19 @@ class CompletionAdapter:
     def last_frames(self) -> Iterable[bytes]:
         return self._usage.last_frames(self._completion([]), self.generation)
 
-    def _completion(self, choices: list[CompletionChoice]) -> Completion:
+    def _completion(self, choices: Sequence[CompletionChoice]) -> Completion:
         return Completion(
             id=self._id,
             created=self._created,
             model=self._model,
             system_fingerprint=self._fingerprint,
-            choices=choices,
+            choices=[*choices],
         )
 
-    def _choice(self, delta: Delta) -> CompletionChoice:
+    def _choice(self, delta: Delta, kind: type[CompletionChoice] = CompletionChoice) -> CompletionChoice:
         is_first, self._is_begun[delta.index] = not self._is_begun[delta.index], True
         prompt = self.generation.prompts[delta.index]
-        return CompletionChoice(
+        return kind(
             index=delta.index,
             text=self._echoes[delta.index] + delta.text if is_first else delta.text,
             logprobs=self._logprobs(delta, is_first),

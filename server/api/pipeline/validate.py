@@ -30,6 +30,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "web_search_options": (),
     "prompt_embeds": (),
+    "kv_transfer_params": (),
     "thinking_token_budget": (),
     "repetition_detection": (),
     "logits_processors": (),
